@@ -1,0 +1,125 @@
+"""Every error that the library raises on purpose.
+
+    AmcError
+    ├── ConfigurationError          a setting is wrong or missing; also a ValueError
+    │   └── CriticSpecError         a critic's string was not understood
+    ├── WorldError                  the world (our instrument) is broken
+    │   ├── EnvironmentStateError   step before reset, or after the end
+    │   └── ForkError               the world cannot be forked truthfully
+    │       └── ReplayDivergence    a replayed observation differs from the record
+    ├── CriticError                 the critic failed, or answered nonsense
+    ├── PopulationError             the particle system cannot go on
+    │   ├── AllWeightsZero          no particle has any weight left
+    │   └── QuorumLost              too many particles failed
+    ├── AgentContractError          the wrapped agent cannot be run as particles
+    ├── CheckpointError             a saved model or dataset is not what was expected
+    └── MissingExtra                an optional dependency is not installed; also an ImportError
+
+An agent's mistake is never here: it is an observation. These say that an instrument failed.
+Each error stores its facts and builds its sentence: what was expected, what came, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class AmcError(Exception):
+    """Base of every error that the library raises on purpose."""
+
+
+class ConfigurationError(AmcError, ValueError):
+    """A setting is wrong or missing."""
+
+
+class CriticSpecError(ConfigurationError):
+    """A critic's string was not understood."""
+
+
+class WorldError(AmcError):
+    """The world, which is our instrument, is broken."""
+
+
+class EnvironmentStateError(WorldError):
+    """The world was used out of order: a step before reset, or after the end."""
+
+
+class ForkError(WorldError):
+    """The world cannot be forked truthfully."""
+
+
+class ReplayDivergence(ForkError):
+    """A replayed action gave another observation than the one on record.
+
+    Args:
+        step: 1-based number of the diverging step (0: the first observation).
+        action: the action replayed (empty for the first observation).
+        expected: the observation on record.
+        actual: the observation of the replay.
+    """
+
+    def __init__(self, step: int, action: str, expected: str, actual: str) -> None:
+        self.step, self.action, self.expected, self.actual = step, action, expected, actual
+        what = f"action {action!r}" if step else "the first observation"
+        super().__init__(
+            f"replay diverged at step {step} ({what}): expected {expected!r}, got {actual!r}. "
+            "The world is not deterministic given its seed and actions; give it a fork of its own."
+        )
+
+
+class CriticError(AmcError):
+    """A critic failed, or answered with the wrong shape, NaN or infinity."""
+
+
+class PopulationError(AmcError):
+    """The particle system cannot go on."""
+
+
+class AllWeightsZero(PopulationError):
+    """No particle has any weight left, so nothing can be resampled or selected."""
+
+    def __init__(self, n_particles: int, where: str) -> None:
+        self.n_particles, self.where = n_particles, where
+        super().__init__(
+            f"all {n_particles} particles have weight 0 at {where}: every one failed, or got a potential of "
+            "-inf. Look at the particles' causes, and at the critic's and the reward's range."
+        )
+
+
+class QuorumLost(PopulationError):
+    """Too many particles failed for the run to mean anything.
+
+    Args:
+        alive: particles that still live.
+        quorum: the least number that the run was asked to keep.
+        causes: what ended each lost particle.
+    """
+
+    def __init__(self, alive: int, quorum: int, causes: Sequence[BaseException]) -> None:
+        self.alive, self.quorum, self.causes = alive, quorum, tuple(causes)
+        listed = "; ".join(f"{type(cause).__name__}: {cause}" for cause in self.causes)
+        super().__init__(
+            f"only {alive} particles are alive and the quorum is {quorum}. Causes: {listed}. "
+            "Mend the cause, or lower `quorum`."
+        )
+
+
+class AgentContractError(AmcError):
+    """The wrapped agent cannot be run as particles as it is; the message says what to declare."""
+
+
+class CheckpointError(AmcError):
+    """A saved model, adapter or dataset is not what was expected."""
+
+
+class MissingExtra(AmcError, ImportError):
+    """An optional dependency is not installed.
+
+    Args:
+        package: the import that failed.
+        extra: the extra that brings it.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{package!r} is needed here and is not installed: pip install 'amc-agents[{extra}]'")

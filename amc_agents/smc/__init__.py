@@ -1,0 +1,46 @@
+"""Sequential Monte Carlo arithmetic: numpy in, numpy out, the random generator passed in."""
+
+from __future__ import annotations
+
+from amc_agents.smc.filter import FilterState, FinishedMode, ResamplingInfo, init, log_evidence, resample, weigh
+from amc_agents.smc.genealogy import Genealogy
+from amc_agents.smc.resampling import (
+    SCHEMES,
+    Scheme,
+    keep_in_place,
+    multinomial,
+    residual,
+    resolve_scheme,
+    stratified,
+    systematic,
+)
+from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedule
+from amc_agents.smc.weights import ess, log_mean_exp, log_sum_exp, normalised
+
+__all__ = [
+    "SCHEMES",
+    "AtSteps",
+    "EssBelow",
+    "EveryStep",
+    "FilterState",
+    "FinishedMode",
+    "Genealogy",
+    "Never",
+    "ResamplingInfo",
+    "Schedule",
+    "Scheme",
+    "ess",
+    "init",
+    "keep_in_place",
+    "log_evidence",
+    "log_mean_exp",
+    "log_sum_exp",
+    "multinomial",
+    "normalised",
+    "resample",
+    "residual",
+    "resolve_scheme",
+    "stratified",
+    "systematic",
+    "weigh",
+]

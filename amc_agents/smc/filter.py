@@ -1,0 +1,158 @@
+"""The SMC step: weigh, resample, and the evidence, as pure functions over an immutable state.
+
+Weights are absolute: each particle starts with 1/N, and the sum of all weights, retired and live, is the estimate of
+Z = E_pi[exp(R_T / beta)] at any time. Weighing multiplies a weight by exp(phi_b - phi_a) (eq. 4, telescoped);
+resampling deals the total of the particles it draws from out in equal shares, so that on average nothing changes.
+
+Leading axes are independent populations: `[..., N]`. One population is `[N]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from amc_agents.errors import AllWeightsZero, ConfigurationError, PopulationError
+from amc_agents.smc.resampling import Scheme, keep_in_place, resolve_scheme
+from amc_agents.smc.weights import BoolArray, log_sum_exp
+from amc_agents.types import FloatArray, IntArray
+
+FinishedMode = Literal["retire", "keep"]
+"""What a resampling does with finished particles: put them away, or resample them with the rest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilterState:
+    """What the next step needs of N particles, in their slots."""
+
+    log_weights: FloatArray
+    """`[..., N]` absolute log-weights: their sum, with the retired, is Z."""
+    potentials: FloatArray
+    """`[..., N]` phi where each particle was last weighed, in units of beta; 0 before the first state."""
+    log_weights_since: FloatArray
+    """`[..., N]` log-weights gathered since the last resampling; 0 at the start."""
+    log_retired: FloatArray
+    """`[...]` log of the total weight that has been retired; -inf for none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResamplingInfo:
+    """What a resampling did."""
+
+    resampled: BoolArray
+    """`[...]` which populations were resampled."""
+    ancestors: IntArray
+    """`[..., N]` the slot that each slot continues; its own where it survives, or nothing was resampled."""
+    retired: BoolArray
+    """`[..., N]` slots whose finished particle was put away; they continue a live one now."""
+    retired_log_weights: FloatArray
+    """`[..., N]` absolute log-weights of the retired particles; -inf in the other slots."""
+
+
+def init(n_particles: int, batch: tuple[int, ...] = ()) -> FilterState:
+    """Particles before their first state: weight 1/N each, potential 0.
+
+    Args:
+        n_particles: N, at least 1.
+        batch: leading axes, for many populations at once.
+
+    Raises:
+        ConfigurationError: for fewer than one particle.
+    """
+    if n_particles < 1:
+        raise ConfigurationError(f"n_particles must be at least 1; got {n_particles!r}")
+    shape = (*batch, n_particles)
+    return FilterState(
+        log_weights=np.full(shape, -np.log(n_particles)),
+        potentials=np.zeros(shape),
+        log_weights_since=np.zeros(shape),
+        log_retired=np.full(batch, -np.inf),
+    )
+
+
+def weigh(state: FilterState, potentials: FloatArray) -> FilterState:
+    """Multiply each weight by exp(phi_new - phi_old).
+
+    Args:
+        state: the particles, as last weighed, however many steps ago.
+        potentials: `[..., N]` phi now; -inf for a failed particle, whose weight is 0 from then on.
+
+    Raises:
+        PopulationError: for another shape, NaN or +inf.
+    """
+    if potentials.shape != state.potentials.shape:
+        raise PopulationError(f"expected potentials of shape {state.potentials.shape}, got {potentials.shape}")
+    if np.any(np.isnan(potentials) | np.isposinf(potentials)):
+        raise PopulationError("a potential is NaN or +inf; it must be finite, or -inf for a failed particle")
+    dead = np.isneginf(state.log_weights) | np.isneginf(potentials)
+    gain = np.full(potentials.shape, -np.inf)
+    np.subtract(potentials, state.potentials, out=gain, where=~dead)  # -inf - -inf would be nan
+    return replace(
+        state,
+        log_weights=state.log_weights + gain,
+        potentials=potentials,
+        log_weights_since=state.log_weights_since + gain,
+    )
+
+
+def resample(
+    rng: np.random.Generator,
+    state: FilterState,
+    finished: BoolArray,
+    scheme: str | Scheme = "systematic",
+    mode: FinishedMode = "retire",
+    mask: BoolArray | None = None,
+) -> tuple[FilterState, ResamplingInfo]:
+    """Draw N ancestors; each offspring gets an equal share of the weight that they were drawn from.
+
+    `"keep"` draws from all particles. `"retire"` draws from the live ones only and puts the finished ones away with
+    their absolute weights. A population without a live particle, or whose live ones all have weight 0 while finished
+    ones have some, stays as it is.
+
+    Args:
+        rng: source of the draws.
+        state: the particles, weighed.
+        finished: `[..., N]` particles whose trajectory has ended.
+        scheme: a name in `SCHEMES`, or a function like those.
+        mode: `"retire"` or `"keep"`.
+        mask: `[...]` the populations to resample; None: all.
+
+    Raises:
+        AllWeightsZero: where no particle of a population, retired ones included, has weight.
+        ConfigurationError: for an unknown scheme or mode.
+    """
+    draw = resolve_scheme(scheme)
+    if mode not in get_args(FinishedMode):
+        raise ConfigurationError(f"finished particles can be handled by 'retire' or 'keep'; got {mode!r}")
+    n_particles = state.log_weights.shape[-1]
+    wanted = np.broadcast_to(True if mask is None else mask, state.log_retired.shape)
+    if np.any(wanted & np.isneginf(log_evidence(state))):
+        raise AllWeightsZero(n_particles, "a resampling point")
+
+    put_away = finished if mode == "retire" else np.zeros_like(finished)
+    drawable = np.where(put_away, -np.inf, state.log_weights)
+    total = log_sum_exp(drawable)[..., np.newaxis]
+    acts = wanted[..., np.newaxis] & (total > -np.inf)
+    drawn = draw(rng, np.where(acts, drawable, 0.0), n_particles)
+    ancestors = np.where(acts, keep_in_place(drawn), np.arange(n_particles))
+    retired = acts & put_away
+    retired_log_weights = np.where(retired, state.log_weights, -np.inf)
+    after = FilterState(
+        log_weights=np.where(acts, total - np.log(n_particles), state.log_weights),
+        potentials=np.take_along_axis(state.potentials, ancestors, axis=-1),
+        log_weights_since=np.where(acts, 0.0, state.log_weights_since),
+        log_retired=np.logaddexp(state.log_retired, log_sum_exp(retired_log_weights)),
+    )
+    return after, ResamplingInfo(acts[..., 0], ancestors, retired, retired_log_weights)
+
+
+def log_evidence(state: FilterState) -> FloatArray:
+    """`[...]` log Z: its exp is an unbiased estimate of E_pi[exp(phi_T)], at any N and criterion.
+
+    It is the log of all weights, retired and live: the same as adding, at each resampling and at the end, the
+    log-mean-exp of the weights accumulated since the last one.
+    """
+    total: FloatArray = np.logaddexp(state.log_retired, log_sum_exp(state.log_weights))
+    return total

@@ -1,0 +1,217 @@
+"""The nouns that flow through the library, and the protocols between its rooms.
+
+    task -> particles -> step -> value -> potential -> log_weights -> ancestors -> fork -> best trajectory
+
+Letters in shapes: `N` particles, `T` steps, `K` candidate actions, `G` goals, `D` embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from amc_agents.usage import Usage
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What an agent is asked to do, once."""
+
+    id: str
+    """Unique within its world; a dataset refers to a task by it."""
+    instruction: str
+    """The first text that the agent sees: rules, goal, initial observation."""
+    payload: Any = None
+    """What the world needs to set itself up; opaque to everything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round: the agent thinks and acts, the world answers."""
+
+    action: str
+    """What was done: the text after `Action:`, or tool calls as canonical JSON."""
+    observation: str = ""
+    """What the world answered."""
+    thought: str = ""
+    """What the agent wrote before it acted; may be empty."""
+    reward: float = 0.0
+    """Reward on arriving in the state after this step, in the world's units."""
+    message_ids: tuple[str, ...] = ()
+    """Ids of the messages that this step was built from, where there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A task and the steps made so far: the state s_t with t = len(steps).
+
+    Immutable, so that particles share their past by reference.
+    """
+
+    task: Task
+    steps: tuple[Step, ...] = ()
+    done: bool = False
+    """True once the world or the agent has ended it, or the horizon has cut it."""
+
+    @property
+    def return_(self) -> float:
+        """R_t: the sum of the rewards so far, in the world's units."""
+        return float(sum(step.reward for step in self.steps))
+
+    def extended(self, step: Step, *, done: bool = False) -> Trajectory:
+        """This trajectory with one more step."""
+        return replace(self, steps=(*self.steps, step), done=done)
+
+    def prefix(self, length: int) -> Trajectory:
+        """The state after `length` steps, as it was when it was passed through."""
+        return replace(self, steps=self.steps[:length], done=self.done and length >= len(self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStep:
+    """What a world answers. Use the four constructors: illegal combinations are then unwritable."""
+
+    observation: str
+    reward: float = 0.0
+    """Reward of this step alone (never cumulative), in the world's units."""
+    terminated: bool = False
+    """The task has ended by the world's own rule."""
+    truncated: bool = False
+    """The world has cut the episode short (a step limit)."""
+
+    @classmethod
+    def restart(cls, observation: str) -> TimeStep:
+        """The first time step of an episode: no reward yet."""
+        return cls(observation)
+
+    @classmethod
+    def transition(cls, observation: str, reward: float = 0.0) -> TimeStep:
+        """An ordinary step: the episode goes on."""
+        return cls(observation, reward)
+
+    @classmethod
+    def termination(cls, observation: str, reward: float) -> TimeStep:
+        """The last step, by the world's own rule."""
+        return cls(observation, reward, terminated=True)
+
+    @classmethod
+    def truncation(cls, observation: str, reward: float = 0.0) -> TimeStep:
+        """The last step, by a limit: the future is cut off, not worthless."""
+        return cls(observation, reward, truncated=True)
+
+    @property
+    def done(self) -> bool:
+        """The episode is over."""
+        return self.terminated or self.truncated
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A text world that can be forked.
+
+    The agent's mistakes are observations; an exception means that the world itself is broken.
+    `amc_agents.testing.check_environment` proves the contract for an implementation.
+    """
+
+    async def reset(self, task: Task) -> TimeStep:
+        """Start `task` afresh and give its first observation."""
+        ...
+
+    async def step(self, action: str) -> TimeStep:
+        """Carry out one action. Raises `EnvironmentStateError` before `reset` or after the end."""
+        ...
+
+    async def fork(self, seed: int) -> Environment:
+        """A second world in this one's state: the same past, a future drawn from `seed`.
+
+        Raises `ForkError` where the world cannot do it truthfully.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what the world holds; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Critic(Protocol):
+    """Predicts what a trajectory will still earn."""
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """`[N]` the predicted return still to come, in the world's reward units, in one batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WeighingPoint:
+    """What happened where the run was weighed, and perhaps resampled."""
+
+    step: int
+    """Steps that the live particles had made."""
+    values: FloatArray
+    """`[N]` the critic's predictions, in reward units; NaN for particles that it was not asked about."""
+    log_weights: FloatArray
+    """`[N]` unnormalised log-weights after weighing, before any resampling."""
+    ess: float
+    """Effective sample size of retired and live particles together, at this point."""
+    ancestors: IntArray | None
+    """`[N]` the slot that each slot continues, or None where nothing was resampled."""
+    retired: tuple[int, ...] = ()
+    """Slots whose finished particle was stored away here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The final particles of a run: those still in their slots first, then the retired ones.
+
+    `M` is their number: N, plus one for each retired particle.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    """`[M]` the final trajectories; copies of a finished one are the same object."""
+    log_weights: FloatArray
+    """`[M]` unnormalised: their log-sum-exp is the run's `log_evidence`."""
+    log_weights_since: FloatArray
+    """`[M]` weights gathered since the last resampling that each has been through."""
+    values: FloatArray
+    """`[M]` beta x phi_T: the return, or its prediction where rewards were hidden."""
+    failed: tuple[bool, ...] = ()
+    """`[M]` particles that an instrument's failure ended; their weight is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A whole run as a value."""
+
+    best: Trajectory
+    """The selected trajectory."""
+    best_index: int
+    """Its index in `population`, or -1 where it comes from the archive of finished ones."""
+    population: Population
+    history: tuple[WeighingPoint, ...]
+    """One record per weighing point, in order."""
+    log_evidence: float
+    """log Z: exp of it estimates E_pi[exp(R_T / beta)] without bias."""
+    usage: Mapping[str, Usage]
+    """By role: "policy" and "critic"."""
+    seed: int
+    """The seed used, drawn where none was given."""
+    config: Mapping[str, Any]
+    """The settings of the run, as plain values."""
+    select: str
+    """How `best` was chosen."""
+    deployable: bool
+    """True where no reward was seen at any point of the run: then the pick could be made in production."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the figures has to know: particles lost, a critic that fell back."""
+    outputs: tuple[Any, ...] = field(default=(), repr=False)
+    """`[M]` each particle's final agent state."""
+    best_output: Any = field(default=None, repr=False)
+    """The final agent state of the selected particle."""

@@ -1,0 +1,82 @@
+"""What a run cost: model calls and tokens, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Calls and tokens of one role (policy, critic, ...). Usages add up.
+
+    Input tokens include those that a cache answered; `cached_tokens` says how many those were.
+    """
+
+    calls: int = 0
+    """Requests made: a batch that a model computes in one go counts one call per item."""
+    input_tokens: int = 0
+    """Tokens read, cached ones included."""
+    output_tokens: int = 0
+    """Tokens written."""
+    cached_tokens: int = 0
+    """Tokens read that were not computed again."""
+    missing: int = 0
+    """Calls whose provider reported no usage: the token counts are then lower bounds."""
+
+    def __add__(self, other: Usage) -> Usage:
+        """The usage of both together."""
+        return Usage(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.missing + other.missing,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return self.input_tokens + self.output_tokens
+
+
+def total(usage: Mapping[str, Usage]) -> Usage:
+    """All roles together."""
+    return sum(usage.values(), Usage())
+
+
+class Meter:
+    """Adds up what is recorded while it is in use."""
+
+    def __init__(self) -> None:
+        self._usage: dict[str, Usage] = {}
+
+    def add(self, role: str, usage: Usage) -> None:
+        """Count `usage` for `role`."""
+        self._usage[role] = self._usage.get(role, Usage()) + usage
+
+    def read(self) -> dict[str, Usage]:
+        """What each role has used so far."""
+        return dict(self._usage)
+
+
+_meter: ContextVar[Meter | None] = ContextVar("amc_meter", default=None)
+
+
+def record(role: str, usage: Usage) -> None:
+    """Count `usage` for `role` with the meter in use, if there is one: a critic calls it for each request."""
+    meter = _meter.get()
+    if meter is not None:
+        meter.add(role, usage)
+
+
+@contextmanager
+def metering(meter: Meter) -> Iterator[None]:
+    """Let `record` count with `meter`, in this context and the tasks started from it."""
+    token = _meter.set(meter)
+    try:
+        yield
+    finally:
+        _meter.reset(token)

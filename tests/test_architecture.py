@@ -1,0 +1,127 @@
+"""The import order of the house: rooms, one direction, and no torch on the way in."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
+FLOORS = (
+    {"types", "errors", "config", "usage", "messages"},
+    {"smc", "envs", "models"},
+    {"critics"},
+    {"methods"},
+    {"nodes", "middleware"},
+    {"training"},
+    {"bench"},
+    {"serve"},
+    {"cli"},
+)
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+HEAVY = {"torch", "transformers", "tokenizers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices", "psycopg"}
+HEAVY_ALLOWED = ("training/", "critics/hf.py", "models/transformers_chat.py")
+
+
+def room_of(path: str) -> str:
+    """`envs/crafting/world.py` is in `envs`; the package's own `__init__.py` is the door, ''."""
+    first = path.split("/")[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of every import in the tree, those inside functions and TYPE_CHECKING included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise AssertionError(f"relative import in line {node.lineno}: imports are absolute")
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def imported_at_once(tree: ast.Module) -> Iterator[str]:
+    """Dotted names of what is imported when the module itself is."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported(node)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += [child for child in ast.walk(node) if isinstance(child, ast.stmt) and child is not node]
+
+
+def may_import(room: str, target: str) -> bool:
+    """Whether `room` may import `target`; '' is the door."""
+    if room == target:
+        return True
+    if target == "testing":
+        return False
+    if room == "":
+        return target != "cli"
+    if target == "":
+        return room == "cli"
+    if room == "testing":
+        return FLOOR_OF[target] <= FLOOR_OF["nodes"]
+    same_floor = FLOOR_OF[room] == FLOOR_OF[target] == 0
+    return same_floor or FLOOR_OF[target] < FLOOR_OF[room]
+
+
+def wrong_imports(path: str, source: str) -> list[str]:
+    """The imports of one file of the package that break the order."""
+    wrong = []
+    for name in imported(ast.parse(source)):
+        package, _, rest = name.partition(".")
+        if package == "amc_agents":
+            first = rest.split(".")[0]
+            target = first if first in FLOOR_OF or first == "testing" else ""
+            if not may_import(room_of(path), target):
+                wrong.append(f"{path} imports {name}")
+    return wrong
+
+
+def heavy_imports(path: str, source: str) -> list[str]:
+    """The imports of one file that make it need an extra."""
+    if path.startswith(HEAVY_ALLOWED):
+        return []
+    names = imported_at_once(ast.parse(source))
+    return [f"{path} imports {name}" for name in names if name.split(".")[0] in HEAVY]
+
+
+def files() -> list[tuple[str, str]]:
+    found = [(path.relative_to(PACKAGE).as_posix(), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+    assert len(found) > 20, "the package was not found"
+    return found
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(path) for path, _ in files()} - {"", "testing", "__main__"}
+    assert rooms <= FLOOR_OF.keys()
+
+
+def test_imports_run_one_way():
+    assert [wrong for path, source in files() for wrong in wrong_imports(path, source)] == []
+
+
+def test_nothing_on_the_way_in_needs_an_extra():
+    assert [heavy for path, source in files() for heavy in heavy_imports(path, source)] == []
+
+
+def test_a_wrong_direction_is_seen():
+    assert wrong_imports("smc/weights.py", "from amc_agents.nodes.amc import amc")
+    assert wrong_imports("smc/weights.py", "def f():\n    import amc_agents.envs")
+    assert wrong_imports("nodes/amc.py", "from amc_agents import middleware")
+    assert wrong_imports("nodes/amc.py", "from amc_agents import amc")
+    assert wrong_imports("cli.py", "from amc_agents.testing import check_critic")
+    assert wrong_imports("testing/fakes.py", "from amc_agents.bench.report import table")
+    assert not wrong_imports("nodes/amc.py", "from amc_agents import smc\nfrom amc_agents.types import Task")
+
+
+def test_a_heavy_import_is_seen():
+    assert heavy_imports("critics/embedded.py", "try:\n    import torch.nn\nexcept ImportError:\n    torch = None")
+    assert heavy_imports("critics/embedded.py", "class A:\n    from transformers import AutoModel")
+    assert not heavy_imports("critics/embedded.py", "def f():\n    import torch")
+    assert not heavy_imports("critics/embedded.py", "if TYPE_CHECKING:\n    import torch")
+    assert not heavy_imports("critics/hf.py", "import torch")
