@@ -1,0 +1,21 @@
+"""A TextCraft-compatible crafting world, its recipe books, task generator and planner."""
+
+from amc_agents.envs.crafting.generate import generate_task, generate_tasks
+from amc_agents.envs.crafting.official import load_recipes, official_tasks
+from amc_agents.envs.crafting.planner import Move, next_move, plan
+from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
+from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
+
+__all__ = [
+    "CraftingTask",
+    "CraftingWorld",
+    "Move",
+    "Recipe",
+    "RecipeBook",
+    "generate_task",
+    "generate_tasks",
+    "load_recipes",
+    "next_move",
+    "official_tasks",
+    "plan",
+]

@@ -1,0 +1,55 @@
+"""A task's text -> the task: for whoever types or pastes an instruction."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from amc_agents.envs.crafting.planner import plan
+from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
+from amc_agents.envs.crafting.world import CraftingTask
+from amc_agents.errors import ConfigurationError
+from amc_agents.types import Task
+
+_INSTRUCTION = re.compile(r"Crafting commands:\n(?P<recipes>.+?)\n\s*Goal: craft (?P<goal>[^\n]+?)\.", re.DOTALL)
+_RECIPE = re.compile(r"craft ([0-9]{1,9}) (.+?) using (.+)")
+_INPUT = re.compile(r"([0-9]{1,9}) (.+)")
+
+
+def parse_instruction(text: str) -> Task:
+    r"""The crafting task that an instruction describes: the inverse of a generated task's text.
+
+    The world made from it knows the recipes that the text lists and no others; an item is taken for raw where
+    something uses it and nothing makes it. Tags (classes of items) cannot be told from a text and are not known.
+
+    Args:
+        text: `Crafting commands:\n<one recipe a line>\n\nGoal: craft <item>.`, spaces around it allowed.
+
+    Raises:
+        ConfigurationError: the text is not of that form, or the goal cannot be made by its recipes.
+
+    >>> parse_instruction("Crafting commands:\ncraft 1 rod using 2 clay\n\nGoal: craft rod.").payload.optimal_steps
+    2
+    """
+    text = "\n".join(line.rstrip() for line in text.strip().splitlines())
+    match = _INSTRUCTION.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}")
+    book = RecipeBook(tuple(_recipe(line) for line in match["recipes"].splitlines() if line))
+    goal = match["goal"]
+    steps = plan(book, goal)
+    if steps is None:
+        raise ConfigurationError(f"the recipes of the instruction give no way to craft {goal!r}")
+    payload = CraftingTask(goal, book, len(steps), book.depth(goal))
+    return Task(f"crafting/text/{hashlib.sha256(text.encode()).hexdigest()[:12]}", text, payload)
+
+
+def _recipe(line: str) -> Recipe:
+    match = _RECIPE.fullmatch(line)
+    inputs = [_INPUT.fullmatch(part) for part in match[3].split(", ")] if match else [None]
+    if match is None or None in inputs:
+        raise ConfigurationError(f"expected a recipe such as 'craft 1 oak gate using 2 clay, 1 silk', got {line!r}")
+    return Recipe(match[2], int(match[1]), tuple((found[2], int(found[1])) for found in inputs if found))
+
+
+_EXPECTED = r"expected an instruction 'Crafting commands:\n<recipes, one a line>\n\nGoal: craft <item>.'"

@@ -1,0 +1,177 @@
+"""The official TextCraft: its recipe files as a `RecipeBook`, and the paper's tasks over it.
+
+The rules are those of the public environment, with the files read in an order of names, so that every machine
+gets the same book. Tasks are numbered by the rows of the published depth table, never by directory order.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from amc_agents.envs.crafting.generate import instruction
+from amc_agents.envs.crafting.planner import plan
+from amc_agents.envs.crafting.recipes import Recipe, RecipeBook, item_name
+from amc_agents.envs.crafting.world import CraftingTask
+from amc_agents.errors import ConfigurationError
+from amc_agents.types import Task
+
+MAX_DISTRACTORS = 10
+"""Most recipes that a task lists beside those it needs."""
+DEPTHS_FILE = "textcraft_crafting_depths.csv"
+"""Rows `item id <tab> depth`; the number of a task is the number of its row, from 0."""
+
+_CRAFTING = {"minecraft:crafting_shaped": "shaped", "minecraft:crafting_shapeless": "shapeless"}
+
+
+def load_recipes(path: str | Path) -> RecipeBook:
+    """The book made of TextCraft's recipe files.
+
+    Shaped and shapeless recipes only; of alternatives the first; a recipe with a single input that is a
+    `_block` is left out, and so is one that would close a cycle with the recipes read before it. A recipe's
+    group is the tag of its output, unless it is the output itself. A tag of which nothing can be crafted
+    is an item like any other, and can be fetched.
+
+    Args:
+        path: a folder of one JSON file per recipe, or one JSON file (name -> recipe), or its folder.
+
+    Raises:
+        ConfigurationError: where there are no recipes, or one is not understood.
+    """
+    recipes: list[Recipe] = []
+    tag_of: dict[str, str] = {}
+    known: dict[str, None] = {}
+    below: dict[str, set[str]] = {}
+    for name, entry in _entries(Path(path)):
+        if entry.get("type") not in _CRAFTING:
+            continue
+        recipe, asked_by_tag = _parse(name, entry)
+        known.update(dict.fromkeys([recipe.item, *(used for used, _ in recipe.inputs if used not in asked_by_tag)]))
+        if len(recipe.inputs) == 1 and recipe.inputs[0][0].endswith(" block"):
+            continue
+        group = item_name(entry.get("group", ""))
+        if group and group != recipe.item:
+            tag_of[recipe.item] = group
+        own = below.setdefault(recipe.item, set())
+        if any(recipe.item in below.get(used, ()) for used, _ in recipe.inputs):
+            continue
+        recipes.append(recipe)
+        for used, _ in recipe.inputs:
+            own |= {used, *below.get(used, ())}
+    if not recipes:
+        raise ConfigurationError(f"no crafting recipe found at {path}: give the folder or the JSON file of the recipes")
+    names = [*known, *tag_of.values(), *(used for recipe in recipes for used, _ in recipe.inputs)]
+    aliases = {name.replace(" ", "_"): name for name in names if " " in name}
+    return RecipeBook(tuple(recipes), tag_of, frozenset(known), aliases)
+
+
+def official_tasks(
+    path: str | Path, split: Literal["train", "test", "all"] = "test", *, depths: Collection[int] | None = None
+) -> list[Task]:
+    """The paper's tasks, in the order of the split's file.
+
+    A task lists every recipe that may be needed for its goal and up to `MAX_DISTRACTORS` others that use the
+    same things, drawn and shuffled by the task's own number; the world knows the whole book.
+
+    Args:
+        path: as for `load_recipes`; the published tables lie in that folder, or in the one above.
+        split: "train" or "test" (the published ids), or "all" rows of the depth table.
+        depths: keep tasks of these depths only; None keeps all.
+
+    Raises:
+        ConfigurationError: where a table is missing, or disagrees with the recipes.
+    """
+    book = load_recipes(path)
+    table = _table(Path(path), DEPTHS_FILE)
+    numbers = range(len(table)) if split == "all" else [int(row[0]) for row in _table(Path(path), _ids_file(split))]
+    chosen = [number for number in numbers if depths is None or int(table[number][1]) in depths]
+    return [_official_task(book, number, item_name(table[number][0]), int(table[number][1])) for number in chosen]
+
+
+def needed_recipes(book: RecipeBook, goal: str) -> tuple[Recipe, ...]:
+    """Every recipe that may serve in making `goal`, each once, in the order they are come upon."""
+    found: dict[Recipe, None] = {}
+    pending = [goal]
+    for name in pending:
+        for recipe in book.ways(name):
+            if recipe not in found:
+                found[recipe] = None
+                pending += [used for used, _ in recipe.inputs]
+    return tuple(found)
+
+
+def _official_task(book: RecipeBook, number: int, goal: str, depth: int) -> Task:
+    steps = plan(book, goal)
+    if steps is None or book.depth(goal) != depth:
+        raise ConfigurationError(
+            f"row {number} of {DEPTHS_FILE} says that {goal!r} has depth {depth}; these recipes give "
+            f"{book.depth(goal) if steps else 'no way to make it'}: the recipes and the table do not belong together"
+        )
+    task_id = f"textcraft/{number}"
+    rng = np.random.default_rng(zlib.crc32(task_id.encode()))
+    needed = needed_recipes(book, goal)
+    used = {name for recipe in needed for name, _ in recipe.inputs}
+    related = dict.fromkeys(way for way in book.recipes if any(name in used for name, _ in way.inputs))
+    others = [way for way in related if way not in needed]
+    drawn = rng.permutation(len(others))[:MAX_DISTRACTORS]
+    listed = [*needed, *(others[i] for i in drawn)]
+    text = instruction(RecipeBook(tuple(listed[i] for i in rng.permutation(len(listed)))), goal)
+    return Task(task_id, text, CraftingTask(goal, book, len(steps), depth))
+
+
+def _entries(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    if path.is_dir() and (path / "recipes.json").is_file():
+        path = path / "recipes.json"
+    if path.is_dir():
+        found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.json")}
+    elif path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        raise ConfigurationError(f"there are no recipes at {path}")
+    # `x_from_y` is another way of making x, so it comes after the plain names: of two recipes that undo each
+    # other (ingot and nugget) the plain one stays. This order gives the published depth table exactly.
+    return sorted(found.items(), key=lambda entry: ("_from_" in entry[0], entry[0]))
+
+
+def _parse(name: str, entry: Mapping[str, Any]) -> tuple[Recipe, set[str]]:
+    # Also the names that are asked for as tags: those are no items yet.
+    try:
+        if _CRAFTING[entry["type"]] == "shaped":
+            pattern = "".join(entry["pattern"])
+            asked = [(_first(options), pattern.count(key)) for key, options in entry["key"].items()]
+        else:
+            asked = [(_first(options), 1) for options in entry["ingredients"]]
+        result = entry["result"]
+        output, count = (result, 1) if isinstance(result, str) else (result["item"], result.get("count", 1))
+        counts: dict[str, int] = {}
+        for option, number in asked:
+            used = item_name(option["item"] if "item" in option else option["tag"])
+            counts[used] = counts.get(used, 0) + number
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"recipe {name!r} is not a TextCraft recipe: {error!r}") from error
+    tags = {item_name(option["tag"]) for option, _ in asked if "item" not in option}
+    return Recipe(item_name(output), int(count), tuple(counts.items())), tags
+
+
+def _first(options: Any) -> Mapping[str, str]:
+    return cast("Mapping[str, str]", options[0] if isinstance(options, list) else options)
+
+
+def _ids_file(split: str) -> str:
+    if split not in ("train", "test"):
+        raise ConfigurationError(f"split must be 'train', 'test' or 'all', got {split!r}")
+    return f"textcraft_{split}_ids.csv"
+
+
+def _table(path: Path, file_name: str) -> list[list[str]]:
+    for folder in (path, path.parent):
+        if (folder / file_name).is_file():
+            lines: Iterable[str] = (folder / file_name).read_text(encoding="utf-8").splitlines()
+            return [row for row in csv.reader(lines, delimiter="\t") if row]
+    raise ConfigurationError(f"{file_name} is neither in {path} nor beside it")

@@ -1,0 +1,10 @@
+"""Checks and fakes for your own worlds, critics and agents. Nothing in the library imports this."""
+
+from __future__ import annotations
+
+from amc_agents.testing.critics import check_critic
+from amc_agents.testing.enumerable import EnumerableWorld, run_smc
+from amc_agents.testing.environments import check_environment
+from amc_agents.testing.scripted import ScriptedChatModel
+
+__all__ = ["EnumerableWorld", "ScriptedChatModel", "check_critic", "check_environment", "run_smc"]
