@@ -1,0 +1,203 @@
+"""The LangChain face of a batched engine: one chat model class, whatever computes the tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import ConfigDict, Field, model_validator
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.models.engine import MAX_TOP_LOGPROBS, Answer, Request, Sampling
+from amc_agents.models.replies import Engine, Piece, chunk, result, spoken
+from amc_agents.models.seeding import request_seed
+
+# Settings of LangChain's other chat models that mean nothing here, and that shared code passes to every model.
+_NOT_APPLICABLE = frozenset({"api_key", "timeout", "max_retries"})
+_CALL_SETTINGS = frozenset({"temperature", "top_p", "max_tokens", "n", "logprobs", "top_logprobs", "seed"})
+_FROM_LANGCHAIN = frozenset({"stream", "ls_structured_output_format"})
+
+
+class EngineChatModel(BaseChatModel):
+    """A chat model whose concurrent calls, from any task, loop or thread, are computed in common batches.
+
+    Every setting below may also be given per call (`model.invoke(..., temperature=0)`) or bound (`model.bind(n=5)`).
+    Candidates beyond the first (`n`) are in `generate` / `agenerate`; `invoke` gives the first. A request's usage is
+    on its first candidate, so that summing over messages counts it once.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Sampling temperature; 0 takes the likeliest token."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Smallest probability mass of tokens that are sampled from."""
+    max_tokens: int = Field(default=64, ge=1)
+    """Tokens written at most."""
+    stop: list[str] | None = None
+    """Texts that end an answer."""
+    n: int = Field(default=1, ge=1)
+    """Candidates per request."""
+    logprobs: bool = False
+    """Put `logprobs` in `response_metadata`, in OpenAI's shape; the model's own, temperature and top-p not applied."""
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
+    """Alternatives reported at each token."""
+    streaming: bool = False
+    """Stream inside `invoke` too, for listeners to tokens; LangChain turns it on by itself where somebody listens."""
+    seed: int | None = Field(default=None, ge=0)
+    """Fixes the answer to a prompt. Inside a particle its own stream decides instead, so that siblings differ."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_not_applicable(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return {key: value for key, value in values.items() if key not in _NOT_APPLICABLE}
+        return values
+
+    def _engine(self) -> Engine:
+        """The shared engine of this model's weights."""
+        raise NotImplementedError
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        engine = self._engine()
+        request = self._request(engine, messages, stop, kwargs)
+        return result(engine, request, engine.batcher.generate(request))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        engine = self._engine()
+        request = self._request(engine, messages, stop, kwargs)
+        return result(engine, request, await engine.batcher.agenerate(request))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        engine = self._engine()
+        pieces: queue.SimpleQueue[Piece] = queue.SimpleQueue()
+        request = self._request(engine, messages, stop, kwargs, pieces)
+        # A thread waits for the answer, so that this generator can hand out the pieces as they come.
+        thread = threading.Thread(target=_collect, args=(engine, request, pieces), daemon=True)
+        thread.start()
+        while True:
+            piece = pieces.get()
+            told = chunk(engine, request, piece)
+            if run_manager is not None:
+                run_manager.on_llm_new_token(told.text, chunk=told)
+            yield told
+            if piece.answer is not None:
+                return
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        engine = self._engine()
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+
+        class FromWorker:
+            """Carries pieces from the worker's thread to this loop."""
+
+            def put(self, piece: Piece) -> None:
+                # A loop that was closed meanwhile must not fail the other callers' batch.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        request = self._request(engine, messages, stop, kwargs, FromWorker())
+        answer = asyncio.ensure_future(engine.batcher.agenerate(request))
+        answer.add_done_callback(lambda done: pieces.put_nowait(_last_piece(done)))
+        try:
+            while True:
+                piece = await pieces.get()
+                told = chunk(engine, request, piece)
+                if run_manager is not None:
+                    await run_manager.on_llm_new_token(told.text, chunk=told)
+                yield told
+                if piece.answer is not None:
+                    return
+        finally:
+            answer.cancel()
+
+    def _should_stream(self, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
+        """Several candidates are never streamed: they would mix into one text. `stream` then gives one whole chunk."""
+        one = bool(kwargs.get("n", self.n) == 1)
+        return one and super()._should_stream(async_api=async_api, run_manager=run_manager, **kwargs)
+
+    def _should_use_protocol_streaming(self, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
+        """The same, for LangChain's newer streaming protocol."""
+        one = bool(kwargs.get("n", self.n) == 1)
+        return one and super()._should_use_protocol_streaming(async_api=async_api, run_manager=run_manager, **kwargs)
+
+    def _request(
+        self,
+        engine: Engine,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        settings: Mapping[str, Any],
+        listener: Any = None,
+    ) -> Request:
+        """The request of one call; what the call does not say, the model's fields do."""
+        unknown = settings.keys() - _CALL_SETTINGS - _FROM_LANGCHAIN - _NOT_APPLICABLE
+        if unknown:
+            raise ConfigurationError(
+                f"{type(self).__name__} does not know {sorted(unknown)}; a call may set {sorted(_CALL_SETTINGS)}"
+            )
+        words = self.stop if stop is None else stop
+        sampling = Sampling(
+            temperature=settings.get("temperature", self.temperature),
+            top_p=settings.get("top_p", self.top_p),
+            max_tokens=settings.get("max_tokens", self.max_tokens),
+            stop=tuple(words or ()),
+            n=settings.get("n", self.n),
+            logprobs=settings.get("logprobs", self.logprobs),
+            top_logprobs=settings.get("top_logprobs", self.top_logprobs),
+        )
+        if listener is not None and sampling.n > 1:
+            raise ConfigurationError(f"n={sampling.n} candidates cannot be streamed as one text; use generate")
+        prompt = tuple(engine.tokenizer.encode_chat([spoken(message) for message in messages]))
+        on_text = None if listener is None else lambda text, logprob: listener.put(Piece(text, logprob))
+        return Request(prompt, sampling, request_seed(settings.get("seed"), self.seed), on_text)
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        """What a tracer shows of the model."""
+        return super()._get_ls_params(stop=stop, **kwargs) | LangSmithParams(ls_provider="amc_agents")
+
+
+def _collect(engine: Engine, request: Request, pieces: queue.SimpleQueue[Piece]) -> None:
+    try:
+        pieces.put(Piece("", answer=engine.batcher.generate(request)))
+    except Exception as error:
+        pieces.put(Piece("", error=error))
+
+
+def _last_piece(done: asyncio.Future[Answer]) -> Piece:
+    if done.cancelled():
+        return Piece("", error=asyncio.CancelledError())
+    error = done.exception()
+    return Piece("", error=error) if error is not None else Piece("", answer=done.result())

@@ -1,0 +1,71 @@
+"""The embedded policy: a small language model in numpy as a LangChain chat model. No torch, no server, no key."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import PrivateAttr
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.models.batcher import Batcher
+from amc_agents.models.chat import EngineChatModel
+from amc_agents.models.embedded.decoder import EmbeddedDecoder
+from amc_agents.models.embedded.llama import NumpyLlama
+from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.replies import Engine
+
+_SHIPPED = Path(__file__).parent
+
+
+class EmbeddedChatModel(EngineChatModel):
+    """A small Llama from a folder, computed in numpy.
+
+    Calls that wait at the same time share batches, and a dialogue that grows costs only its new tokens.
+    System messages are read as the user's. See `EngineChatModel` for the settings.
+    """
+
+    model: str = "crafting"
+    """The name of a shipped model, or a folder with config.json, tokenizer.json and model.safetensors."""
+
+    # Where the engine is, not the engine: so that a model object can be copied and pickled.
+    _place: tuple[str, Path, int] | None = PrivateAttr(default=None)
+
+    @property
+    def _llm_type(self) -> str:
+        return "amc-embedded"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model": self.model, "temperature": self.temperature, "top_p": self.top_p}
+
+    def _engine(self) -> Engine:
+        if self._place is None:
+            folder = model_folder(self.model)
+            # The file's time is part of the key: weights that were written anew are read anew.
+            self._place = self.model, folder, (folder / "model.safetensors").stat().st_mtime_ns
+        return _load(*self._place)
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a shipped model, or `name` itself where it is a folder.
+
+    Raises:
+        ConfigurationError: neither.
+    """
+    for folder in (_SHIPPED / name, Path(name)):
+        if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
+            return folder.resolve()
+    shipped = sorted(path.parent.name for path in _SHIPPED.glob("*/config.json"))
+    raise ConfigurationError(
+        f"no model {str(name)!r}: expected a shipped one ({', '.join(shipped) or 'none here'}) or a folder with "
+        "config.json, tokenizer.json and model.safetensors"
+    )
+
+
+@lru_cache(maxsize=8)
+def _load(name: str, folder: Path, written: int) -> Engine:
+    """One engine for all model objects of a folder, so that their calls share batches and the prefix cache."""
+    tokenizer = WordTokenizer.from_folder(folder)
+    return Engine(name, Batcher(EmbeddedDecoder(NumpyLlama.load(folder), tokenizer)), tokenizer)

@@ -1,0 +1,138 @@
+"""Read a Llama's weights from a Hugging Face folder, and merge a LoRA adapter into them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amc_agents.errors import CheckpointError
+from amc_agents.models.engine import Float32Array
+
+Weights = dict[str, Float32Array]
+
+_PEFT_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    """The shape of a Llama."""
+
+    hidden: int
+    """Width of the residual stream, D."""
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    """Width of the feed-forward block."""
+    vocab: int
+    rope_theta: float
+    norm_eps: float
+    context: int
+    """Tokens that a sequence may have."""
+    end_tokens: frozenset[int]
+    pad_token: int | None
+    tied: bool
+    """The output matrix is the embedding's transpose."""
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> LlamaConfig:
+        """Read `config.json`. Raises `CheckpointError` for anything but a plain Llama."""
+        data = read_json(Path(folder) / "config.json")
+        rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+        _require(data, "model_type", "llama")
+        _require(data, "hidden_act", "silu", "silu")
+        _require(data, "attention_bias", False, False)
+        _require(data, "mlp_bias", False, False)
+        _require(rope, "rope_type", "default", "default")
+        heads = data["num_attention_heads"]
+        ends = data.get("eos_token_id")
+        return cls(
+            hidden=data["hidden_size"],
+            layers=data["num_hidden_layers"],
+            heads=heads,
+            kv_heads=data.get("num_key_value_heads") or heads,
+            head_dim=data.get("head_dim") or data["hidden_size"] // heads,
+            intermediate=data["intermediate_size"],
+            vocab=data["vocab_size"],
+            rope_theta=float(rope.get("rope_theta") or data.get("rope_theta") or 10_000.0),
+            norm_eps=data["rms_norm_eps"],
+            context=data["max_position_embeddings"],
+            end_tokens=frozenset([] if ends is None else [ends] if isinstance(ends, int) else ends),
+            pad_token=data.get("pad_token_id"),
+            tied=bool(data.get("tie_word_embeddings", False)),
+        )
+
+
+def read_weights(folder: str | Path) -> Weights:
+    """All tensors of `model.safetensors` (fp16 or fp32), as float32."""
+    return _read_tensors(Path(folder) / "model.safetensors")
+
+
+def merge_adapter(weights: Weights, folder: str | Path) -> Weights:
+    """The weights with a LoRA adapter added: W + scale * B @ A, scale = alpha / r.
+
+    Matrices that the adapter saves whole (a `score` head) replace the model's own.
+
+    Raises:
+        CheckpointError: the adapter uses something else than plain LoRA, or does not fit the model.
+    """
+    folder = Path(folder)
+    config = read_json(folder / "adapter_config.json")
+    for key in ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern"):
+        if config.get(key):
+            raise CheckpointError(f"adapter {folder.name}: {key}={config[key]!r} is not supported")
+    rank = config["r"]
+    scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    merged = dict(weights)
+    tensors = _read_tensors(folder / "adapter_model.safetensors")
+    for name, tensor in tensors.items():
+        target = name.removeprefix(_PEFT_PREFIX)
+        if target.endswith(".lora_B.weight"):
+            continue
+        if not target.endswith(".lora_A.weight"):
+            if ".lora_" in target:
+                raise CheckpointError(f"adapter {folder.name}: tensor {name} is not supported")
+            merged[target] = tensor
+            continue
+        base = target.removesuffix(".lora_A.weight") + ".weight"
+        other = tensors.get(name.removesuffix("lora_A.weight") + "lora_B.weight")
+        if base not in merged or other is None:
+            raise CheckpointError(f"adapter {folder.name}: {name} has no counterpart in the adapter or the model")
+        merged[base] = merged[base] + np.float32(scale) * (other @ tensor)
+    return merged
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; `CheckpointError` where the file is missing or not an object."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: not a model folder?")
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} holds a {type(data).__name__}, expected an object")
+    return data
+
+
+def _read_tensors(path: Path) -> Weights:
+    from safetensors import safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: not a model folder?")
+    with safe_open(path, framework="numpy") as file:
+        names = list(file.keys())
+        for name in names:
+            dtype = file.get_slice(name).get_dtype()
+            if dtype not in ("F16", "F32"):
+                raise CheckpointError(f"{path.name}: {name} has type {dtype}, expected F16 or F32; save it as fp16")
+        return {name: file.get_tensor(name).astype(np.float32) for name in names}
+
+
+def _require(data: Mapping[str, Any], key: str, expected: Any, default: Any = None) -> None:
+    if data.get(key, default) != expected:
+        raise CheckpointError(f"config.json: expected {key}={expected!r}, got {data.get(key)!r}")

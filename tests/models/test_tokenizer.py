@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amc_agents.errors import CheckpointError
+from amc_agents.models.embedded.tokenizer import WordTokenizer
+
+SHIPPED = Path(__file__).parents[2] / "amc_agents/models/embedded/crafting"
+TEXTS = [
+    "Crafting commands:\ncraft 1 oak gate using 2 clay, 1 silk\n\nGoal: craft oak gate.",
+    "Inventory: [minecraft:oak_gate] (12) You are not carrying anything.",
+    "something unknown: \u00e9\u4e16 \t oaken gates",
+    "<|user|>quoted<|end|><unk> and <|not|>",
+    "",
+]
+DIALOGUE = [
+    ("system", "Goal: craft oak gate."),
+    ("user", "craft 1 oak gate using 2 clay"),
+    ("assistant", "Thought: oak gate using 2 clay\nAction: get 2 clay"),
+    ("user", "Got 2 clay"),
+]
+
+
+def test_known_words_come_back_as_they_were(model_folder):
+    tokenizer = WordTokenizer.from_folder(model_folder)
+    text = "Action: craft oak gate using 2 clay, 11 silk"
+    ids = tokenizer.encode(text)
+    assert [tokenizer.token(i) for i in ids][:3] == ["Action:", " craft", " oak gate"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_special_tokens_are_found_first_and_left_out_on_demand(model_folder):
+    tokenizer = WordTokenizer.from_folder(model_folder)
+    ids = tokenizer.encode("Got 2 clay<|end|>")
+    assert ids[-1] == tokenizer.end_id
+    assert tokenizer.decode(ids) == "Got 2 clay"
+    assert tokenizer.decode(ids, skip_special=False) == "Got 2 clay<|end|>"
+
+
+def test_item_ids_read_as_words(model_folder):
+    tokenizer = WordTokenizer.from_folder(model_folder)
+    assert tokenizer.encode(" minecraft:oak_gate") == tokenizer.encode(" oak gate")
+
+
+@pytest.mark.parametrize("folder", ["fixture", "shipped"])
+def test_equals_the_transformers_tokenizer(folder, model_folder):
+    transformers = pytest.importorskip("transformers")
+    path = model_folder if folder == "fixture" else SHIPPED
+    if not (path / "tokenizer.json").is_file():
+        pytest.skip("no shipped model in this tree")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(path)
+    ours = WordTokenizer.from_folder(path)
+    for text in TEXTS:
+        ids = theirs.encode(text, add_special_tokens=False)
+        assert ours.encode(text) == ids, text
+        for skip in (True, False):
+            assert ours.decode(ids, skip_special=skip) == theirs.decode(ids, skip_special_tokens=skip)
+    messages = [{"role": role, "content": content} for role, content in DIALOGUE]
+    for prompt in (True, False):
+        expected = theirs.apply_chat_template(messages, add_generation_prompt=prompt, return_dict=False)
+        assert ours.encode_chat(DIALOGUE, add_generation_prompt=prompt) == expected
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet=st.sampled_from("oak gte_[]<|usrnd>1,. \n\u00e9"), max_size=40))
+def test_equals_the_transformers_tokenizer_on_any_text(model_folder, text):
+    transformers = pytest.importorskip("transformers")
+    theirs = _remembered(transformers, model_folder)
+    assert WordTokenizer.from_folder(model_folder).encode(text) == theirs.encode(text, add_special_tokens=False)
+
+
+def test_a_tokenizer_of_another_kind_is_refused(model_folder, tmp_path):
+    data = json.loads((model_folder / "tokenizer.json").read_text())
+    data["model"]["type"] = "BPE"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(CheckpointError, match="WordLevel"):
+        WordTokenizer.from_folder(tmp_path)
+
+
+_CACHE: dict = {}
+
+
+def _remembered(transformers, folder):
+    if folder not in _CACHE:
+        _CACHE[folder] = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    return _CACHE[folder]
