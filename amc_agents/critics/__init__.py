@@ -1,0 +1,1 @@
+"""Judgement: trajectory -> the return still to come."""

@@ -1,0 +1,57 @@
+"""The shipped value model, in numpy: `embedded:crafting`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import amc_agents.models.embedded
+from amc_agents.critics.checkpoint import ValueCheckpoint, weights_hash
+from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
+from amc_agents.errors import CheckpointError
+from amc_agents.models.embedded.decoder import LlamaScorer
+from amc_agents.models.embedded.llama import NumpyLlama
+from amc_agents.models.embedded.tokenizer import WordTokenizer
+
+ADAPTER = "value"
+"""Name of the adapter's folder inside the policy's."""
+
+
+def shipped_folder(name: str) -> Path:
+    """The folder of a shipped model, or one of that layout. Raises `CheckpointError` that lists what is shipped."""
+    home = Path(amc_agents.models.embedded.__path__[0])
+    if (Path(name) / "config.json").is_file():
+        return Path(name)
+    folder = home / name
+    if not (folder / "config.json").is_file():
+        known = sorted(path.parent.name for path in home.glob("*/config.json"))
+        raise CheckpointError(f"no embedded model {name!r}; shipped are {known}")
+    return folder
+
+
+class EmbeddedCritic(ScoringCritic):
+    """The embedded policy's weights with the value adapter merged in, and a score head.
+
+    Keys and values of prompts seen before are kept: siblings share their past, and a later state costs its new
+    tokens alone.
+
+    Args:
+        folder: the policy's folder.
+        adapter: the value adapter's folder; None: `value/` inside the policy's.
+    """
+
+    def __init__(self, folder: str | Path, adapter: str | Path | None = None) -> None:
+        folder = Path(folder)
+        adapter = folder / ADAPTER if adapter is None else Path(adapter)
+        checkpoint = ValueCheckpoint.load(adapter)
+        if checkpoint.base_model_hash != weights_hash(folder):
+            raise CheckpointError(
+                f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
+            )
+        self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
+        super().__init__(f"embedded:{folder.name}", checkpoint, WordTokenizer.from_folder(folder).encode)
+
+    def _score(self, prompts: Sequence[Prompt]) -> Scores:
+        cached = self._scorer.cached_tokens
+        scores = self._scorer.values([[token for segment in prompt for token in segment] for prompt in prompts])
+        return Scores(scores, cached_tokens=self._scorer.cached_tokens - cached)

@@ -1,0 +1,154 @@
+"""A string -> a critic: `kind:target?key=value`, wherever a critic is accepted.
+
+    uniform                      f = 0
+    embedded:crafting            the shipped value model, in numpy
+    hf:path?device=cuda          a folder that `amc train value` wrote
+    my_package.critics:make      an object of yours: a critic, or a function that gives one
+    vendor:target                a kind of an installed package (entry points of the group "amc_agents.critics")
+
+Nothing is imported before a kind is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+from urllib.parse import parse_qsl
+
+from amc_agents.errors import CriticSpecError
+from amc_agents.types import Critic
+
+CriticFactory = Callable[[str, Mapping[str, str]], Critic]
+"""(target, options) -> critic. Imports what it needs when called."""
+
+GROUP = "amc_agents.critics"
+"""Entry-point group in which other packages offer kinds; each names a `CriticFactory`."""
+
+
+def parse_critic(spec: str | Critic) -> Critic:
+    """A critic from its string; a critic is given back as it is.
+
+    Raises:
+        CriticSpecError: the string was not understood; the message lists the kinds.
+        CheckpointError: it was, and what it names is not a critic's checkpoint.
+        MissingExtra: it needs an optional dependency.
+    """
+    if not isinstance(spec, str):
+        if isinstance(spec, Critic) and not isinstance(spec, type):
+            return spec
+        raise CriticSpecError(f"expected a critic or its string, got {type(spec).__name__} without a method `values`")
+    kind, _, rest = spec.partition(":")
+    target, _, query = rest.partition("?")
+    if "?" in kind:
+        kind, _, query = kind.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    factory = KINDS.get(kind) or _offered().get(kind)
+    if factory is not None:
+        return factory(target, options)
+    if target and _is_module(kind):
+        return _from_module(spec, kind, target, options)
+    raise CriticSpecError(_not_understood(spec, kind))
+
+
+def _uniform(target: str, options: Mapping[str, str]) -> Critic:
+    from amc_agents.critics.uniform import UniformCritic
+
+    _allow("uniform", options)
+    if target:
+        raise CriticSpecError(f"uniform takes no target, got {target!r}")
+    return UniformCritic()
+
+
+def _embedded(target: str, options: Mapping[str, str]) -> Critic:
+    from amc_agents.critics.embedded import EmbeddedCritic, shipped_folder
+
+    _allow("embedded", options)
+    return EmbeddedCritic(shipped_folder(_needed("embedded", target, "crafting")))
+
+
+def _hf(target: str, options: Mapping[str, str]) -> Critic:
+    from amc_agents.critics.hf import HFCritic
+
+    _allow("hf", options, "device", "dtype", "batch_size")
+    chosen: dict[str, Any] = dict(options)
+    if chosen.get("dtype", "auto") not in _DTYPES:
+        raise CriticSpecError(f"critic kind 'hf': dtype must be one of {', '.join(_DTYPES)}, got {chosen['dtype']!r}")
+    if "batch_size" in chosen:
+        chosen["batch_size"] = _positive("hf", "batch_size", chosen["batch_size"])
+    return HFCritic(_needed("hf", target, "path/to/value"), **chosen)
+
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+KINDS: dict[str, CriticFactory] = {"uniform": _uniform, "embedded": _embedded, "hf": _hf}
+"""The library's own kinds."""
+
+
+def _offered() -> dict[str, CriticFactory]:
+    return {point.name: _loader(point) for point in entry_points(group=GROUP)}
+
+
+def _loader(point: Any) -> CriticFactory:
+    def make(target: str, options: Mapping[str, str]) -> Critic:
+        critic: Critic = point.load()(target, options)
+        return critic
+
+    return make
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
+def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) -> Critic:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise CriticSpecError(f"critic {spec!r}: {getattr(found, '__name__', found)} has no {part!r}{hint}")
+        found = getattr(found, part)
+    if callable(found) and (isinstance(found, type) or not isinstance(found, Critic)):
+        found = found(**options)
+    if not isinstance(found, Critic):
+        raise CriticSpecError(f"critic {spec!r} gave {type(found).__name__}, which has no method `values`")
+    return found
+
+
+def _allow(kind: str, options: Mapping[str, str], *names: str) -> None:
+    for option in options:
+        if option not in names:
+            known = f"it takes {', '.join(names)}" if names else "it takes none"
+            raise CriticSpecError(f"critic kind {kind!r} has no option {option!r}: {known}{_near(option, names)}")
+
+
+def _needed(kind: str, target: str, example: str) -> str:
+    if not target:
+        raise CriticSpecError(f"critic kind {kind!r} needs a target, as in {kind}:{example}")
+    return target
+
+
+def _positive(kind: str, option: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a positive integer, got {text!r}")
+    return int(text)
+
+
+def _not_understood(spec: str, kind: str) -> str:
+    kinds = sorted({*KINDS, *_offered()})
+    return (
+        f"critic {spec!r} was not understood: {kind!r} is neither a kind ({', '.join(kinds)}) nor a module that can be "
+        f"imported{_near(kind, kinds)}. Expected kind:target?key=value, or module:object"
+    )
+
+
+def _near(word: str, words: Any) -> str:
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

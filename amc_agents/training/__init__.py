@@ -1,0 +1,1 @@
+"""Offline: trajectories are collected, and critics are trained on them."""

@@ -1,0 +1,92 @@
+"""A noisy expert: plays crafting tasks by the planner, with mistakes at a rate drawn per dialogue.
+
+Its dialogues are what the embedded policy is trained on. The rate is constant within a dialogue, so that a
+model learns to go on failing where it has failed: the policy's failures persist, as a language model's do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from amc_agents.envs.crafting.planner import Move, next_move
+from amc_agents.envs.crafting.recipes import Recipe
+from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
+from amc_agents.types import Task
+
+HORIZON = 20
+
+
+@dataclass
+class NoisyExpert:
+    """One dialogue's worth of play."""
+
+    task: CraftingTask
+    rng: np.random.Generator
+    error_rate: float
+    last_action: str = ""
+    thought_of: str = ""
+    wandering: list[str] = field(default_factory=list)
+
+    def turn(self, inventory: dict[str, int]) -> str:
+        """The expert's next message: a thought where the sub-goal changes, then an action."""
+        move = next_move(self.task.book, self.task.goal, inventory)
+        assert move is not None, "a generated task always has a way"
+        recipe, action = self._maybe_wrong(move, inventory)
+        self.last_action = action
+        if recipe.item == self.thought_of:
+            return f"Action: {action}"
+        self.thought_of = recipe.item
+        return f"Thought: {recipe.item} using {recipe.ingredients}\nAction: {action}"
+
+    def _maybe_wrong(self, move: Move, inventory: dict[str, int]) -> tuple[Recipe, str]:
+        if self.wandering:
+            return self._wander()
+        if self.rng.random() >= self.error_rate:
+            return move.subgoal, move.action
+        kind = self.rng.choice(["craftable", "amount", "early", "wander", "repeat", "inventory"])
+        if kind == "craftable":
+            made = [name for name, _ in move.subgoal.inputs if name not in self.task.book.raw]
+            name = made[0] if made else move.subgoal.item
+            return move.subgoal, f"get 1 {name}"
+        if kind == "amount" and move.fetch is not None:
+            item, count = move.fetch
+            wrong = max(1, count + int(self.rng.choice([-1, 1])))
+            return move.subgoal, f"get {wrong} {item}"
+        if kind == "early":
+            return move.subgoal, str(move.subgoal)
+        if kind == "repeat" and self.last_action:
+            return move.subgoal, self.last_action
+        if kind == "inventory":
+            return move.subgoal, "inventory"
+        self._start_wandering(inventory)
+        return self._wander()
+
+    def _start_wandering(self, inventory: dict[str, int]) -> None:
+        recipes = self.task.book.recipes
+        recipe = recipes[int(self.rng.integers(len(recipes)))]
+        fetches = [f"get {count} {name}" for name, count in recipe.inputs if name in self.task.book.raw]
+        actions = [*fetches, str(recipe)][: int(self.rng.integers(1, 4))]
+        self.wandering = [str(recipe), *actions]
+
+    def _wander(self) -> tuple[Recipe, str]:
+        towards, action, *rest = self.wandering
+        self.wandering = [towards, *rest] if rest else []
+        recipe = next(recipe for recipe in self.task.book.recipes if str(recipe) == towards)
+        return recipe, action
+
+
+async def play(task: Task, rng: np.random.Generator, error_rate: float) -> list[tuple[str, str]]:
+    """One dialogue: [(expert's message, world's answer), ...], cut at the horizon."""
+    world = CraftingWorld()
+    await world.reset(task)
+    expert = NoisyExpert(task.payload, rng, error_rate)
+    rounds: list[tuple[str, str]] = []
+    for _ in range(HORIZON):
+        message = expert.turn(world.inventory)
+        answer = await world.step(expert.last_action)
+        rounds.append((message, answer.observation))
+        if answer.done:
+            break
+    return rounds

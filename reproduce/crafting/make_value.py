@@ -1,0 +1,123 @@
+"""Makes the embedded value model: plays crafting tasks with the embedded policy, then trains the adapter.
+
+    python reproduce/crafting/make_value.py FOLDER --data DATA [--tasks 500] [--trajectories 8] [--temperature 1.0]
+
+FOLDER is the policy's; the adapter (float16) and its JSON go to FOLDER/value. DATA keeps the trajectories: an
+interrupted collection goes on where it was, and a complete one is trained on as it is. The tasks are of the split
+"train": no book of it was seen by the policy's training, and none is used in a comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from amc_agents.critics.checkpoint import FILE
+from amc_agents.envs.crafting.generate import generate_tasks
+from amc_agents.envs.crafting.world import CraftingWorld
+from amc_agents.models.embedded import EmbeddedChatModel
+from amc_agents.nodes.text_agent import text_agent
+from amc_agents.training.collect import Progress, collect
+from amc_agents.training.dataset import read_trajectories
+from amc_agents.training.report import print_metrics
+from amc_agents.training.value import EMBEDDED, train_value
+from amc_agents.training.value import Progress as TrainingProgress
+from amc_agents.types import Task
+
+HORIZON = 20
+SPLIT = "train"
+
+
+def collect_data(options: argparse.Namespace, tasks: list[Task], console: Console) -> None:
+    """Plays what the dataset still lacks."""
+    agent = text_agent(EmbeddedChatModel(model=str(options.folder), temperature=options.temperature))
+    with Bar(console=console) as bar:
+        line = bar.add_task("collecting", total=len(tasks))
+
+        def show(progress: Progress) -> None:
+            bar.update(line, completed=progress.tasks)
+
+        collect(
+            agent,
+            tasks,
+            CraftingWorld,
+            options.trajectories,
+            options.data,
+            horizon=HORIZON,
+            policy="embedded:crafting",
+            settings={"temperature": options.temperature, "optimal_steps": options.optimal_steps, "split": SPLIT},
+            seed=options.seed,
+            progress=show,
+        )
+
+
+def train(options: argparse.Namespace, console: Console) -> None:
+    """Trains the adapter and writes what is shipped of it."""
+    torch.set_num_threads(1)
+    trajectories = read_trajectories(options.data)
+    settings = replace(
+        EMBEDDED,
+        epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
+        target=options.target,
+        shuffle_targets=options.shuffle_targets,
+    )
+    mean = sum(one.return_ for one in trajectories) / len(trajectories)
+    console.print(f"{len(trajectories)} trajectories, mean return {mean:.3f}")
+    begun = time.perf_counter()
+    out = options.out or options.folder / "value"
+    with tempfile.TemporaryDirectory() as scratch, Bar(console=console) as bar:
+        line = bar.add_task("training")
+
+        def show(progress: TrainingProgress) -> None:
+            bar.update(line, completed=progress.step, total=progress.steps)
+
+        checkpoint = train_value(options.folder, trajectories, scratch, settings, progress=show)
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(scratch, "adapter", "adapter_model.safetensors"), out)
+        shutil.copy(Path(scratch, FILE), out)
+        # The adapter's own description names the folder that it was trained in: here it lies inside that folder.
+        described = json.loads(Path(scratch, "adapter", "adapter_config.json").read_text())
+        described["base_model_name_or_path"] = ".."
+        (out / "adapter_config.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n")
+    print_metrics(checkpoint.metrics, console)
+    console.print(f"trained in {time.perf_counter() - begun:.0f} s -> {out}")
+
+
+def main() -> None:
+    """Collects, then trains."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="default: FOLDER/value")
+    parser.add_argument("--tasks", type=int, default=500)
+    parser.add_argument("--trajectories", type=int, default=8, help="of each task")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--optimal-steps", type=int, nargs=2, default=[4, 11], metavar=("LEAST", "MOST"))
+    parser.add_argument("--epochs", type=int, default=EMBEDDED.epochs)
+    parser.add_argument("--learning-rate", type=float, default=EMBEDDED.learning_rate)
+    parser.add_argument("--target", choices=["future", "return"], default=EMBEDDED.target)
+    parser.add_argument("--shuffle-targets", action="store_true", help="the control: nothing should be learnt")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-collect", action="store_true", help="train on DATA as it is")
+    options = parser.parse_args()
+    console = Console()
+    if not options.no_collect:
+        low, high = options.optimal_steps
+        tasks = list(generate_tasks(options.tasks, SPLIT, optimal_steps=(low, high)))
+        collect_data(options, tasks, console)
+    train(options, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Trains the embedded crafting policy from scratch, on the CPU, counted in steps.
+
+    python reproduce/crafting/train_policy.py FOLDER [--seed 0] [--scale 1.0]
+
+Three stages, each with a warm-up, a flat part and a cosine end; Muon on matrices, AdamW on the rest.
+Loss weights: 1 on the policy's tokens, 0.1 on observations, 0 on the prompt. A stage that is done is kept
+in FOLDER/stages, so that a run that was interrupted goes on with the next stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizer import make_tokenizer
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from amc_agents.envs.crafting.generate import generate_task
+from expert import play
+
+SPLIT = "policy"
+"""Seed stream of the books that the policy is trained on; "train" and "test" stay unseen."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One leg of the training."""
+
+    name: str
+    steps: int
+    learning_rate: float
+    optimal_steps: tuple[int, int]
+    error_rates: tuple[float, ...]
+    easy_share: float = 0.0
+    """Share of the steps at the beginning made on clean short tasks (2 to 7 optimal steps)."""
+
+
+STAGES = (
+    Stage("C", 3600, 4e-3, (2, 14), (0.02, 0.02, 0.15, 0.15, 0.35, 0.5), easy_share=0.4),
+    Stage("D", 2400, 3e-3, (3, 12), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)),
+    Stage("E", 1800, 3e-3, (3, 14), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)),
+    Stage("F", 5000, 3e-3, (3, 14), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)),
+)
+BATCH = 12
+WARM_UP = 60
+
+
+class Dialogues(IterableDataset[Any]):
+    """Batches of dialogues: token ids, and the loss weight of each token."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.stage, self.seed = stage, seed
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        tokenizer = make_tokenizer()
+        for step in range(self.stage.steps):
+            # Four batches' worth is drawn at once and cut by length, so that little is padding.
+            if step % 4 == 0:
+                first = step * BATCH
+                pool = [self._dialogue(tokenizer, first + i) for i in range(4 * BATCH)]
+                pool.sort(key=lambda row: len(row[0]))
+                order = np.random.default_rng([self.seed, step]).permutation(4)
+            part = int(order[step % 4])
+            yield _padded(pool[part * BATCH : (part + 1) * BATCH])
+
+    def _dialogue(self, tokenizer: Any, index: int) -> tuple[list[int], list[float]]:
+        stage = self.stage
+        number = (ord(stage.name) << 32) + (self.seed << 24) + index
+        rng = np.random.default_rng(number)
+        easy = index < stage.easy_share * stage.steps * BATCH
+        span, rate = ((2, 7), 0.0) if easy else (stage.optimal_steps, float(rng.choice(stage.error_rates)))
+        task = generate_task(number, SPLIT, optimal_steps=span)
+        rounds = asyncio.run(play(task, rng, rate))
+        pieces = [("<|user|>" + task.instruction, 0.0)]
+        for message, answer in rounds:
+            pieces += [("<|assistant|>", 0.0), (message + "<|end|>", 1.0), ("<|user|>", 0.0), (answer, 0.1)]
+        ids: list[int] = []
+        weights: list[float] = []
+        encoded = tokenizer([text for text, _ in pieces], add_special_tokens=False)["input_ids"]
+        for tokens, (_, weight) in zip(encoded, pieces, strict=True):
+            ids += tokens
+            weights += [weight] * len(tokens)
+        return ids, weights
+
+
+def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    length = max(len(ids) for ids, _ in rows)
+    ids = torch.ones((len(rows), length), dtype=torch.long)
+    weights = torch.zeros((len(rows), length))
+    for row, (tokens, weight) in enumerate(rows):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        weights[row, : len(tokens)] = torch.tensor(weight)
+    return ids, weights
+
+
+def model_config(vocab_size: int) -> LlamaConfig:
+    """The shape that is shipped: head dimension 32, which vLLM's CPU build serves too."""
+    return LlamaConfig(
+        vocab_size=vocab_size, hidden_size=96, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3,
+        intermediate_size=256, max_position_embeddings=1024, rope_theta=1000.0, tie_word_embeddings=True,
+        rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=4, pad_token_id=1,
+    )  # fmt: skip
+
+
+def optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings and norms."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    return [
+        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Warm-up, flat for half of the stage, then a cosine down to 2%."""
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    share = (step - steps / 2) / (steps / 2)
+    return 1.0 if share <= 0 else 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def train_stage(model: LlamaForCausalLM, stage: Stage, seed: int) -> list[dict[str, float]]:
+    """One stage; returns its log."""
+    log: list[dict[str, float]] = []
+    parts = optimizers(model, stage.learning_rate)
+    loader = DataLoader(Dialogues(stage, seed), batch_size=None, num_workers=1, prefetch_factor=8)
+    begun, tokens, running = time.perf_counter(), 0, 0.0
+    for step, (ids, weights) in enumerate(loader):
+        for part in parts:
+            for group in part.param_groups:
+                group["lr"] = stage.learning_rate * learning_rate_factor(step, stage.steps)
+        logits = model(input_ids=ids).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        weight = weights[:, 1:].flatten()
+        loss = (losses * weight).sum() / weight.sum()
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for part in parts:
+            part.step()
+        tokens += int((ids != 1).sum())
+        policy = weight == 1.0
+        running += float(losses[policy].mean().detach())
+        if (step + 1) % 50 == 0:
+            seconds = time.perf_counter() - begun
+            log.append({"step": step + 1, "loss": running / 50, "tokens": tokens, "seconds": round(seconds, 1)})
+            print(stage.name, log[-1], flush=True)
+            running = 0.0
+    return log
+
+
+def main() -> None:
+    """Run the stages that are not done yet and save the model in fp16."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of steps")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(arguments.seed)
+    tokenizer = make_tokenizer()
+    model = LlamaForCausalLM(model_config(len(tokenizer)))
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    for stage in STAGES:
+        kept = arguments.folder / "stages" / stage.name
+        if kept.exists():
+            model = LlamaForCausalLM.from_pretrained(kept)
+            continue
+        scaled = Stage(**{**stage.__dict__, "steps": int(stage.steps * arguments.scale)})
+        log = train_stage(model, scaled, arguments.seed)
+        model.save_pretrained(kept)
+        (kept / "log.json").write_text(json.dumps(log))
+    model.half().save_pretrained(arguments.folder)
+    tokenizer.save_pretrained(arguments.folder)
+
+
+if __name__ == "__main__":
+    main()

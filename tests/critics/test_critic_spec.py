@@ -1,0 +1,97 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from amc_agents.critics import spec as spec_module
+from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.validation import checked_values
+from amc_agents.errors import CheckpointError, CriticError, CriticSpecError
+from amc_agents.types import Task, Trajectory
+
+
+class Constant:
+    def __init__(self, level="0"):
+        self.level = float(level)
+
+    async def values(self, trajectories):
+        return np.full(len(trajectories), self.level)
+
+
+ready = Constant("2")
+number = 3
+
+
+async def test_uniform_predicts_nothing():
+    critic = parse_critic("uniform")
+    assert isinstance(critic, UniformCritic)
+    assert (await critic.values([Trajectory(Task("t", ""))] * 3)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_critic_is_given_back_as_it_is():
+    assert parse_critic(ready) is ready
+
+
+async def test_a_module_gives_its_object_or_what_its_function_makes():
+    assert parse_critic(f"{__name__}:ready") is ready
+    made = parse_critic(f"{__name__}:Constant?level=0.5")
+    assert (await made.values([Trajectory(Task("t", ""))])).tolist() == [0.5]
+
+
+def test_entry_points_add_kinds(monkeypatch):
+    point = SimpleNamespace(name="vendor", load=lambda: lambda target, options: Constant(options["level"]))
+    monkeypatch.setattr(spec_module, "entry_points", lambda group: [point] if group == "amc_agents.critics" else [])
+    made = parse_critic("vendor:place?level=4")
+    assert isinstance(made, Constant)
+    assert made.level == 4.0
+
+
+def test_a_target_may_hold_colons_and_slashes(monkeypatch):
+    def far(target, options):
+        assert (target, options) == ("http://host:8000", {"model": "org/name"})
+        return ready
+
+    monkeypatch.setitem(spec_module.KINDS, "far", far)
+    assert parse_critic("far:http://host:8000?model=org/name") is ready
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("unifrom", r"embedded, hf, uniform.*did you mean 'uniform'"),
+        ("embeded:crafting", r"did you mean 'embedded'"),
+        ("hf", "needs a target, as in hf:path/to/value"),
+        ("hf:x?devise=cuda", r"no option 'devise': it takes device, dtype, batch_size; did you mean 'device'"),
+        ("hf:x?batch_size=many", "positive integer, got 'many'"),
+        ("hf:x?dtype=int", "one of auto, float32, bfloat16, float16, got 'int'"),
+        ("uniform:x", "takes no target"),
+        (f"{__name__}:reedy", "did you mean 'ready'"),
+        (f"{__name__}:number", "int, which has no method `values`"),
+        (5, "int without a method"),
+        (Constant, "type without a method"),
+    ],
+)
+def test_what_is_not_understood_is_named(spec, message):
+    with pytest.raises(CriticSpecError, match=message):
+        parse_critic(spec)
+
+
+def test_an_unknown_shipped_model_lists_those_there_are():
+    with pytest.raises(CheckpointError, match=r"'cooking'; shipped are \['crafting'\]"):
+        parse_critic("embedded:cooking")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([[1.0, 2.0]], r"shape \[1, 2\], expected \[2\]"),
+        (1.0, r"shape \[\]"),
+        ([1.0, float("nan")], "nan for trajectory 1"),
+        ([float("inf"), 0.0], "inf for trajectory 0"),
+        (["a", "b"], "expected"),
+    ],
+)
+def test_nonsense_from_a_critic_is_an_error(answer, message):
+    with pytest.raises(CriticError, match=message):
+        checked_values(answer, 2, "mine")

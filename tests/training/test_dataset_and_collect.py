@@ -1,0 +1,130 @@
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+
+from amc_agents.envs.crafting.generate import generate_tasks
+from amc_agents.envs.crafting.world import CraftingWorld
+from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.training.collect import collect, collect_from
+from amc_agents.training.dataset import Record, data_hash, read_records, read_trajectories, shards, write_shard
+from amc_agents.types import Step, Task, Trajectory
+
+TASKS = [Task(f"t/{i}", f"do {i}") for i in range(7)]
+
+
+def finished(task, *rewards):
+    return Trajectory(task, tuple(Step("act", "seen", "why", r, ("m1", "m2")) for r in rewards), done=True)
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    records = [Record(finished(TASKS[1], 0.5, 1.0), 1, "mine", 2**40, '{"a": 1}'), Record(finished(TASKS[0]), 0)]
+    write_shard(tmp_path, records[:1])
+    write_shard(tmp_path, records[1:])
+    assert len(shards(tmp_path)) == 2
+    assert read_records(tmp_path) == records[::-1]  # ordered by task
+    assert read_trajectories(tmp_path)[1].return_ == 1.5
+
+
+def test_a_shard_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    def broken(unfinished, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("amc_agents.training.dataset.os.replace", broken)
+    with pytest.raises(OSError, match="disk full"):
+        write_shard(tmp_path, [Record(finished(TASKS[0], 1.0), 0)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_data_or_no_parquet_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="no trajectories"):
+        read_records(tmp_path)
+    (tmp_path / "trajectories-00000.parquet").write_text("not parquet")
+    with pytest.raises(CheckpointError, match="is not a shard"):
+        read_records(tmp_path)
+
+
+def test_the_hash_of_the_data_sees_rewards_and_not_message_ids():
+    one = [finished(TASKS[0], 0.0, 1.0)]
+    assert data_hash(one) != data_hash([finished(TASKS[0], 1.0, 0.0)])
+    steps = tuple(replace(step, message_ids=()) for step in one[0].steps)
+    assert data_hash(one) == data_hash([replace(one[0], steps=steps)])
+
+
+class Player:
+    """Two finished trajectories and an unfinished one per task; fails at a task of choice."""
+
+    def __init__(self, fails_at=None):
+        self.played, self.seeds, self.fails_at, self.busy, self.most = [], {}, fails_at, 0, 0
+
+    async def __call__(self, task, seed):
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        await asyncio.sleep(0)
+        self.busy -= 1
+        if task.id == self.fails_at:
+            raise RuntimeError("the world burnt down")
+        self.played.append(task.id)
+        self.seeds[task.id] = seed
+        return [finished(task, 1.0), finished(task, 0.0), finished(task, 0.0).prefix(0)]
+
+
+async def test_an_interrupted_collection_goes_on_where_it_was(tmp_path):
+    first = Player(fails_at="t/5")
+    with pytest.raises(RuntimeError, match="burnt down"):
+        await collect_from(first, TASKS, tmp_path, shard_tasks=2, n_concurrent=1)
+    kept = {one.task.id for one in read_trajectories(tmp_path)}
+    assert kept == set(first.played) >= {"t/0", "t/1", "t/2", "t/3", "t/4"}
+    second = Player()
+    assert await collect_from(second, TASKS, tmp_path, shard_tasks=2) == 2 * (7 - len(kept))
+    assert set(second.played) == {task.id for task in TASKS} - kept
+    assert await collect_from(Player(), TASKS, tmp_path) == 0
+    records = read_records(tmp_path)
+    assert [(one.trajectory.task.id, one.group) for one in records] == [(f"t/{i}", g) for i in range(7) for g in (0, 1)]
+
+
+async def test_seeds_depend_on_the_task_and_not_on_the_order(tmp_path):
+    one, other, third = Player(), Player(), Player()
+    await collect_from(one, TASKS, tmp_path / "a")
+    await collect_from(other, TASKS[::-1], tmp_path / "b", n_concurrent=1)
+    await collect_from(third, TASKS, tmp_path / "c", seed=1)
+    assert one.seeds == other.seeds
+    assert len(set(one.seeds.values())) == 7
+    assert set(third.seeds.values()).isdisjoint(one.seeds.values())
+    assert one.most > 1
+    assert other.most == 1
+
+
+async def test_other_settings_than_the_datasets_are_refused(tmp_path):
+    await collect_from(Player(), TASKS[:2], tmp_path, settings={"temperature": 1.0})
+    with pytest.raises(CheckpointError, match=r'"temperature": 1.0.*"temperature": 0.5'):
+        await collect_from(Player(), TASKS, tmp_path, settings={"temperature": 0.5})
+
+
+async def test_tasks_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="2 tasks have 1 different ids"):
+        await collect_from(Player(), [TASKS[0], TASKS[0]], tmp_path)
+
+
+def test_an_agent_is_collected_through_amc(tmp_path):
+    from amc_agents.nodes.text_agent import text_agent
+
+    model = FakeListChatModel(responses=["Thought: look first\nAction: inventory", "Action: dance"])
+    tasks, seen = list(generate_tasks(3)), []
+    n = collect(
+        text_agent(model), tasks, CraftingWorld, 4, tmp_path, horizon=3, policy="fake", settings={"temperature": 1.0},
+        progress=seen.append,
+    )  # fmt: skip
+    assert n == 12
+    assert [one.tasks for one in seen] == [1, 2, 3]
+    records = read_records(tmp_path)
+    assert [one.group for one in records] == [0, 1, 2, 3] * 3
+    assert all(one.trajectory.done and len(one.trajectory.steps) == 3 for one in records)
+    assert json.loads(records[0].settings) == {"horizon": 3, "n_trajectories": 4, "seed": 0, "temperature": 1.0}
+    by_action = {step.action: step for one in records for step in one.trajectory.steps}
+    assert by_action["inventory"].thought == "look first"
+    assert by_action["inventory"].observation == "Inventory: You are not carrying anything."
+    assert by_action["dance"].observation == "Could not execute dance"
+    assert {one.trajectory.task.instruction for one in records} == {task.instruction for task in tasks}
