@@ -1,0 +1,1 @@
+"""LangGraph nodes and graphs."""

@@ -1,0 +1,315 @@
+"""Agentic Monte Carlo over any LangGraph agent: a graph around a compiled graph.
+
+    init -> propagate -> weigh -> (resample -> propagate -> weigh)* -> finalize
+
+See design.md, "amc() and the agent that it wraps", and docs/amc.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NotRequired
+
+import numpy as np
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.delta import DeltaChannel
+from langgraph.channels.untracked_value import UntrackedValue
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Checkpointer, Overwrite
+from typing_extensions import TypedDict
+
+from amc_agents.critics.spec import parse_critic
+from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.messages import MessageReader
+from amc_agents.nodes import contract
+from amc_agents.nodes.background import run_in_background
+from amc_agents.nodes.metering import PolicyMeter
+from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
+from amc_agents.nodes.population import ParticleSystem, make_worlds
+from amc_agents.nodes.saver import ForkSaver, own_containers
+from amc_agents.nodes.settings import Finished, OnCriticError, Select, Settings
+from amc_agents.nodes.world import RecordingWorld
+from amc_agents.smc import AtSteps, Schedule
+from amc_agents.types import Critic, Run, Task
+from amc_agents.usage import Meter
+
+EnvironmentFunction = Callable[[State], Any]
+"""(Environment, Task), or an awaitable of it, from the state that the agent is given."""
+
+
+class AmcContext(TypedDict):
+    """The run-time context of a graph whose agent has no context schema of its own."""
+
+    critic: NotRequired[str]
+    """A critic's string, for this call alone."""
+
+
+class _RunState(TypedDict):
+    """The channel that is ours: never checkpointed, never streamed, not in the agent's schemas."""
+
+    amc_system: Annotated[ParticleSystem, UntrackedValue]
+
+
+class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled graph with the wrapped agent's input and output, that can also give its run as a value."""
+
+    def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
+        """Like `invoke`, but returns the `Run`: best trajectory, population, weights, log Z, usage."""
+        found: list[Run] = []
+        for event in self.stream(input, config, stream_mode="custom", **kwargs):
+            found += _runs_in(event)
+        return _only(found)
+
+    async def arun(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
+        """Like `ainvoke`, but returns the `Run`."""
+        found: list[Run] = []
+        async for event in self.astream(input, config, stream_mode="custom", **kwargs):
+            found += _runs_in(event)
+        return _only(found)
+
+
+def amc(
+    agent: CompiledStateGraph[Any, Any, Any, Any],
+    critic: str | Critic = "uniform",
+    *,
+    n_particles: int = 15,
+    resample: Schedule = AtSteps(4),
+    scheme: str = "systematic",
+    beta: float = 1.0,
+    environment: EnvironmentFunction | None = None,
+    reward: RewardFunction | None = None,
+    hide_rewards: bool = False,
+    select: Select | None = None,
+    finished: Finished = "retire",
+    horizon: int = 50,
+    stop_at: float | None = None,
+    quorum: int | None = None,
+    seed: int | None = None,
+    on_critic_error: OnCriticError = "raise",
+    step_after: list[str] | None = None,
+    stateless_tools: bool = False,
+    trajectory: TrajectoryFunction | None = None,
+    checkpointer: Checkpointer = None,
+) -> AmcGraph:
+    """Run any compiled LangGraph agent as N particles, resampled by a critic (AMC, Algorithm 1).
+
+    The graph that comes back has the agent's own input and output schema: `invoke` gives the best particle's
+    output. `graph.run(input)` gives the whole `Run`.
+
+    Args:
+        agent: a compiled graph, with tools or without.
+        critic: predicts the return still to come: a string such as "hf:folder", or an object. One call can name
+            another: `context={"critic": ...}` or `config={"configurable": {"critic": ...}}`.
+        n_particles: N, trajectories run side by side.
+        resample: when particles are weighed and resampled; `Never()` is Best-of-N.
+        scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
+        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units.
+        environment: gives (Environment, Task) for the agent's input; every particle gets a world of its own, which
+            its tools reach by `current_environment()`. Rewards come from it.
+        reward: the return so far, from the agent's state: for agents without an environment.
+        hide_rewards: make the run without looking at rewards: the pick is then one that could be deployed.
+        select: the answer is the best by "return", by "value" (the critic's), by "weight", or a "sample" from the
+            weighted particles. Default: "return" where rewards are seen, else "value".
+        finished: "retire" puts finished particles away with their weight and gives their slots to live ones;
+            "keep" resamples them with the rest.
+        horizon: most steps of one particle; nothing is bootstrapped there.
+        stop_at: a return at which the run may end early.
+        quorum: least number of particles that must not fail; default half of them.
+        seed: makes resampling and worlds reproducible, and models that draw from the particle's own stream.
+        on_critic_error: "uniform" keeps the weights where the critic fails, and says so in the run's notes.
+        step_after: the nodes after which the agent pauses, one pause being one step. Default: the nodes that hold a
+            ToolNode or are named "tools".
+        stateless_tools: declares that the tools may be run N times over without harm.
+        trajectory: what the critic sees of an agent's state, for agents whose state has no `messages`.
+        checkpointer: for the outer graph (a conversation's memory); default: the agent's own.
+
+    Raises:
+        AgentContractError: where the agent cannot be run as particles as it is.
+        ConfigurationError: for settings that make no sense, by name.
+    """
+    contract.check_agent(agent, has_world=environment is not None, stateless_tools=stateless_tools,
+                         gives_trajectory=trajectory is not None)  # fmt: skip
+    if environment is not None and reward is not None:
+        raise ConfigurationError("give environment= or reward=, not both: each would be the source of rewards")
+    settings = Settings(
+        n_particles=n_particles, resample=resample, scheme=scheme, beta=beta, select=select, finished=finished,
+        horizon=horizon, stop_at=stop_at, quorum=quorum, seed=seed, on_critic_error=on_critic_error,
+        rewards_observed=not hide_rewards and (environment is not None or reward is not None),
+    )  # fmt: skip
+    nodes = _Nodes(
+        agent=agent,
+        settings=settings,
+        critic=parse_critic(critic),
+        step_after=contract.pausing_nodes(agent, step_after),
+        environment=environment,
+        reward=reward,
+        trajectory=trajectory,
+    )
+    return _assemble(nodes, agent.checkpointer if checkpointer is None else checkpointer)
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The outer graph's nodes. Each is written once, async, and runs on the background loop when called in sync."""
+
+    agent: CompiledStateGraph[Any, Any, Any, Any]
+    settings: Settings
+    critic: Critic
+    step_after: tuple[str, ...]
+    environment: EnvironmentFunction | None
+    reward: RewardFunction | None
+    trajectory: TrajectoryFunction | None
+
+    async def init(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
+        """Make the particles: one private thread, one world and one stream of luck each."""
+        given = contract.as_mapping(state)
+        runtime: Runtime[Any] = get_runtime()
+        seed = secrets.randbelow(2**63) if self.settings.seed is None else self.settings.seed
+        worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(self.settings.n_particles + 1)
+        worlds: Sequence[RecordingWorld | None] = [None] * self.settings.n_particles
+        task: Task | None = None
+        if self.environment is not None:
+            make = self.environment
+            worlds, task = await make_worlds(lambda: make(given), self.settings.n_particles, worlds_rng)
+        reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
+        meter = Meter()
+        saver = ForkSaver()
+        context, named = contract.split_context(self.agent, runtime.context, config)
+        system = ParticleSystem(
+            runner=ParticleRunner(
+                agent=self.agent.copy(update={"checkpointer": saver, "store": runtime.store or self.agent.store}),
+                saver=saver,
+                step_after=frozenset(self.step_after),
+                horizon=self.settings.horizon,
+                config=contract.particle_config(config, PolicyMeter(meter)),
+                agent_context=context,
+                reward=self.reward,
+                trajectory=self.trajectory,
+            ),
+            settings=self.settings,
+            critic=self.critic if named is None else parse_critic(named),
+            seed=seed,
+            meter=meter,
+            emit=get_stream_writer(),
+            particles=[
+                Particle(state=self._first_input(own_containers(given)), rng=rng, reader=reader, world=world)
+                for rng, world in zip(rngs, worlds, strict=True)
+            ],
+        )
+        return {"amc_system": system}
+
+    async def propagate(self, state: _RunState) -> None:
+        """Let the particles run to the next weighing point."""
+        await _closing_on_error(state["amc_system"], state["amc_system"].propagate())
+
+    async def weigh(self, state: _RunState) -> None:
+        """Ask the critic, update the weights."""
+        await _closing_on_error(state["amc_system"], state["amc_system"].weigh())
+
+    async def resample(self, state: _RunState) -> None:
+        """Draw who goes on."""
+        await _closing_on_error(state["amc_system"], state["amc_system"].resample())
+
+    async def finalize(self, state: _RunState, config: RunnableConfig) -> dict[str, Any]:
+        """Give the best particle's state as this graph's own: channels overwritten, not reduced again."""
+        system = state["amc_system"]
+        run = await _closing_on_error(system, system.conclude())
+        await system.close()
+        system.emit({"type": "amc.run", "run": run})
+        output = {key: value for key, value in run.best_output.items() if key in self.agent.channels}
+        await _stream_messages(output.get("messages"), config)
+        return {key: _overwriting(self.agent, key, value) for key, value in output.items()}
+
+    def after_weighing(self, state: _RunState) -> str:
+        """Where the particles go from a weighing point."""
+        system = state["amc_system"]
+        if system.concluded:
+            return "finalize"
+        return "resample" if system.due else "propagate"
+
+    def _first_input(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        # What the outer graph's channels hold is what the agent starts from: not to be reduced once more.
+        typed_dict = contract.is_typed_dict(self.agent.builder.input_schema)
+        wanted = self.agent.builder.schemas[self.agent.builder.input_schema]
+        return {
+            key: _overwriting(self.agent, key, value) if typed_dict else value
+            for key, value in given.items()
+            if key in wanted
+        }
+
+
+def _assemble(nodes: _Nodes, checkpointer: Checkpointer) -> AmcGraph:
+    builder = nodes.agent.builder
+    graph = StateGraph(
+        builder.state_schema,
+        context_schema=builder.context_schema or AmcContext,
+        input_schema=builder.input_schema,
+        output_schema=builder.output_schema,
+    )
+    n_workers = nodes.settings.n_particles
+    graph.add_node("init", _both_ways(nodes.init, n_workers))
+    for name in ("propagate", "weigh", "resample", "finalize"):
+        graph.add_node(name, _both_ways(getattr(nodes, name), n_workers), input_schema=_RunState)
+    graph.add_edge(START, "init")
+    graph.add_edge("init", "propagate")
+    graph.add_edge("propagate", "weigh")
+    graph.add_conditional_edges("weigh", nodes.after_weighing, ["finalize", "resample", "propagate"])
+    graph.add_edge("resample", "propagate")
+    graph.add_edge("finalize", END)
+    compiled = graph.compile(checkpointer=checkpointer, store=nodes.agent.store, name=f"amc({nodes.agent.name})")
+    shown = [
+        key for key in compiled.channels if key in nodes.agent.channels and key in nodes.agent.stream_channels_list
+    ]
+    return AmcGraph(**{**compiled.__dict__, "stream_channels": shown})
+
+
+def _both_ways(work: Any, n_workers: int) -> RunnableLambda[Any, Any]:
+    """One async function as a node for sync and async graphs."""
+    name = work.__name__
+    if name in ("init", "finalize"):
+
+        def call_with_config(state: Any, config: RunnableConfig) -> Any:
+            return run_in_background(work(state, config), n_workers=n_workers)
+
+        return RunnableLambda(call_with_config, work, name=name)
+
+    def call(state: Any) -> Any:
+        return run_in_background(work(state), n_workers=n_workers)
+
+    return RunnableLambda(call, work, name=name)
+
+
+async def _closing_on_error(system: ParticleSystem, work: Any) -> Any:
+    try:
+        return await work
+    except BaseException:
+        await system.close()
+        raise
+
+
+async def _stream_messages(messages: Any, config: RunnableConfig) -> None:
+    """Show the winner's messages to `stream_mode="messages"`, which looks at the outputs of runnables."""
+    if isinstance(messages, list):
+        shown: RunnableLambda[Any, Any] = RunnableLambda(lambda _: messages, name="finalize")
+        await shown.ainvoke({}, config)
+
+
+def _overwriting(agent: CompiledStateGraph[Any, Any, Any, Any], key: str, value: Any) -> Any:
+    channel = agent.channels.get(key)
+    return Overwrite(value) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else value
+
+
+def _runs_in(event: Any) -> list[Run]:
+    return [event["run"]] if isinstance(event, dict) and event.get("type") == "amc.run" else []
+
+
+def _only(found: list[Run]) -> Run:
+    if not found:
+        raise AgentContractError("the graph ended without a run: was it interrupted before its end?")
+    return found[-1]

@@ -1,0 +1,210 @@
+"""One particle: a thread of the wrapped agent, advanced from pause to pause.
+
+A pause is a stream that is not read on: LangGraph computes the next superstep only when it is asked for it. So a
+particle that goes on pays nothing for having paused, and only a fork starts from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+import numpy as np
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.graph.state import CompiledStateGraph
+
+from amc_agents.errors import AgentContractError, WorldError
+from amc_agents.messages import MessageReader
+from amc_agents.models.seeding import current_rng
+from amc_agents.nodes.saver import ForkSaver, own_containers
+from amc_agents.nodes.world import RecordingWorld, set_environment
+from amc_agents.types import Trajectory
+
+T = TypeVar("T")
+
+State = Mapping[str, Any]
+"""The values of an agent's channels."""
+RewardFunction = Callable[[State], float | Awaitable[float]]
+"""The return so far, from the agent's state."""
+TrajectoryFunction = Callable[[State], Trajectory]
+"""The trajectory so far, from the state of an agent that does not keep messages."""
+
+
+@dataclass
+class Particle:
+    """Where one particle stands. Changed only by the `ParticleRunner` that steps it."""
+
+    state: State
+    """Its agent's channels at the last pause; at first, the agent's input."""
+    rng: np.random.Generator
+    """Its own luck: models and worlds that are seeded draw from it."""
+    reader: MessageReader | None
+    """What has been read of its messages; None where the agent gives its own trajectory."""
+    world: RecordingWorld | None = None
+    thread_id: str = field(default_factory=lambda: uuid4().hex)
+    steps: int = 0
+    """Pauses so far."""
+    forked: bool = False
+    """It goes on from a checkpoint of its own, not from the agent's input."""
+    finished: bool = False
+    """Ended by the agent, or cut at the horizon."""
+    return_: float = 0.0
+    """R_t as far as it was observed."""
+    error: Exception | None = None
+    """What ended it, where an instrument failed."""
+    stream: AsyncGenerator[Any, None] | None = None
+    """Its agent at work, while it is paused between two chunks."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """The context variables that its agent runs in, always the same."""
+
+    @property
+    def running(self) -> bool:
+        """It can make another step."""
+        return not self.finished and self.error is None
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more can be earned: the agent or the world has come to an end."""
+        return self.finished or (self.world is not None and self.world.ended)
+
+
+@dataclass(frozen=True)
+class ParticleRunner:
+    """How particles of one run are stepped and forked."""
+
+    agent: CompiledStateGraph[Any, Any, Any, Any]
+    """The wrapped agent, on the private saver."""
+    saver: ForkSaver
+    step_after: frozenset[str]
+    """Nodes after which the agent pauses: one pause is one step."""
+    horizon: int
+    config: RunnableConfig
+    """For every particle alike; the thread id is added."""
+    agent_context: Any = None
+    """The run-time context that the user gave for the agent."""
+    reward: RewardFunction | None = None
+    trajectory: TrajectoryFunction | None = None
+
+    def advancing(self, particle: Particle, until: int | None, stop: asyncio.Event) -> asyncio.Task[None]:
+        """A task that steps a particle until it has made `until` steps, or ended, or `stop` is set between steps.
+
+        A failure is kept in `particle.error`; only a broken contract is raised.
+        """
+        return self._in_its_context(particle, self._advance(particle, until, stop))
+
+    async def fork(self, particle: Particle) -> Particle:
+        """An offspring: the same past by reference, a luck of its own."""
+        rng = particle.rng.spawn(1)[0]
+        world = await particle.world.fork(int(rng.integers(2**63))) if particle.world else None
+        offspring = Particle(
+            state=own_containers(dict(particle.state)),
+            rng=rng,
+            reader=particle.reader,
+            world=world,
+            steps=particle.steps,
+            forked=True,
+            finished=particle.finished,
+            return_=particle.return_,
+            error=particle.error,
+        )
+        if particle.running:
+            self.saver.fork(particle.thread_id, offspring.thread_id)
+        return offspring
+
+    async def release(self, particle: Particle) -> None:
+        """Stop a particle's agent, close its world and forget its thread."""
+        if particle.stream is not None:
+            stream, particle.stream = particle.stream, None
+            await self._in_its_context(particle, stream.aclose())
+        self.saver.delete_thread(particle.thread_id)
+        if particle.world is not None:
+            await particle.world.close()
+
+    def trajectory_of(self, particle: Particle) -> Trajectory:
+        """What the critic sees of a particle."""
+        if self.trajectory is not None:
+            return self.trajectory(particle.state)
+        assert particle.reader is not None
+        return particle.reader.trajectory
+
+    async def _advance(self, particle: Particle, until: int | None, stop: asyncio.Event) -> None:
+        try:
+            while particle.running and not stop.is_set():
+                # Where the world has ended, the agent runs on to its own end: no reward is left to weigh.
+                if until is not None and particle.steps >= until and not particle.ended:
+                    return
+                await self._step(particle)
+        except AgentContractError:
+            raise
+        except Exception as error:
+            particle.error = error
+
+    async def _step(self, particle: Particle) -> None:
+        """Read the agent's stream up to its next pause, or its end."""
+        if particle.stream is None:
+            particle.stream = self._start(particle)
+        acted = False
+        async for mode, chunk in particle.stream:
+            if mode == "updates":
+                if chunk.get("__interrupt__"):
+                    raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
+                acted = acted or not self.step_after.isdisjoint(chunk)
+                continue
+            # The state after a superstep, which is checkpointed by now; the next one has not begun.
+            particle.state = chunk
+            if acted:
+                particle.steps += 1
+                particle.finished = particle.steps >= self.horizon
+                break
+        else:
+            particle.finished = True
+            particle.stream = None
+        await self._take_stock(particle)
+
+    def _start(self, particle: Particle) -> AsyncGenerator[Any, None]:
+        configurable = {**self.config.get("configurable", {}), "thread_id": particle.thread_id}
+        stream = self.agent.astream(
+            None if particle.forked else particle.state,
+            {**self.config, "configurable": configurable},
+            context=self.agent_context,
+            stream_mode=["values", "updates"],
+            durability="sync",
+        )
+        return cast(AsyncGenerator[Any, None], stream)
+
+    def _in_its_context(self, particle: Particle, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Isolated from the outer run, with the particle's own world and luck."""
+        context = particle.context
+        context.run(var_child_runnable_config.set, None)
+        context.run(current_rng.set, particle.rng)
+        context.run(set_environment, particle.world)
+        return asyncio.create_task(work, context=context)
+
+    async def _take_stock(self, particle: Particle) -> None:
+        earned = await self._earned(particle)
+        particle.return_ += earned
+        if particle.reader is not None:
+            particle.reader = particle.reader.read(particle.state["messages"], reward=earned, done=particle.ended)
+
+    async def _earned(self, particle: Particle) -> float:
+        if particle.world is not None:
+            return particle.world.take_reward()
+        if self.reward is None:
+            return 0.0
+        given = self.reward(particle.state)
+        return_ = float(await given if isinstance(given, Awaitable) else given)
+        if not math.isfinite(return_):
+            raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
+        return return_ - particle.return_
+
+
+_INTERRUPTED = (
+    "the agent asked for human input ({!r}) while running as particles: one question would be asked by every "
+    "particle. Ask before or after amc(), in a node of the graph around it, or leave the interrupting tool out"
+)

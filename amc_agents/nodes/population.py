@@ -1,0 +1,295 @@
+"""A population of particles over one run: propagate, weigh, resample, conclude (AMC, Algorithm 1).
+
+The arithmetic is `amc_agents.smc`; this file is the effects around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from amc_agents import smc
+from amc_agents.errors import AllWeightsZero, CriticError, ForkError, QuorumLost
+from amc_agents.nodes.particle import Particle, ParticleRunner
+from amc_agents.nodes.settings import Settings
+from amc_agents.nodes.world import RecordingWorld
+from amc_agents.types import Critic, Environment, FloatArray, IntArray, Population, Run, Task, Trajectory, WeighingPoint
+from amc_agents.usage import Meter, metering
+
+Emit = Callable[[dict[str, Any]], None]
+"""Takes the events of a run as they happen."""
+
+
+@dataclass
+class _Retired:
+    """A finished particle that was put away, with the weights it had then."""
+
+    particle: Particle
+    log_weight: float
+    log_weight_since: float
+    value: float
+
+
+@dataclass
+class ParticleSystem:
+    """The particles of one run, and their weights."""
+
+    runner: ParticleRunner
+    settings: Settings
+    critic: Critic
+    seed: int
+    meter: Meter
+    emit: Emit
+    particles: list[Particle] = field(default_factory=list)
+    retired: list[_Retired] = field(default_factory=list)
+    history: list[WeighingPoint] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    archive: Particle | None = None
+    """The finished particle of the best return so far; resampling cannot lose it."""
+    step: int = 0
+    """The last point at which the particles met."""
+    due: bool = False
+    """They are to be resampled there."""
+
+    def __post_init__(self) -> None:
+        """Split the seed: one stream for resampling and selection, the particles have their own."""
+        self._rng = np.random.default_rng([self.seed, 1])
+        self._weights = smc.init(self.settings.n_particles)
+        self._values = np.full(self.settings.n_particles, np.nan)
+        self._stop = asyncio.Event()
+
+    async def propagate(self) -> None:
+        """Let every particle run freely to the next weighing point, or to its end."""
+        until = self.settings.resample.next_point(self.step)
+        if until is not None and until >= self.settings.horizon:
+            until = None
+        tasks = [self.runner.advancing(particle, until, self._stop) for particle in self.particles if particle.running]
+        try:
+            for finished in asyncio.as_completed(tasks):
+                await finished
+                self._archive_and_maybe_stop()
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        self.step = until if until is not None else self.settings.horizon
+        self._check_quorum()
+
+    @property
+    def concluded(self) -> bool:
+        """No particle can make another step."""
+        return self._stop.is_set() or not any(particle.running for particle in self.particles)
+
+    async def weigh(self) -> None:
+        """Weigh the particles where they stand, and see whether they are due to be resampled."""
+        potentials = await self._potentials()
+        if potentials is not None:
+            self._weights = smc.weigh(self._weights, potentials)
+        # What a resampling would draw from: "keep" draws from finished particles too.
+        keeps = self.settings.finished == "keep"
+        live = np.array([keeps or not particle.finished for particle in self.particles])
+        triggered = self.settings.resample.triggered(self.step, self._weights.log_weights, live)
+        self.due = not self.concluded and bool(triggered)
+        self.history.append(
+            WeighingPoint(self.step, self._values.copy(), self._weights.log_weights.copy(), self._ess(), None)
+        )
+        self.emit({"type": "amc.weigh", "step": self.step, "values": self._values.tolist(),
+                   "log_weights": self._weights.log_weights.tolist(), "ess": self.history[-1].ess})  # fmt: skip
+
+    async def resample(self) -> None:
+        """Draw who goes on: discard light particles, fork heavy ones, put finished ones away."""
+        before = self._weights
+        finished = np.array([particle.finished for particle in self.particles])
+        self._weights, info = smc.resample(
+            self._rng, before, finished, scheme=self.settings.scheme, mode=self.settings.finished
+        )
+        if not info.resampled:
+            return
+        ancestors = info.ancestors
+        retired = tuple(np.flatnonzero(info.retired).tolist())
+        for slot in retired:
+            self.retired.append(
+                _Retired(
+                    self.particles[slot],
+                    float(before.log_weights[slot]),
+                    float(before.log_weights_since[slot]),
+                    float(self._values[slot]),
+                )
+            )
+        await self._continue_from(ancestors)
+        self._values = self._values[ancestors]
+        point = self.history[-1]
+        self.history[-1] = WeighingPoint(
+            point.step, point.values, point.log_weights, point.ess, ancestors.copy(), retired
+        )
+        self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
+                   "retired": list(retired)})  # fmt: skip
+
+    async def conclude(self) -> Run:
+        """Pick the answer and make the run a value; every world is closed."""
+        everyone = [*self.particles, *(one.particle for one in self.retired)]
+        population = Population(
+            trajectories=tuple(self.runner.trajectory_of(particle) for particle in everyone),
+            log_weights=np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)]),
+            log_weights_since=np.array(
+                [*self._weights.log_weights_since, *(one.log_weight_since for one in self.retired)]
+            ),
+            values=np.array([*self._values, *(one.value for one in self.retired)]),
+            failed=tuple(particle.error is not None for particle in everyone),
+        )
+        if not np.isfinite(population.log_weights).any():
+            raise AllWeightsZero(len(everyone), "the end of the run")
+        index = self._pick(population)
+        best = everyone[index]
+        if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
+            index, best = -1, self.archive
+        self._warn_of_twins(population.trajectories)
+        return Run(
+            best=self.runner.trajectory_of(best),
+            best_index=index,
+            population=population,
+            history=tuple(self.history),
+            log_evidence=float("nan") if self._stop.is_set() else float(smc.log_evidence(self._weights)),
+            usage=self.meter.read(),
+            seed=self.seed,
+            config=self.settings.as_plain(),
+            select=self.settings.pick,
+            deployable=not self.settings.rewards_observed,
+            notes=tuple(self.notes),
+            outputs=tuple(particle.state for particle in everyone),
+            best_output=best.state,
+        )
+
+    async def close(self) -> None:
+        """Close every world."""
+        everyone = {id(one): one for one in [*self.particles, *(kept.particle for kept in self.retired)]}
+        await asyncio.gather(*(self.runner.release(particle) for particle in everyone.values()))
+
+    async def _potentials(self) -> FloatArray | None:
+        """`[N]` phi_t = (R_t + f) / beta, f = 0 at every end; without rewards phi_t = g / beta, ends included."""
+        observed, beta = self.settings.rewards_observed, self.settings.beta
+        asked = [
+            slot
+            for slot, particle in enumerate(self.particles)
+            if particle.error is None and (not observed or not particle.ended)
+        ]
+        returns = np.array([particle.return_ if observed else 0.0 for particle in self.particles])
+        future = np.zeros(len(self.particles))
+        if asked:
+            try:
+                future[asked] = await self._ask_critic([self.particles[slot] for slot in asked])
+            except CriticError as error:
+                if self.settings.on_critic_error == "raise":
+                    raise
+                self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({error})")
+                return None
+        self._values = returns + future
+        failed = [particle.error is not None for particle in self.particles]
+        return np.where(failed, -np.inf, self._values / beta)
+
+    async def _ask_critic(self, particles: Sequence[Particle]) -> FloatArray:
+        """`[len(particles)]` what the critic expects: the return still to come, or the whole without rewards."""
+        trajectories = [self.runner.trajectory_of(particle) for particle in particles]
+        with metering(self.meter):
+            values: FloatArray = np.asarray(await self.critic.values(trajectories), dtype=np.float64)
+        if values.shape != (len(particles),):
+            raise CriticError(f"the critic was asked for {len(particles)} values and gave the shape {values.shape}")
+        if not np.isfinite(values).all():
+            raise CriticError(f"the critic gave values that are not finite: {values.tolist()}")
+        whole = getattr(self.critic, "predicts", "future") == "return"
+        if self.settings.rewards_observed and whole:
+            values = values - np.array([particle.return_ for particle in particles])
+        return values
+
+    async def _continue_from(self, ancestors: IntArray) -> None:
+        """Make slot i go on from particle `ancestors[i]`; the first offspring keeps its ancestor's world."""
+        old = list(self.particles)
+        forks = {slot: old[source] for slot, source in enumerate(ancestors.tolist()) if slot != source}
+        offspring = await asyncio.gather(*(self.runner.fork(parent) for parent in forks.values()))
+        for slot, child in zip(forks, offspring, strict=True):
+            self.particles[slot] = child
+        kept = {id(particle) for particle in [*self.particles, *(one.particle for one in self.retired)]}
+        await asyncio.gather(*(self.runner.release(one) for one in old if id(one) not in kept))
+
+    def _ess(self) -> float:
+        log_weights = np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)])
+        return float(smc.ess(log_weights)) if np.isfinite(log_weights).any() else 0.0
+
+    def _pick(self, population: Population) -> int:
+        pick = self.settings.pick
+        alive = np.isfinite(population.log_weights)
+        if pick == "sample":
+            return int(self._rng.choice(len(alive), p=smc.normalised(population.log_weights)))
+        if pick == "return":
+            scores = np.array([trajectory.return_ for trajectory in population.trajectories])
+        else:
+            scores = population.values if pick == "value" else population.log_weights_since
+        return int(np.argmax(np.where(alive, scores, -np.inf)))
+
+    def _archive_and_maybe_stop(self) -> None:
+        if not self.settings.rewards_observed:
+            return
+        for particle in self.particles:
+            if particle.finished and (self.archive is None or particle.return_ > self.archive.return_):
+                self.archive = particle
+        best = self.archive.return_ if self.archive else -np.inf
+        if self.settings.stop_at is not None and best >= self.settings.stop_at and not self._stop.is_set():
+            self._stop.set()
+            self.notes.append(
+                f"stopped at return {best:g} >= stop_at: the other particles are unfinished and log Z is not known"
+            )
+
+    def _check_quorum(self) -> None:
+        causes = [particle.error for particle in self.particles if particle.error is not None]
+        alive = len(self.particles) - len(causes)
+        if alive < self.settings.least_alive:
+            raise QuorumLost(alive, self.settings.least_alive, causes) from causes[0]
+        if causes:
+            lost = f"{len(causes)} of {len(self.particles)} particles failed: log Z is that of runs that do not fail"
+            if lost not in self.notes:
+                self.notes.append(lost)
+
+    def _warn_of_twins(self, trajectories: Sequence[Trajectory]) -> None:
+        if len(trajectories) < 2 or any(point.ancestors is not None for point in self.history):
+            return
+        if len({tuple((step.thought, step.action) for step in one.steps) for one in trajectories}) == 1:
+            note = (
+                f"all {len(trajectories)} particles said the same: is the model's temperature 0, its seed fixed, or "
+                "its answers cached? A population of copies brings nothing"
+            )
+            self.notes.append(note)
+            warnings.warn(note, stacklevel=2)
+
+
+async def make_worlds(
+    make: Callable[[], Any], n_particles: int, rng: np.random.Generator
+) -> tuple[list[RecordingWorld], Task]:
+    """One started world per particle: the first is reset, the others are forks of it with luck of their own.
+
+    A world that refuses to fork is made and reset N times instead: enough for a run that never resamples.
+    """
+    environment, task = await _made(make)
+    await environment.reset(task)
+    worlds = [RecordingWorld(environment)]
+    for _ in range(n_particles - 1):
+        try:
+            worlds.append(await worlds[0].fork(int(rng.integers(2**63))))
+        except ForkError:
+            another, task = await _made(make)
+            await another.reset(task)
+            worlds.append(RecordingWorld(another))
+    return worlds, task
+
+
+async def _made(make: Callable[[], Any]) -> tuple[Environment, Task]:
+    made = make()
+    if asyncio.iscoroutine(made):
+        made = await made
+    environment, task = made
+    return environment, task

@@ -1,0 +1,96 @@
+"""The settings of a run, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.smc import AtSteps, Schedule
+from amc_agents.smc.resampling import resolve_scheme
+
+Select = Literal["return", "value", "weight", "sample"]
+Finished = Literal["retire", "keep"]
+OnCriticError = Literal["raise", "uniform"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a population is run. The defaults are those of `amc`."""
+
+    n_particles: int = 15
+    resample: Schedule = AtSteps(4)
+    scheme: str = "systematic"
+    beta: float = 1.0
+    """Temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units (AMC eq. 2)."""
+    select: Select | None = None
+    """How the answer is picked; None: "return" where rewards are seen, else "value"."""
+    finished: Finished = "retire"
+    horizon: int = 50
+    stop_at: float | None = None
+    quorum: int | None = None
+    """Least number of particles that must not have failed; None: half of them."""
+    seed: int | None = None
+    on_critic_error: OnCriticError = "raise"
+    rewards_observed: bool = True
+    """False where there are none, or where the run may not look at them."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        if self.n_particles < 1:
+            raise ConfigurationError(f"n_particles must be at least 1, got {self.n_particles}")
+        if not (self.beta > 0 and math.isfinite(self.beta)):
+            raise ConfigurationError(f"beta must be a positive number, got {self.beta}")
+        if self.horizon < 1:
+            raise ConfigurationError(f"horizon must be at least 1 step, got {self.horizon}")
+        if self.quorum is not None and not 1 <= self.quorum <= self.n_particles:
+            raise ConfigurationError(f"quorum must lie in 1..n_particles={self.n_particles}, got {self.quorum}")
+        _one_of("select", self.select, (None, "return", "value", "weight", "sample"))
+        _one_of("finished", self.finished, ("retire", "keep"))
+        _one_of("on_critic_error", self.on_critic_error, ("raise", "uniform"))
+        if not isinstance(self.resample, Schedule):
+            raise ConfigurationError(
+                f"resample must be a schedule such as AtSteps(4), EssBelow(0.5), EveryStep() or Never(), "
+                f"got {self.resample!r}"
+            )
+        resolve_scheme(self.scheme)
+        if not self.rewards_observed:
+            if self.select == "return":
+                raise ConfigurationError(
+                    'select="return" needs rewards, and this run sees none: give environment= or reward=, '
+                    'or select="value"'
+                )
+            if self.stop_at is not None:
+                raise ConfigurationError("stop_at is a return, and this run sees no rewards: leave it out")
+
+    @property
+    def least_alive(self) -> int:
+        """The quorum as a number."""
+        return math.ceil(self.n_particles / 2) if self.quorum is None else self.quorum
+
+    @property
+    def pick(self) -> Select:
+        """How the answer is picked."""
+        return self.select or ("return" if self.rewards_observed else "value")
+
+    def as_plain(self) -> dict[str, Any]:
+        """The settings as plain values, for a report."""
+        return {
+            "n_particles": self.n_particles,
+            "resample": repr(self.resample),
+            "scheme": self.scheme,
+            "beta": self.beta,
+            "select": self.pick,
+            "finished": self.finished,
+            "horizon": self.horizon,
+            "stop_at": self.stop_at,
+            "quorum": self.least_alive,
+            "on_critic_error": self.on_critic_error,
+            "rewards_observed": self.rewards_observed,
+        }
+
+
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")

@@ -1,0 +1,76 @@
+"""A ReAct agent for text worlds: the model writes a thought and an action, the world answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.graph.state import CompiledStateGraph
+from typing_extensions import TypedDict
+
+from amc_agents.messages import turn_of
+from amc_agents.nodes.background import run_in_background
+from amc_agents.nodes.world import current_environment
+
+
+class TextAgentState(TypedDict):
+    """What the agent sees: its conversation with the world."""
+
+    messages: Annotated[list[BaseMessage], add_messages]
+    done: bool
+    """The world has ended the episode."""
+
+
+class _Conversation(TypedDict):
+    messages: Annotated[list[BaseMessage], add_messages]
+
+
+def text_agent(model: BaseChatModel) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """A compiled graph `model -> tools -> model ...`, whose `tools` node is the particle's world.
+
+    Input and output: `{"messages": [...]}`; the first message is the task's instruction. The world is the one
+    of `current_environment()`: amc(..., environment=...) gives each particle its own.
+    """
+    graph = StateGraph(TextAgentState, input_schema=_Conversation, output_schema=_Conversation)
+    graph.add_node("model", model_node(model))
+    graph.add_node("tools", world_node())
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    graph.add_conditional_edges("tools", _after_world)
+    return graph.compile(name="text_agent")
+
+
+def model_node(model: BaseChatModel) -> RunnableLambda[Any, Any]:
+    """A node that lets `model` speak next."""
+
+    def call(state: TextAgentState) -> dict[str, Any]:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    async def acall(state: TextAgentState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return RunnableLambda(call, acall, name="model")
+
+
+def world_node() -> RunnableLambda[Any, Any]:
+    """A node that carries the last message's action out in the particle's world."""
+
+    async def acall(state: TextAgentState) -> dict[str, Any]:
+        last = state["messages"][-1]
+        if not isinstance(last, AIMessage):
+            raise TypeError(f"the world acts on an AIMessage, and the last message is a {type(last).__name__}")
+        answer = await current_environment().step(turn_of(last)[1])
+        return {"messages": [HumanMessage(answer.observation)], "done": answer.done}
+
+    def call(state: TextAgentState) -> dict[str, Any]:
+        return run_in_background(acall(state), n_workers=1)
+
+    return RunnableLambda(call, acall, name="tools")
+
+
+def _after_world(state: TextAgentState) -> Literal["model", "__end__"]:
+    return "__end__" if state["done"] else "model"

@@ -1,0 +1,453 @@
+import asyncio
+import operator
+from typing import Annotated, TypedDict
+
+import numpy as np
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
+from pydantic import BaseModel
+
+from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, QuorumLost
+from amc_agents.nodes.amc import amc
+from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+from amc_agents.testing.scripted import ScriptedChatModel
+from amc_agents.types import Step, Task, Trajectory
+from tests.nodes.worlds import (
+    TASK,
+    ReturnSoFar,
+    SumWorld,
+    digits,
+    number_agent,
+    say,
+    start,
+    sum_world,
+    tool_caller,
+)
+
+
+def total(messages):
+    return float(messages[-1].text.removeprefix("taken "))
+
+
+# --- the answer ---------------------------------------------------------------------------------------------
+
+
+def test_schemas_are_the_agents_own():
+    agent = number_agent()
+    graph = amc(agent, environment=sum_world)
+    assert graph.get_input_jsonschema() == agent.get_input_jsonschema()
+    assert graph.get_output_jsonschema() == agent.get_output_jsonschema()
+
+
+async def test_invoke_gives_exactly_the_best_particles_output():
+    graph = amc(number_agent(), environment=sum_world, n_particles=6, resample=Never(), seed=3)
+    run = await graph.arun(start())
+    output = await graph.ainvoke(start())
+    returns = [one.return_ for one in run.population.trajectories]
+    assert len(set(returns)) > 1
+    assert run.best.return_ == max(returns) == total(output["messages"])
+    assert set(output) == {"messages"}
+    assert [m.type for m in output["messages"]] == ["human", *["ai", "human"] * 4]
+
+
+def test_sync_equals_async_with_a_seed():
+    graph = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=8)
+    sync, by_loop = graph.run(start()), asyncio.run(graph.arun(start()))
+    assert [o.return_ for o in sync.population.trajectories] == [o.return_ for o in by_loop.population.trajectories]
+    assert sync.log_evidence == by_loop.log_evidence
+    np.testing.assert_array_equal(sync.history[0].ancestors, by_loop.history[0].ancestors)
+    other = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=9)
+    assert other.run(start()).log_evidence != sync.log_evidence
+
+
+async def test_sync_entry_works_where_a_loop_is_running():
+    graph = amc(number_agent(), environment=sum_world, n_particles=3)
+    assert len(graph.invoke(start())["messages"]) == 9
+
+
+def test_a_channel_with_a_reducer_is_overwritten_not_reduced_again():
+    class State(TypedDict):
+        messages: Annotated[list, operator.add]
+        count: Annotated[int, operator.add]
+        marks: Annotated[list, lambda a, b: [*a, "+", *b]]
+
+    def tools(state):
+        return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")], "count": 1, "marks": ["m"]}
+
+    builder = StateGraph(State)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", lambda state: END if state["count"] >= 13 else "tools")
+    agent = builder.compile()
+    given = {"messages": [HumanMessage("go")], "count": 10, "marks": ["a"]}
+    wrapped = amc(agent, n_particles=3, resample=AtSteps(1), reward=lambda state: float(state["count"])).invoke(given)
+    bare = agent.invoke(given)
+    assert wrapped["count"] == bare["count"] == 13
+    assert wrapped["marks"] == bare["marks"]
+    assert len(wrapped["messages"]) == len(bare["messages"]) == 7
+
+
+def test_select_by_each_rule():
+    def run(select, **settings):
+        return amc(number_agent(), ReturnSoFar(0.1), environment=sum_world, n_particles=5, select=select, seed=2,
+                   **settings).run(start())  # fmt: skip
+
+    by_return = run("return")
+    assert by_return.best.return_ == max(one.return_ for one in by_return.population.trajectories)
+    by_value = run("value", hide_rewards=True)
+    assert by_value.best_index == int(np.argmax(by_value.population.values))
+    assert by_value.deployable
+    assert not by_return.deployable
+    by_weight = run("weight")
+    assert by_weight.best_index == int(np.argmax(by_weight.population.log_weights_since))
+    assert 0 <= run("sample").best_index < 5
+
+
+def test_the_best_finished_trajectory_is_never_lost():
+    # One particle ends at once with the best return, and a critic that loves the others drowns it.
+    def respond(messages):
+        first = len(messages) == 1
+        return f"Action: {100 if first and digits(messages).endswith(('0', '1')) else 1}"
+
+    class EndsAtHundred(SumWorld):
+        async def step(self, action):
+            answer = await super().step(action)
+            return type(answer).termination(answer.observation, answer.reward) if action == "100" else answer
+
+    class LovesTheLiving:
+        async def values(self, trajectories):
+            return np.full(len(trajectories), 1e4)
+
+    run = amc(number_agent(respond), LovesTheLiving(), environment=lambda s: (EndsAtHundred(), TASK), n_particles=12,
+              resample=AtSteps(2), finished="keep", seed=1).run(start())  # fmt: skip
+    assert any(0 in range(12) and point.ancestors is not None for point in run.history)
+    assert max(one.return_ for one in run.population.trajectories) < 100
+    assert run.best.return_ == 100
+    assert run.best_index == -1
+
+
+# --- steps, schedules, the critic ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batches"),
+    [
+        (AtSteps(2), [[2] * 4]),
+        (AtSteps(1, 3), [[1] * 4, [3] * 4]),
+        (Never(), []),
+        (EveryStep(), [[1] * 4, [2] * 4, [3] * 4]),
+    ],
+)
+def test_one_batch_per_weighing_point_and_none_for_the_initial_state(schedule, batches):
+    critic = ReturnSoFar()
+    amc(number_agent(), critic, environment=sum_world, n_particles=4, resample=schedule).run(start())
+    assert critic.batches == batches
+
+
+def test_hidden_rewards_ask_the_critic_about_final_states_too():
+    critic = ReturnSoFar()
+    run = amc(number_agent(), critic, environment=sum_world, n_particles=4, resample=AtSteps(2), hide_rewards=True).run(
+        start()
+    )
+    assert critic.batches == [[2] * 4, [4] * 4]
+    assert run.select == "value"
+    np.testing.assert_allclose(run.population.values, [one.steps[-1].reward for one in run.population.trajectories])
+
+
+def test_ess_is_checked_at_every_step_and_resamples_only_below():
+    even = amc(number_agent(lambda m: "Action: 1"), ReturnSoFar(), environment=sum_world, n_particles=4,
+               resample=EssBelow(0.5))  # fmt: skip
+    with pytest.warns(UserWarning, match="said the same"):
+        assert all(point.ancestors is None for point in even.run(start()).history)
+    uneven = amc(number_agent(), ReturnSoFar(5.0), environment=sum_world, n_particles=4, resample=EssBelow(0.9), seed=0)
+    assert any(point.ancestors is not None for point in uneven.run(start()).history)
+
+
+def test_weights_are_those_of_the_potentials():
+    run = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=4, resample=Never(), beta=2.0).run(
+        start()
+    )
+    returns = np.array([one.return_ for one in run.population.trajectories])
+    np.testing.assert_allclose(run.population.log_weights, returns / 2 - np.log(4))
+    assert run.log_evidence == pytest.approx(np.log(np.mean(np.exp(returns / 2))))
+
+
+def test_resampling_steers_towards_what_the_critic_values():
+    plain = amc(number_agent(), environment=sum_world, n_particles=20, resample=Never(), seed=0).run(start())
+    steered = amc(number_agent(), ReturnSoFar(3.0), environment=sum_world, n_particles=20, resample=EveryStep(), seed=0)
+    mean = [np.mean([o.return_ for o in run.population.trajectories]) for run in (plain, steered.run(start()))]
+    assert mean[1] > mean[0] + 3
+
+
+def test_parallel_tool_calls_are_one_step():
+    agent = create_agent(tool_caller(2, parallel=3), [say])
+    critic = ReturnSoFar()
+    run = amc(agent, critic, environment=lambda s: sum_world(s, 100), n_particles=3, resample=AtSteps(1)).run(start())
+    assert critic.batches == [[1, 1, 1]]
+    assert all(len(one.steps) == 3 for one in run.population.trajectories)
+    assert run.best.steps[0].observation.count("taken") == 3
+
+
+def test_horizon_cuts_without_bootstrap():
+    critic = ReturnSoFar(7.0)
+    run = amc(number_agent(), critic, environment=sum_world, n_particles=3, resample=Never(), horizon=2).run(start())
+    assert all(len(one.steps) == 2 and one.done for one in run.population.trajectories)
+    assert critic.batches == []
+
+
+def test_stop_at_ends_the_run_early_and_says_so():
+    run = amc(number_agent(lambda m: "Action: 9" if "any" not in m[-1].text else ""), environment=sum_world,
+              n_particles=1, stop_at=20).run(start())  # fmt: skip
+    assert any("stop_at" in note for note in run.notes)
+    assert np.isnan(run.log_evidence)
+
+
+def test_critic_can_be_named_per_call():
+    mine, per_call = ReturnSoFar(), ReturnSoFar()
+    graph = amc(number_agent(), mine, environment=sum_world, n_particles=2, resample=AtSteps(1))
+    graph.run(start(), {"configurable": {"critic": per_call}})
+    assert (len(mine.batches), len(per_call.batches)) == (0, 1)
+    graph.run(start(), context={"critic": per_call})
+    assert (len(mine.batches), len(per_call.batches)) == (0, 2)
+    graph.run(start(), {"configurable": {"critic": mine}}, context={"critic": "uniform"})
+    assert (len(mine.batches), len(per_call.batches)) == (0, 2)
+
+
+@pytest.mark.parametrize("answer", [[np.nan] * 3, [np.inf] * 3, [0.0] * 2, [[0.0] * 3]])
+def test_a_critics_nonsense_is_an_error_or_keeps_the_weights(answer):
+    class Broken:
+        async def values(self, trajectories):
+            return np.array(answer)
+
+    settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1)}
+    with pytest.raises(CriticError):
+        amc(number_agent(), Broken(), **settings).run(start())
+    run = amc(number_agent(), Broken(), on_critic_error="uniform", **settings).run(start())
+    assert any("critic failed" in note for note in run.notes)
+    assert np.allclose(run.history[0].log_weights, -np.log(3))
+    assert SumWorld.open == 0
+
+
+def test_whole_return_critics_are_reduced_by_what_was_earned():
+    class Whole:
+        predicts = "return"
+
+        async def values(self, trajectories):
+            return np.array([one.return_ + 5 for one in trajectories])
+
+    run = amc(number_agent(), Whole(), environment=sum_world, n_particles=3, resample=AtSteps(2), seed=0).run(start())
+    point = run.history[0]
+    np.testing.assert_allclose(point.log_weights + np.log(3), point.values)
+    returns_then = {sum(step.reward for step in one.steps[:2]) for one in run.population.trajectories}
+    assert returns_then <= set((point.values - 5).tolist())
+
+
+# --- failures -----------------------------------------------------------------------------------------------
+
+
+def test_a_failed_particle_has_weight_zero_and_the_run_goes_on():
+    def respond(messages):
+        said = digits(messages)
+        return RuntimeError("model down") if said.endswith(("7", "8", "9")) and len(messages) == 3 else said
+
+    run = amc(number_agent(respond), environment=sum_world, n_particles=10, quorum=1, resample=Never(), seed=4).run(
+        start()
+    )
+    failed = np.array(run.population.failed)
+    assert 0 < failed.sum() < 10
+    assert np.all(np.isneginf(run.population.log_weights[failed]))
+    assert np.all(np.isfinite(run.population.log_weights[~failed]))
+    assert any("failed" in note for note in run.notes)
+
+
+def test_below_the_quorum_every_cause_is_raised_and_worlds_are_closed():
+    with pytest.raises(QuorumLost, match="model down") as caught:
+        amc(number_agent(lambda m: RuntimeError("model down")), environment=sum_world, n_particles=4).run(start())
+    assert len(caught.value.causes) == 4
+    assert SumWorld.open == 0
+
+
+def test_a_reward_that_is_not_finite_is_named():
+    agent = create_agent(tool_caller(1), [say_nothing])
+    with pytest.raises(QuorumLost, match="reward= must give a finite return, got -inf"):
+        amc(agent, stateless_tools=True, n_particles=2, reward=lambda state: float("-inf")).run(start())
+
+
+# --- the world ----------------------------------------------------------------------------------------------
+
+
+def test_worlds_are_made_forked_and_closed():
+    SumWorld.made = 0
+    run = amc(number_agent(), ReturnSoFar(9.0), environment=sum_world, n_particles=6, resample=AtSteps(2), seed=1).run(
+        start()
+    )
+    ancestors = run.history[0].ancestors
+    forks = int(np.sum(ancestors != np.arange(6)))
+    assert forks > 0
+    assert SumWorld.made == 6 + forks
+    assert SumWorld.open == 0
+    for one in run.population.trajectories:
+        assert one.return_ == float(one.steps[-1].observation.removeprefix("taken "))
+
+
+def test_tools_reach_their_own_world():
+    agent = create_agent(tool_caller(3), [say])
+    run = amc(agent, environment=lambda s: sum_world(s, 100), n_particles=5, resample=Never(), seed=0).run(start())
+    for one in run.population.trajectories:
+        assert one.return_ == float(one.steps[2].observation.removeprefix("taken "))
+        assert one.steps[-1].action.startswith("finished with")
+    assert len({one.return_ for one in run.population.trajectories}) > 1
+
+
+@tool
+def say_nothing() -> str:
+    """Do nothing."""
+    return "nothing"
+
+
+def test_tools_without_a_world_must_be_declared():
+    agent = create_agent(tool_caller(1), [say_nothing])
+    with pytest.raises(AgentContractError, match=r"say_nothing.*N times over.*stateless_tools"):
+        amc(agent)
+    amc(agent, stateless_tools=True)
+
+
+def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
+    inner = StateGraph(MessagesState)
+    inner.add_node("act", ToolNode([say_nothing]))
+    inner.add_edge(START, "act")
+    outer = StateGraph(MessagesState)
+    outer.add_node(
+        "model",
+        lambda state: {"messages": [AIMessage("hm", tool_calls=[{"name": "say_nothing", "args": {}, "id": "1"}])]},
+    )
+    outer.add_node("worker", inner.compile())
+    outer.add_edge(START, "model")
+    outer.add_edge("model", "worker")
+    agent = outer.compile()
+    with pytest.raises(AgentContractError, match="say_nothing"):
+        amc(agent, step_after=["worker"])
+    with pytest.raises(AgentContractError, match=r"silent|nothing can be resampled.*model, worker"):
+        amc(agent, stateless_tools=True)
+    with pytest.raises(AgentContractError, match=r"nowhere.*model, worker"):
+        amc(agent, stateless_tools=True, step_after=["nowhere"])
+    with pytest.warns(UserWarning, match="said the same"):
+        run = amc(agent, stateless_tools=True, step_after=["worker"], n_particles=2, resample=Never()).run(start())
+    assert run.best.steps[0].observation == "nothing"
+
+
+# --- other agents -------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_a_compiled_graph_is_refused():
+    with pytest.raises(AgentContractError, match="compiled graph"):
+        amc(StateGraph(MessagesState))
+
+
+def test_compile_time_interrupts_are_refused():
+    agent = create_agent(tool_caller(1), [say_nothing], interrupt_before=["tools"])
+    with pytest.raises(AgentContractError, match="interrupt_before"):
+        amc(agent, stateless_tools=True)
+
+
+def test_a_question_to_a_human_is_refused_clearly():
+    @tool
+    def ask_user(question: str) -> str:
+        """Ask."""
+        return interrupt(question)
+
+    def respond(messages):
+        return AIMessage("", tool_calls=[{"name": "ask_user", "args": {"question": "really?"}, "id": "1"}])
+
+    agent = create_agent(ScriptedChatModel(respond=respond), [ask_user])
+    with pytest.raises(AgentContractError, match=r"human input \('really\?'\)"):
+        amc(agent, stateless_tools=True, n_particles=2).run(start())
+
+
+def test_an_agent_without_messages_gives_its_own_trajectory():
+    class State(TypedDict):
+        path: Annotated[list, operator.add]
+
+    builder = StateGraph(State)
+    builder.add_node("tools", lambda state: {"path": [len(state["path"])]})
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", lambda state: END if len(state["path"]) > 3 else "tools")
+    agent = builder.compile()
+    with pytest.raises(AgentContractError, match=r"no `messages`.*path.*trajectory="):
+        amc(agent, n_particles=2)
+
+    def trajectory(state):
+        return Trajectory(Task("t", "walk"), tuple(Step(str(p)) for p in state["path"]))
+
+    critic = ReturnSoFar()
+    run = amc(agent, critic, n_particles=2, resample=AtSteps(2), trajectory=trajectory,
+              reward=lambda state: float(len(state["path"]))).run({"path": []})  # fmt: skip
+    assert critic.batches == [[2, 2]]
+    assert run.history[0].ancestors is not None
+    assert run.population.values.tolist() == [4.0, 4.0]
+    assert len(run.best.steps) == 4
+
+
+def test_a_pydantic_state_works():
+    class State(BaseModel):
+        messages: Annotated[list, operator.add] = []
+        n: int = 0
+
+    def tools(state: State):
+        return {"messages": [AIMessage("Action: x"), HumanMessage("y")], "n": state.n + 1}
+
+    builder = StateGraph(State)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", lambda state: END if state.n == 2 else "tools")
+    output = amc(builder.compile(), n_particles=2, resample=AtSteps(1)).invoke(start())
+    assert len(output["messages"]) == 5
+
+
+def test_settings_that_make_no_sense_are_named():
+    for settings, match in [
+        ({"n_particles": 0}, "n_particles"),
+        ({"beta": 0.0}, "beta"),
+        ({"horizon": 0}, "horizon"),
+        ({"quorum": 99}, "quorum"),
+        ({"select": "best"}, "select"),
+        ({"finished": "drop"}, "finished"),
+        ({"resample": 4}, "AtSteps"),
+        ({"scheme": "bootstrap"}, "systematic"),
+        ({"hide_rewards": True, "select": "return"}, "return"),
+        ({"hide_rewards": True, "stop_at": 1.0}, "stop_at"),
+        ({"reward": lambda s: 0.0}, "not both"),
+    ]:
+        with pytest.raises(ConfigurationError, match=match):
+            amc(number_agent(), environment=sum_world, **settings)
+
+
+async def test_many_tasks_at_once():
+    graph = amc(number_agent(), environment=sum_world, n_particles=3)
+    outputs = await graph.abatch([start() for _ in range(5)])
+    assert all(len(output["messages"]) == 9 for output in outputs)
+
+
+def test_a_finished_particle_is_retired_with_its_weight():
+    class EndsByNine(SumWorld):
+        async def step(self, action):
+            answer = await super().step(action)
+            return type(answer).termination(answer.observation, answer.reward) if action == "9" else answer
+
+    run = amc(number_agent(), ReturnSoFar(), environment=lambda s: (EndsByNine(6), TASK), n_particles=8,
+              resample=EveryStep(), beta=20.0, seed=5).run(start())  # fmt: skip
+    retired = len(run.population.trajectories) - 8
+    assert retired == sum(len(point.retired) for point in run.history) > 0
+    assert run.log_evidence == pytest.approx(np.logaddexp.reduce(run.population.log_weights))
+
+
+def test_checkpointer_is_the_agents_own_by_default():
+    saver = InMemorySaver()
+    agent = create_agent(tool_caller(1), [say_nothing], checkpointer=saver)
+    assert amc(agent, stateless_tools=True).checkpointer is saver

@@ -1,0 +1,190 @@
+"""`amc` as a citizen of LangGraph: streams, context, nesting, memory."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from langchain.agents import create_agent
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
+
+from amc_agents.nodes.amc import amc
+from amc_agents.smc import AtSteps, Never
+from amc_agents.testing.scripted import ScriptedChatModel
+from amc_agents.usage import Usage
+from tests.nodes.worlds import TASK, ReturnSoFar, digits, number_agent, say, start, sum_world, tool_caller
+
+
+def graph(**settings):
+    return amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=4, resample=AtSteps(2), **settings)
+
+
+async def test_values_and_updates_are_the_outer_graphs():
+    modes = [event async for event in graph().astream(start(), stream_mode=["values", "updates"])]
+    updates = [next(iter(event)) for mode, event in modes if mode == "updates"]
+    assert updates == ["init", "propagate", "weigh", "resample", "propagate", "weigh", "finalize"]
+    values = [event for mode, event in modes if mode == "values"]
+    assert [len(value["messages"]) for value in values] == [1, 9]
+    assert all(set(value) <= {"messages", "done"} for value in values)
+    assert "amc_system" not in str(modes)
+
+
+async def test_custom_events_show_weights_ancestors_and_ess():
+    events = [event async for event in graph().astream(start(), stream_mode="custom")]
+    assert [event["type"] for event in events] == ["amc.weigh", "amc.resample", "amc.weigh", "amc.run"]
+    assert len(events[0]["log_weights"]) == len(events[0]["values"]) == len(events[1]["ancestors"]) == 4
+    assert 1 <= events[0]["ess"] <= 4
+    assert events[-1]["run"].best.return_ > 0
+
+
+async def test_messages_stream_is_the_winners_alone():
+    run, seen = None, []
+    async for mode, event in graph(seed=0).astream(start(), stream_mode=["messages", "custom"]):
+        if mode == "messages":
+            seen.append(event[0])
+        elif event["type"] == "amc.run":
+            run = event["run"]
+    said = [message for message in seen if isinstance(message, AIMessage)]
+    ids = [message_id for step in run.best.steps for message_id in step.message_ids]
+    assert [message.id for message in seen] == ids
+    assert len(said) == 4
+
+
+def test_sync_stream_works_too():
+    events = list(graph().stream(start(), stream_mode="custom"))
+    assert events[-1]["type"] == "amc.run"
+    assert [message.type for message, _ in graph().stream(start(), stream_mode="messages")] == ["ai", "human"] * 4
+
+
+async def test_nested_in_another_graph_it_is_isolated_from_the_outer_run():
+    outer = StateGraph(MessagesState)
+    outer.add_node("amc", graph())
+    outer.add_node("after", lambda state: {"messages": [AIMessage("done")]})
+    outer.add_edge(START, "amc")
+    outer.add_edge("amc", "after")
+    saver = InMemorySaver()
+    compiled = outer.compile(checkpointer=saver)
+    output = await compiled.ainvoke(start(), {"configurable": {"thread_id": "t"}})
+    assert [m.type for m in output["messages"]] == ["human", *["ai", "human"] * 4, "ai"]
+    assert {key[0] if isinstance(key, tuple) else key for key in saver.storage} == {"t"}
+    again = compiled.invoke(start(), {"configurable": {"thread_id": "sync"}})
+    assert len(again["messages"]) == 10
+
+
+async def test_a_second_turn_sees_the_first():
+    seen = []
+
+    def respond(messages):
+        seen.append(len(messages))
+        return "Action: 1"
+
+    agent = number_agent(respond)
+    wrapped = amc(agent, environment=lambda s: sum_world(s, 2), n_particles=1, checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "talk"}}
+    first = await wrapped.ainvoke(start(), config)
+    second = await wrapped.ainvoke({"messages": [HumanMessage("again")]}, config)
+    assert len(first["messages"]) == 5
+    assert len(second["messages"]) == 10
+    assert seen == [1, 3, 6, 8]
+    run = await wrapped.arun({"messages": [HumanMessage("and again")]}, config)
+    assert len(run.best.steps) == 2
+
+
+@dataclass
+class Settings:
+    number: int = 0
+
+
+async def test_a_dataclass_context_reaches_the_agent_and_the_critic_comes_by_configurable():
+    def tools(state, runtime: Runtime[Settings]):
+        return {"messages": [AIMessage(f"Action: {runtime.context.number}"), HumanMessage("ok")]}
+
+    builder = StateGraph(MessagesState, context_schema=Settings)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    critic = ReturnSoFar()
+    wrapped = amc(builder.compile(), n_particles=1)
+    run = await wrapped.arun(start(), context=Settings(7))
+    assert run.best.steps[0].action == "7"
+    run = await wrapped.arun(start(), {"configurable": {"critic": critic}}, context=Settings(8))
+    assert run.best.steps[0].action == "8"
+    assert critic.batches == [[1]]
+
+
+async def test_a_dict_context_may_carry_the_critic_besides_the_agents_own():
+    class Context(TypedDict, total=False):
+        name: str
+
+    def tools(state, runtime: Runtime[Context]):
+        assert runtime.context == {"name": "x"}
+        return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
+
+    builder = StateGraph(MessagesState, context_schema=Context)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    critic = ReturnSoFar()
+    await amc(builder.compile(), n_particles=1).arun(start(), context={"name": "x", "critic": critic})
+    assert critic.batches == [[1]]
+
+
+async def test_configurable_store_and_tracing_reach_the_particles():
+    traced = []
+
+    class Tracer(BaseCallbackHandler):
+        def on_chat_model_start(self, serialized, messages, **kwargs):
+            traced.append(kwargs["metadata"].get("team"))
+
+    def tools(state, config, *, store):
+        assert config["configurable"]["user"] == "u1"
+        store.put(("seen",), config["configurable"]["thread_id"], {"n": 1})
+        said = model.invoke([HumanMessage("hello")], config)
+        return {"messages": [said, HumanMessage("ok")]}
+
+    model = ScriptedChatModel(respond=digits)
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    store = InMemoryStore()
+    wrapped = amc(builder.compile(store=store), n_particles=3, resample=Never(), quorum=3)
+    config = {"configurable": {"user": "u1"}, "callbacks": [Tracer()], "metadata": {"team": "t"}}
+    await wrapped.ainvoke(start(), config)
+    assert traced == ["t"] * 3
+    assert len(store.search(("seen",))) == 3
+
+
+def test_usage_counts_the_models_calls_by_role():
+    def respond(messages):
+        usage = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
+        return AIMessage(digits(messages), usage_metadata=usage)
+
+    run = amc(number_agent(respond), environment=sum_world, n_particles=2).run(start())
+    assert run.usage["policy"] == Usage(calls=8, input_tokens=80, output_tokens=24)
+
+
+def test_mutable_state_is_not_shared_between_siblings():
+    class State(MessagesState):
+        bag: list
+
+    def tools(state):
+        state["bag"].append(len(state["messages"]))
+        return {"bag": state["bag"], "messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
+
+    builder = StateGraph(State)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 6 else "tools")
+    run = amc(builder.compile(), n_particles=4, resample=AtSteps(1), select="weight").run(start() | {"bag": []})
+    assert all(len(output["bag"]) == 3 for output in run.outputs)
+
+
+def test_create_agent_with_tools_end_to_end():
+    wrapped = amc(create_agent(tool_caller(3), [say]), ReturnSoFar(), environment=lambda s: sum_world(s, 50),
+                  n_particles=4, resample=AtSteps(1, 2))  # fmt: skip
+    output = wrapped.invoke(start())
+    assert output["messages"][-1].text.startswith("finished with taken")
+    run = wrapped.run(start())
+    assert run.best.task is TASK or run.best.task == TASK
+    assert [point.step for point in run.history] == [1, 2, 50]
