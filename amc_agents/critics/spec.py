@@ -29,8 +29,13 @@ GROUP = "amc_agents.critics"
 """Entry-point group in which other packages offer kinds; each names a `CriticFactory`."""
 
 
-def parse_critic(spec: str | Critic) -> Critic:
+def parse_critic(spec: str | Critic, *, trusted: bool = True) -> Critic:
     """A critic from its string; a critic is given back as it is.
+
+    Args:
+        spec: a string, or a critic.
+        trusted: False for a string that comes from outside (a request's context): `module:object` is then refused,
+            since it would import and call whatever is named.
 
     Raises:
         CriticSpecError: the string was not understood; the message lists the kinds.
@@ -49,6 +54,11 @@ def parse_critic(spec: str | Critic) -> Critic:
     factory = KINDS.get(kind) or _offered().get(kind)
     if factory is not None:
         return factory(target, options)
+    if target and not trusted:
+        raise CriticSpecError(
+            f"critic {spec!r}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); code is "
+            "imported only where the graph is built: pass the object itself, or name it in the constructor"
+        )
     if target and _is_module(kind):
         return _from_module(spec, kind, target, options)
     raise CriticSpecError(_not_understood(spec, kind))

@@ -13,7 +13,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models import BaseChatModel, LangSmithParams
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.engine import MAX_TOP_LOGPROBS, Answer, Request, Sampling
@@ -40,7 +40,7 @@ class EngineChatModel(BaseChatModel):
     """Sampling temperature; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Smallest probability mass of tokens that are sampled from."""
-    max_tokens: int = Field(default=64, ge=1)
+    max_tokens: int = Field(default=128, ge=1)
     """Tokens written at most."""
     stop: list[str] | None = None
     """Texts that end an answer."""
@@ -55,6 +55,8 @@ class EngineChatModel(BaseChatModel):
     seed: int | None = Field(default=None, ge=0)
     """Fixes the answer to a prompt. Inside a particle its own stream decides instead, so that siblings differ."""
 
+    _ready: bool = PrivateAttr(default=False)
+
     @model_validator(mode="before")
     @classmethod
     def _drop_not_applicable(cls, values: Any) -> Any:
@@ -65,6 +67,13 @@ class EngineChatModel(BaseChatModel):
     def _engine(self) -> Engine:
         """The shared engine of this model's weights."""
         raise NotImplementedError
+
+    async def _aengine(self) -> Engine:
+        """The engine, its weights read off the event loop the first time."""
+        if not self._ready:
+            await asyncio.to_thread(self._engine)
+            self._ready = True
+        return self._engine()
 
     def _generate(
         self,
@@ -84,7 +93,7 @@ class EngineChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        engine = self._engine()
+        engine = await self._aengine()
         request = self._request(engine, messages, stop, kwargs)
         return result(engine, request, await engine.batcher.agenerate(request))
 
@@ -117,7 +126,7 @@ class EngineChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        engine = self._engine()
+        engine = await self._aengine()
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[Piece] = asyncio.Queue()
 

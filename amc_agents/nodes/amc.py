@@ -7,6 +7,7 @@ See design.md, "amc() and the agent that it wraps", and docs/amc.md.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -193,7 +194,8 @@ class _Nodes:
                 trajectory=self.trajectory,
             ),
             settings=self.settings,
-            critic=self.critic if named is None else parse_critic(named),
+            # It may read files: not on the event loop. It comes from the caller: it may not name code.
+            critic=self.critic if named is None else await asyncio.to_thread(parse_critic, named, trusted=False),
             seed=seed,
             meter=meter,
             emit=get_stream_writer(),

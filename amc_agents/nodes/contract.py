@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
@@ -117,7 +118,8 @@ def particle_config(config: RunnableConfig, *handlers: BaseCallbackHandler) -> R
         if not key.startswith(("__pregel", "checkpoint")) and key not in ("thread_id", "critic")
     }
     found: RunnableConfig = {"callbacks": manager, "configurable": inherited}
-    if "recursion_limit" in config:
+    # A node sees LangChain's default where the user gave none; LangGraph's own, far higher, then holds.
+    if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:
         found["recursion_limit"] = config["recursion_limit"]
     if config.get("tags"):
         found["tags"] = [tag for tag in config["tags"] if not tag.startswith(("graph:", "seq:"))]

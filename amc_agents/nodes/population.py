@@ -256,7 +256,8 @@ class ParticleSystem:
                 self.notes.append(lost)
 
     def _warn_of_twins(self, trajectories: Sequence[Trajectory]) -> None:
-        if len(trajectories) < 2 or any(point.ancestors is not None for point in self.history):
+        # A few particles may well agree by chance.
+        if len(trajectories) < 5 or any(point.ancestors is not None for point in self.history):
             return
         if len({tuple((step.thought, step.action) for step in one.steps) for one in trajectories}) == 1:
             note = (

@@ -25,20 +25,46 @@ class NoisyExpert:
     task: CraftingTask
     rng: np.random.Generator
     error_rate: float
+    whole_way: bool = True
+    """Thoughts go down from what was last thought of to the sub-goal, recipe by recipe; else the sub-goal alone."""
     last_action: str = ""
-    thought_of: str = ""
+    path: tuple[Recipe, ...] = ()
+    """What the last thought led to: the recipes from the goal down to the one being worked on."""
     wandering: list[str] = field(default_factory=list)
 
     def turn(self, inventory: dict[str, int]) -> str:
         """The expert's next message: a thought where the sub-goal changes, then an action."""
         move = next_move(self.task.book, self.task.goal, inventory)
         assert move is not None, "a generated task always has a way"
-        recipe, action = self._maybe_wrong(move, inventory)
-        self.last_action = action
-        if recipe.item == self.thought_of:
-            return f"Action: {action}"
-        self.thought_of = recipe.item
-        return f"Thought: {recipe.item} using {recipe.ingredients}\nAction: {action}"
+        towards, action = self._maybe_wrong(move, inventory)
+        path = self._path_to(towards, inventory)
+        thought = self._thought(path)
+        self.last_action, self.path = action, path
+        return f"Thought: {thought}\nAction: {action}" if thought else f"Action: {action}"
+
+    def _path_to(self, subgoal: Recipe, inventory: dict[str, int]) -> tuple[Recipe, ...]:
+        """The recipes from the goal down to the sub-goal; the sub-goal alone where it is not on the way."""
+        book = self.task.book
+        path = [book.by_item[self.task.goal][0]]
+        while path[-1] is not subgoal:
+            missing = [name for name, count in path[-1].inputs if inventory.get(name, 0) < count]
+            if not missing or missing[0] not in book.by_item:
+                return (subgoal,)
+            path.append(book.by_item[missing[0]][0])
+        return tuple(path)
+
+    def _thought(self, path: tuple[Recipe, ...]) -> str:
+        """What is new: one hop at a time, so that a small model can follow. Empty where nothing has changed."""
+        if path[-1].item == (self.path[-1].item if self.path else ""):
+            return ""
+        if not self.whole_way:
+            new: tuple[Recipe, ...] = path[-1:]
+        elif path[: len(self.path)] == self.path:
+            new = path[len(self.path) :]
+        else:
+            shared = sum(a is b for a, b in zip(path, self.path, strict=False))
+            new = path[max(shared - 1, 0) :]
+        return ". ".join(f"{recipe.item} using {recipe.ingredients}" for recipe in new)
 
     def _maybe_wrong(self, move: Move, inventory: dict[str, int]) -> tuple[Recipe, str]:
         if self.wandering:
@@ -77,11 +103,13 @@ class NoisyExpert:
         return recipe, action
 
 
-async def play(task: Task, rng: np.random.Generator, error_rate: float) -> list[tuple[str, str]]:
+async def play(
+    task: Task, rng: np.random.Generator, error_rate: float, *, whole_way: bool = True
+) -> list[tuple[str, str]]:
     """One dialogue: [(expert's message, world's answer), ...], cut at the horizon."""
     world = CraftingWorld()
     await world.reset(task)
-    expert = NoisyExpert(task.payload, rng, error_rate)
+    expert = NoisyExpert(task.payload, rng, error_rate, whole_way)
     rounds: list[tuple[str, str]] = []
     for _ in range(HORIZON):
         message = expert.turn(world.inventory)

@@ -43,6 +43,8 @@ class Stage:
     error_rates: tuple[float, ...]
     easy_share: float = 0.0
     """Share of the steps at the beginning made on clean short tasks (2 to 7 optimal steps)."""
+    whole_way: bool = False
+    """Thoughts lead down to the sub-goal recipe by recipe; else they state the sub-goal's recipe alone."""
 
 
 STAGES = (
@@ -50,6 +52,7 @@ STAGES = (
     Stage("D", 2400, 3e-3, (3, 12), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)),
     Stage("E", 1800, 3e-3, (3, 14), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)),
     Stage("F", 5000, 3e-3, (3, 14), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)),
+    Stage("G", 4000, 3e-3, (3, 14), (0.0, 0.02, 0.05, 0.1, 0.2, 0.3), whole_way=True),
 )
 BATCH = 12
 WARM_UP = 60
@@ -80,7 +83,7 @@ class Dialogues(IterableDataset[Any]):
         easy = index < stage.easy_share * stage.steps * BATCH
         span, rate = ((2, 7), 0.0) if easy else (stage.optimal_steps, float(rng.choice(stage.error_rates)))
         task = generate_task(number, SPLIT, optimal_steps=span)
-        rounds = asyncio.run(play(task, rng, rate))
+        rounds = asyncio.run(play(task, rng, rate, whole_way=stage.whole_way))
         pieces = [("<|user|>" + task.instruction, 0.0)]
         for message, answer in rounds:
             pieces += [("<|assistant|>", 0.0), (message + "<|end|>", 1.0), ("<|user|>", 0.0), (answer, 0.1)]

@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from pydantic import BaseModel
 
-from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, QuorumLost
+from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
 from amc_agents.nodes.amc import amc
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
@@ -161,7 +161,7 @@ def test_hidden_rewards_ask_the_critic_about_final_states_too():
 
 
 def test_ess_is_checked_at_every_step_and_resamples_only_below():
-    even = amc(number_agent(lambda m: "Action: 1"), ReturnSoFar(), environment=sum_world, n_particles=4,
+    even = amc(number_agent(lambda m: "Action: 1"), ReturnSoFar(), environment=sum_world, n_particles=5,
                resample=EssBelow(0.5))  # fmt: skip
     with pytest.warns(UserWarning, match="said the same"):
         assert all(point.ancestors is None for point in even.run(start()).history)
@@ -201,6 +201,13 @@ def test_horizon_cuts_without_bootstrap():
     assert critic.batches == []
 
 
+def test_long_runs_meet_no_recursion_limit_but_the_users_own():
+    graph = amc(number_agent(), environment=lambda s: sum_world(s, 40), n_particles=2, resample=AtSteps(20))
+    assert len(graph.run(start()).best.steps) == 40
+    with pytest.raises(QuorumLost, match="Recursion limit of 30"):
+        graph.run(start(), {"recursion_limit": 30})
+
+
 def test_stop_at_ends_the_run_early_and_says_so():
     run = amc(number_agent(lambda m: "Action: 9" if "any" not in m[-1].text else ""), environment=sum_world,
               n_particles=1, stop_at=20).run(start())  # fmt: skip
@@ -217,6 +224,12 @@ def test_critic_can_be_named_per_call():
     assert (len(mine.batches), len(per_call.batches)) == (0, 2)
     graph.run(start(), {"configurable": {"critic": mine}}, context={"critic": "uniform"})
     assert (len(mine.batches), len(per_call.batches)) == (0, 2)
+
+
+def test_a_call_may_not_name_code():
+    graph = amc(number_agent(), environment=sum_world, n_particles=2)
+    with pytest.raises(CriticSpecError, match="only where the graph is built"):
+        graph.run(start(), context={"critic": "os:system?command=true"})
 
 
 @pytest.mark.parametrize("answer", [[np.nan] * 3, [np.inf] * 3, [0.0] * 2, [[0.0] * 3]])
@@ -337,8 +350,7 @@ def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
         amc(agent, stateless_tools=True)
     with pytest.raises(AgentContractError, match=r"nowhere.*model, worker"):
         amc(agent, stateless_tools=True, step_after=["nowhere"])
-    with pytest.warns(UserWarning, match="said the same"):
-        run = amc(agent, stateless_tools=True, step_after=["worker"], n_particles=2, resample=Never()).run(start())
+    run = amc(agent, stateless_tools=True, step_after=["worker"], n_particles=2, resample=Never()).run(start())
     assert run.best.steps[0].observation == "nothing"
 
 

@@ -1,0 +1,1 @@
+"""The comparison: methods x tasks x seeds, its statistics, tables and pictures."""

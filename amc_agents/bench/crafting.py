@@ -1,0 +1,86 @@
+"""The comparison in the crafting world with the embedded policy: its tuned settings, in one place.
+
+The constants come from `reproduce/crafting/tune.py`, on tasks of the training split that no model was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, judged, react, react_greedy, smc
+from amc_agents.bench.runner import Comparison
+from amc_agents.critics.checkpoint import weights_hash
+from amc_agents.envs.crafting import CraftingWorld, generate_tasks
+from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.nodes.text_agent import text_agent
+from amc_agents.types import Task
+
+HORIZON = 20
+BAND = (9, 14)
+"""Difficulty of the demo's tasks: least and most steps of the planner's way."""
+
+REACT = Tuned(temperature=1.0)
+BEST_OF_N = Tuned(temperature=1.0, beta=0.1)
+SMC = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
+AMC = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
+AMC_HIDDEN = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
+
+
+def methods(judge: str | None = None) -> list[Method]:
+    """The methods with their tuned settings; with a chat model as judge, those that it allows."""
+    ours = [react(REACT), react_greedy(), best_of_n(BEST_OF_N), smc(SMC), amc(AMC), amc_hidden(AMC_HIDDEN)]
+    return ours + (judged(judge, AMC) if judge else [])
+
+
+def tasks(n_tasks: int, band: tuple[int, int] = BAND, *, split: str = "test", first: int = 0) -> list[Task]:
+    """Crafting tasks of a band of difficulty; those of the split "test" were used for nothing before."""
+    return list(generate_tasks(n_tasks, split, first_seed=first, optimal_steps=band))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison with the embedded policy, as plain values: what a worker process is given."""
+
+    methods: tuple[Method, ...]
+    n_tasks: int
+    band: tuple[int, int] = BAND
+    split: str = "test"
+    first: int = 0
+    """Number of the first task of the split."""
+    seeds: tuple[int, ...] = (0,)
+    n_particles: int = 15
+    critic: str | None = None
+    """None: the value model beside the policy."""
+    model: str = "crafting"
+    """The policy: a shipped one's name, or a folder."""
+
+    @property
+    def critic_spec(self) -> str:
+        """The critic's string."""
+        return f"embedded:{self.model}" if self.critic is None else self.critic
+
+    def tasks(self, part: int = 0, of: int = 1) -> list[Task]:
+        """The tasks, or every `of`-th of them from number `part` on."""
+        return tasks(self.n_tasks, self.band, split=self.split, first=self.first)[part::of]
+
+    def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
+        """The comparison on these tasks; None: on all."""
+        folder = model_folder(self.model)
+        return Comparison(
+            agent=lambda temperature: text_agent(EmbeddedChatModel(model=self.model, temperature=temperature)),
+            environment=CraftingWorld,
+            tasks=self.tasks() if tasks is None else tasks,
+            methods=self.methods,
+            seeds=self.seeds,
+            n_particles=self.n_particles,
+            critic=self.critic_spec,
+            horizon=HORIZON,
+            about={
+                "world": "crafting",
+                "policy": folder.name,
+                "policy_weights": weights_hash(folder),
+                "band": list(self.band),
+                "split": self.split,
+            },
+        )

@@ -1,0 +1,309 @@
+"""Results as data (JSON with a schema), as a table in the terminal, and as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich import box
+from rich.table import Table
+
+from amc_agents.bench.methods import Method
+from amc_agents.bench.records import Record
+from amc_agents.bench.scores import METRICS
+from amc_agents.bench.statistics import Measured, estimate, paired
+from amc_agents.errors import ConfigurationError
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Mean(_Strict):
+    """A mean over tasks; the seeds of a task are averaged first."""
+
+    mean: float
+    standard_error: float | None = Field(description="Over tasks; null with a single task.")
+    tasks: int
+    seeds: int
+
+
+class MethodCost(_Strict):
+    """Means over tasks of what a run used."""
+
+    policy_calls: float = Field(description="Model calls of the policy.")
+    policy_input_tokens: float = Field(description="Cached ones included.")
+    policy_output_tokens: float
+    policy_cached_tokens: float = Field(description="Input tokens that were not computed again.")
+    critic_calls: float
+    critic_tokens: float
+    critic_cached_tokens: float
+    calls_without_usage: float = Field(description="Above 0, token counts are lower bounds.")
+    seconds: float = Field(description="Wall time of a run while others share the machine.")
+
+
+class MethodResult(_Strict):
+    """One method: its settings, scores and cost."""
+
+    name: str
+    label: str
+    settings: dict[str, Any]
+    scores: dict[str, Mean] = Field(
+        description="By metric. `oracle`: the highest return of the population, for somebody who sees the rewards. "
+        "`deployable`: the run's own pick, made without seeing a reward; absent where a run has none."
+    )
+    cost: MethodCost
+    notes: list[str] = Field(description="What a reader has to know: particles lost, a critic that fell back.")
+
+
+class PairedDifference(_Strict):
+    """`a` minus `b` over the tasks that both have, with a 95% interval over tasks."""
+
+    a: str
+    b: str
+    metric: str
+    difference: float
+    low: float = Field(description="Percentile bootstrap over tasks, 10,000 resamples.")
+    high: float
+    standard_error: float
+    tasks: int
+    seeds: int
+
+
+class Results(_Strict):
+    """A comparison's results: `results.json`."""
+
+    version: int = 1
+    command: str = Field(description="What made them.")
+    settings: dict[str, Any]
+    methods: list[MethodResult]
+    comparisons: list[PairedDifference]
+    seconds: float | None = Field(default=None, description="Wall time of the whole, where it ran in one go.")
+
+    def save(self, path: str | Path) -> Path:
+        """Write them as JSON."""
+        path = Path(path)
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Results:
+        """Read them back."""
+        return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+
+    def of(self, name: str) -> MethodResult | None:
+        """The result of a method, or None."""
+        return next((method for method in self.methods if method.name == name), None)
+
+
+def summarise(
+    records: Sequence[Record],
+    methods: Sequence[Method],
+    settings: Mapping[str, Any],
+    *,
+    command: str = "",
+    seconds: float | None = None,
+) -> Results:
+    """Means of every metric, and the paired differences of every two methods.
+
+    Raises:
+        ConfigurationError: no record belongs to one of the methods.
+    """
+    present = [method for method in methods if any(record.method == method.name for record in records)]
+    if not present:
+        raise ConfigurationError("there are no records of these methods to summarise")
+    by_method = {method.name: [one for one in records if one.method == method.name] for method in present}
+    return Results(
+        command=command,
+        settings=dict(settings),
+        methods=[_method_result(method, by_method[method.name]) for method in present],
+        comparisons=[
+            comparison
+            for b, a in combinations(by_method, 2)
+            for metric in METRICS
+            if (comparison := _comparison(a, b, metric, by_method[a], by_method[b])) is not None
+        ],
+        seconds=seconds,
+    )
+
+
+def measured(records: Sequence[Record], metric: str) -> Measured:
+    """(task, seed) -> the metric, for the records that have it."""
+    values = {(one.task, one.seed): getattr(one.scores, metric) for one in records}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def score_table(results: Results, title: str = "") -> Table:
+    """The main scores with standard errors, for the terminal."""
+    headings = {"oracle": "oracle's\npick", "deployable": "deployable\npick", "top5": "top 5", "mean": "mean\nparticle"}
+    return _table(results, headings, {}, title or None, _caption(results))
+
+
+def detail_table(results: Results) -> Table:
+    """Scores over distinct trajectories, and costs of a task, for the terminal."""
+    headings = {"top5_distinct": "top 5\ndistinct", "mean_distinct": "mean\ndistinct"}
+    caption = "Calls and tokens per task; critic tokens without cached ones; seconds while runs share the machine."
+    return _table(results, headings, _COSTS, None, caption)
+
+
+def difference_table(results: Results) -> Table | None:
+    """The differences that a reader asks for first, or None where there are none."""
+    shown = [one for one in results.comparisons if (one.a, one.b, one.metric) in _ASKED_FIRST]
+    if not shown:
+        return None
+    table = _narrow("paired differences over tasks, with 95% intervals", None)
+    for heading in ("difference", "metric"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("mean", "95% interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    labels = {method.name: method.label for method in results.methods}
+    for one in shown:
+        row = f"{labels[one.a]} - {labels[one.b]}", METRICS[one.metric]
+        clear = "green" if one.low > 0 else "red" if one.high < 0 else ""
+        table.add_row(*row, f"{one.difference:+.3f}", f"[{one.low:+.3f}, {one.high:+.3f}]", style=clear)
+    return table
+
+
+def markdown(results: Results) -> str:
+    """The table of scores and the first differences as Markdown."""
+    shown = {metric: METRICS[metric] for metric in _SHOWN}
+    headings = ["method", *shown.values(), *_COSTS]
+    rows = [_cells(method, shown, _COSTS) for method in results.methods]
+    lines = [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)]), *map(_row, rows), "", _caption(results)]
+    labels = {method.name: method.label for method in results.methods}
+    asked = [one for one in results.comparisons if (one.a, one.b, one.metric) in _ASKED_FIRST]
+    if asked:
+        lines += ["", _row(["paired difference", "metric", "mean", "95% interval"])]
+        lines += [_row(["---", "---", "---:", "---:"])]
+        lines += [
+            _row([f"{labels[one.a]} - {labels[one.b]}", METRICS[one.metric], f"{one.difference:+.3f}",
+                  f"{one.low:+.3f} to {one.high:+.3f}"])
+            for one in asked
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def results_schema() -> dict[str, Any]:
+    """The JSON schema of `results.json`."""
+    return Results.model_json_schema()
+
+
+_SHOWN = ("oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinct")
+"""Metrics of the tables; the others are in the JSON."""
+
+_COSTS: Mapping[str, Callable[[MethodCost], str]] = {
+    "model calls": lambda cost: f"{cost.policy_calls:,.0f}",
+    "tokens out": lambda cost: f"{cost.policy_output_tokens:,.0f}",
+    "critic tokens": lambda cost: f"{cost.critic_tokens - cost.critic_cached_tokens:,.0f}",
+    "time (s)": lambda cost: f"{cost.seconds:.1f}",
+}
+"""Costs of the tables, per task. A critic's tokens are those computed: a cache answers the rest."""
+
+_ASKED_FIRST = {
+    ("best-of-n", "react", "oracle"),
+    ("amc", "best-of-n", "oracle"),
+    ("amc", "smc", "oracle"),
+    ("amc", "best-of-n", "top5"),
+    ("amc", "best-of-n", "mean"),
+    ("amc", "best-of-n", "mean_distinct"),
+    ("amc-hidden", "best-of-n", "deployable"),
+    ("amc-hidden", "react-greedy", "deployable"),
+}
+
+
+def _method_result(method: Method, records: Sequence[Record]) -> MethodResult:
+    scores = {metric: values for metric in METRICS if (values := measured(records, metric))}
+    costs = {
+        name: estimate({(one.task, one.seed): float(getattr(one.cost, name)) for one in records}).mean
+        for name in MethodCost.model_fields
+    }
+    return MethodResult(
+        name=method.name,
+        label=method.label,
+        settings=method.as_plain(),
+        scores={metric: Mean(**estimate(values)._asdict()) for metric, values in scores.items()},
+        cost=MethodCost(**costs),
+        notes=sorted({note for one in records for note in one.notes}),
+    )
+
+
+def _comparison(
+    a: str, b: str, metric: str, records_a: Sequence[Record], records_b: Sequence[Record]
+) -> PairedDifference | None:
+    of_a, of_b = measured(records_a, metric), measured(records_b, metric)
+    if len({task for task, _ in of_a.keys() & of_b.keys()}) < 2:
+        return None
+    return PairedDifference(a=a, b=b, metric=metric, **paired(of_a, of_b)._asdict())
+
+
+def _table(
+    results: Results,
+    metrics: Mapping[str, str],
+    costs: Mapping[str, Callable[[MethodCost], str]],
+    title: str | None,
+    caption: str,
+) -> Table:
+    table = _narrow(title, caption)
+    table.add_column("method", no_wrap=True)
+    for heading in metrics.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in costs:
+        table.add_column(heading.replace(" ", "\n"), justify="right", style="dim")
+    for method in results.methods:
+        table.add_row(*_cells(method, metrics, costs))
+    return table
+
+
+def _narrow(title: str | None, caption: str | None) -> Table:
+    # Fits four scores with their errors into a terminal of 80 columns.
+    return Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _cells(
+    method: MethodResult, metrics: Mapping[str, str], costs: Mapping[str, Callable[[MethodCost], str]]
+) -> list[str]:
+    # One trajectory has no top 5 and no spread: its return is what one gets, with and without seeing rewards.
+    single = method.settings["n_particles"] == 1
+    scores = [
+        _cell(None if single and metric not in ("oracle", "deployable") else method.scores.get(metric))
+        for metric in metrics
+    ]
+    return [method.label, *scores, *(read(method.cost) for read in costs.values())]
+
+
+def _cell(score: Mean | None) -> str:
+    if score is None:
+        return "-"
+    if score.standard_error is None or not math.isfinite(score.standard_error):
+        return f"{score.mean:.3f}"
+    return f"{score.mean:.3f} ± {score.standard_error:.3f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _caption(results: Results) -> str:
+    counts = [score for method in results.methods for score in method.scores.values()]
+    tasks, seeds = {one.tasks for one in counts}, {one.seeds for one in counts}
+    return (
+        f"{_range(tasks)} tasks, {_range(seeds)} seed(s), N = {results.settings.get('n_particles', '?')}; "
+        "mean ± standard error over tasks. The oracle's pick sees the rewards; the deployable pick does not."
+    )
+
+
+def _range(numbers: set[int]) -> str:
+    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

@@ -1,0 +1,142 @@
+"""What one run is worth and what it cost: the numbers that a comparison keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from amc_agents.errors import PopulationError
+from amc_agents.smc import normalised
+from amc_agents.types import FloatArray, Run, Trajectory
+from amc_agents.usage import Usage
+
+TOP = 5
+"""The paper's table 12 averages so many of the best trajectories."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """True returns of a run's final population, retired particles included and failed ones left out."""
+
+    oracle: float
+    """The highest return: the pick of somebody who sees the rewards (paper's tables 1 to 3)."""
+    success: float
+    """1 where the oracle's pick reached the task's goal, else 0."""
+    deployable: float | None
+    """Return of the run's own pick where it was made without seeing a reward; None where it was not."""
+    top5: float
+    """Mean of the five highest returns, or of all where there are fewer (paper's table 12)."""
+    mean: float
+    """Plain mean over the particles (paper's appendix A.4). A retired particle's slot is refilled from live ones, so
+    a run with early successes has more particles, and the later ones lower this mean: no weights are used here."""
+    top5_distinct: float
+    """As `top5`, over trajectories of different (thought, action) sequences."""
+    mean_distinct: float
+    """As `mean`, over trajectories of different (thought, action) sequences."""
+    weighted_mean: float
+    """Mean under the run's own final weights: the estimate of the posterior's mean return."""
+    particles: int
+    """Particles that were scored."""
+    distinct: int
+    """Different trajectories among them."""
+
+
+METRICS: Mapping[str, str] = {
+    "oracle": "oracle's pick",
+    "deployable": "deployable pick",
+    "top5": "top 5",
+    "mean": "mean particle",
+    "top5_distinct": "top 5, distinct",
+    "mean_distinct": "mean, distinct",
+    "weighted_mean": "weighted mean",
+    "success": "success",
+}
+"""Metric -> its heading, in the order of tables."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run used. Input tokens include cached ones, which were not computed again."""
+
+    policy_calls: int
+    policy_input_tokens: int
+    policy_output_tokens: int
+    policy_cached_tokens: int
+    critic_calls: int
+    critic_tokens: int
+    """Read and written."""
+    critic_cached_tokens: int
+    calls_without_usage: int
+    """Calls whose provider reported none: token counts are then lower bounds."""
+    seconds: float
+    """Wall time of the run, while others may have shared the machine."""
+
+    @property
+    def tokens(self) -> int:
+        """Policy and critic together."""
+        return self.policy_input_tokens + self.policy_output_tokens + self.critic_tokens
+
+
+def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: float = 1.0) -> Scores:
+    """Scores of a run.
+
+    Args:
+        run: of one task.
+        single: the run has one trajectory, which needs no choice and so is always deployable.
+        pick_means_something: the critic predicts whole returns, so that a pick made by it alone is a prediction.
+        success: least return that counts as a success, in reward units.
+
+    Raises:
+        PopulationError: every particle failed.
+    """
+    failed = run.population.failed or (False,) * len(run.population.trajectories)
+    kept = [index for index, lost in enumerate(failed) if not lost]
+    if not kept:
+        raise PopulationError("a run whose particles all failed has no score")
+    trajectories = [run.population.trajectories[index] for index in kept]
+    returns = np.array([one.return_ for one in trajectories])
+    distinct = returns[_first_of_each(trajectories)]
+    probabilities = normalised(run.population.log_weights[kept])
+    deployable = run.best.return_ if single or (run.deployable and pick_means_something) else None
+    oracle = float(returns.max())
+    return Scores(
+        oracle=oracle,
+        success=float(oracle >= success),
+        deployable=deployable,
+        top5=_top(returns),
+        mean=float(returns.mean()),
+        top5_distinct=_top(distinct),
+        mean_distinct=float(distinct.mean()),
+        weighted_mean=float(probabilities @ returns),
+        particles=len(returns),
+        distinct=len(distinct),
+    )
+
+
+def cost_of(run: Run, seconds: float) -> Cost:
+    """Cost of a run that took `seconds` of wall time."""
+    policy, critic = run.usage.get("policy", Usage()), run.usage.get("critic", Usage())
+    return Cost(
+        policy_calls=policy.calls,
+        policy_input_tokens=policy.input_tokens,
+        policy_output_tokens=policy.output_tokens,
+        policy_cached_tokens=policy.cached_tokens,
+        critic_calls=critic.calls,
+        critic_tokens=critic.tokens,
+        critic_cached_tokens=critic.cached_tokens,
+        calls_without_usage=policy.missing + critic.missing,
+        seconds=seconds,
+    )
+
+
+def _top(returns: FloatArray) -> float:
+    return float(np.sort(returns)[-TOP:].mean())
+
+
+def _first_of_each(trajectories: Sequence[Trajectory]) -> list[int]:
+    said: dict[tuple[tuple[str, str], ...], int] = {}
+    for index, trajectory in enumerate(trajectories):
+        said.setdefault(tuple((step.thought, step.action) for step in trajectory.steps), index)
+    return list(said.values())

@@ -1,0 +1,100 @@
+"""Runs a plan in several processes: the tasks are dealt out, each process keeps its results in a file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from amc_agents.bench.crafting import Plan
+from amc_agents.bench.records import Record, ResultsFolder
+from amc_agents.bench.runner import compare, records_of
+from amc_agents.errors import AmcError
+
+Progress = Callable[[int], None]
+"""Called with the number of the plan's runs that are kept so far, from time to time."""
+
+
+def run_plan(
+    plan: Plan,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    n_workers: int = 1,
+    n_concurrent: int = 8,
+    progress: Progress | None = None,
+) -> list[Record]:
+    """Every run of a plan that `out` does not hold yet.
+
+    Args:
+        plan: what to run.
+        out: the results folder.
+        resume: go on with what `out` holds.
+        n_workers: processes; each plays its share of the tasks.
+        n_concurrent: runs at the same time in each process.
+        progress: called when there is something new.
+
+    Returns:
+        The plan's records, those of earlier calls included.
+
+    Raises:
+        ConfigurationError: `out` holds results and `resume` is not set, or results of other settings.
+        AmcError: a worker failed; what was finished is kept.
+    """
+    comparison = plan.comparison()
+    methods = {method.name: method.as_plain() for method in plan.methods}
+    ResultsFolder(out, comparison.settings, methods, resume=resume)
+    n_workers = min(n_workers, len(comparison.tasks))
+
+    def tell() -> None:
+        if progress is not None:
+            progress(len(records_of(comparison, out)))
+
+    if n_workers == 1:
+        tell()
+        with quiet_about_twins():
+            asyncio.run(
+                compare(comparison, out, resume=True, n_concurrent=n_concurrent, progress=lambda record, run: tell())
+            )
+        return records_of(comparison, out)
+    # Spawned, not forked: the parent may have threads (of BLAS, of an event loop).
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+        working = [pool.submit(_work, plan, str(out), part, n_workers, n_concurrent) for part in range(n_workers)]
+        while not all(one.done() for one in working):
+            tell()
+            time.sleep(0.2)
+    tell()
+    _raise_first(working)
+    return records_of(comparison, out)
+
+
+@contextmanager
+def quiet_about_twins() -> Iterator[None]:
+    """Let easy tasks, on which all particles say the same, pass without a warning: the records' notes have it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="all .* particles said the same")
+        yield
+
+
+def _work(plan: Plan, out: str, part: int, of: int, n_concurrent: int) -> str | None:
+    """One process's share; the sentence of an error of ours, for not all of them can be sent between processes."""
+    comparison = plan.comparison(plan.tasks(part, of))
+    try:
+        with quiet_about_twins():
+            asyncio.run(compare(comparison, out, resume=True, n_concurrent=n_concurrent, worker=f"{part}-of-{of}"))
+    except AmcError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _raise_first(working: list[Future[str | None]]) -> None:
+    for one in working:
+        told = one.result()
+        if told is not None:
+            raise AmcError(f"a worker failed, and what was finished is kept: {told}")

@@ -1,0 +1,61 @@
+"""The command line: `amc demo`, `amc bench`, `amc collect`, `amc train value`.
+
+Commands import what they need when they run, so that `amc --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from amc_agents.cli.compare import bench, demo
+from amc_agents.cli.train import collect, value
+from amc_agents.errors import AmcError
+
+app = typer.Typer(
+    name="amc",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Agentic Monte Carlo for LangGraph agents: better decisions of a frozen model, guided by a small critic. "
+    "Start with [bold]amc demo[/bold]: it needs no key, no server and no GPU.",
+)
+train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (needs the extra: train).")
+
+app.command()(demo)
+app.command()(bench)
+app.command()(collect)
+app.add_typer(train_app, name="train")
+train_app.command("value")(value)
+
+
+def main() -> None:
+    """Run the command line; an error of the library is one line and exit code 2."""
+    try:
+        app()
+    except AmcError as error:
+        print(f"amc: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"amc-agents {version('amc-agents')}")
+    except PackageNotFoundError:
+        typer.echo("amc-agents, run from its sources without being installed")
+    raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

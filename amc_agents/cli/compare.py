@@ -1,0 +1,201 @@
+"""`amc demo` and `amc bench`: the comparison in the crafting world."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from amc_agents.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from amc_agents.bench.crafting import Plan
+    from amc_agents.bench.records import Record
+
+Model = Annotated[str, typer.Option(help="The policy: a shipped model's name, or a folder of that layout.")]
+Critic = Annotated[
+    str | None,
+    typer.Option(
+        help="The critic that AMC resamples by, such as hf:path/to/value or my_module:object. "
+        "Default: the value model shipped with the policy.",
+        envvar="AMC_CRITIC",
+    ),
+]
+Tasks = Annotated[int, typer.Option(min=1, help="How many tasks; they are generated, the same ones every time.")]
+Particles = Annotated[int, typer.Option(min=1, help="N: trajectories that Best-of-N, SMC and AMC run side by side.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(help="Only these methods, separated by commas: react, react-greedy, best-of-n, smc, amc, amc-hidden."),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes that share the work. Default: one for each CPU, 4 at most.")
+]
+Band = Annotated[
+    tuple[int, int] | None,
+    typer.Option(metavar="LOW HIGH", help="Difficulty: steps of the planner's way. Default: as tuned."),
+]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results; replaces an earlier demo's.")] = Path("amc-demo"),
+    tasks: Tasks = 20,
+    particles: Particles = 8,
+    band: Band = None,
+    methods: Methods = None,
+    critic: Critic = None,
+    model: Model = "crafting",
+    workers: Workers = None,
+) -> None:
+    """Compare AMC with its alternatives on tasks that no model was trained on, in under a minute."""
+    _run(
+        out, n_tasks=tasks, seeds=1, particles=particles, band=band, critic=critic, methods=methods, model=model,
+        workers=workers,
+        split="test", replace_earlier=True, title="Agentic Monte Carlo in the crafting world",
+    )  # fmt: skip
+
+
+def bench(
+    out: Annotated[Path, typer.Option(help="Folder for the results; every run is kept there as it ends.")],
+    tasks: Tasks = 100,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions of every task, each with a seed of its own.")] = 1,
+    particles: Particles = 15,
+    band: Band = None,
+    split: Annotated[str, typer.Option(help='"test", or "train" to choose settings on.')] = "test",
+    critic: Critic = None,
+    methods: Methods = None,
+    judge: Annotated[
+        str | None, typer.Option(help="A chat model, provider:model, for SMC with a zero-shot and an FoA critic.")
+    ] = None,
+    model: Model = "crafting",
+    workers: Workers = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")] = False,
+) -> None:
+    """Run methods x tasks x seeds, and report means, standard errors and paired differences."""
+    if split not in ("test", "train"):
+        raise ConfigurationError(f'--split is "test" or "train", got {split!r}')
+    _run(
+        out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=critic, methods=methods, model=model,
+        workers=workers,
+        split=split, judge=judge, resume=resume, title="Methods in the crafting world",
+    )  # fmt: skip
+
+
+def _run(
+    out: Path,
+    *,
+    n_tasks: int,
+    seeds: int,
+    particles: int,
+    band: tuple[int, int] | None,
+    critic: str | None,
+    methods: str | None,
+    model: str,
+    split: str,
+    title: str,
+    workers: int | None = None,
+    judge: str | None = None,
+    resume: bool = False,
+    replace_earlier: bool = False,
+) -> None:
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from amc_agents.bench import crafting, plots, report
+    from amc_agents.bench.methods import chosen
+    from amc_agents.bench.records import clear
+    from amc_agents.critics.spec import parse_critic
+
+    console = Console()
+    band = band or crafting.BAND
+    wanted = chosen(crafting.methods(judge), methods.split(",") if methods else None)
+    if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
+        console.print(f"--judge {judge}: no critic of this kind is known to this version; left out")
+    plan = crafting.Plan(
+        methods=tuple(wanted), n_tasks=n_tasks, band=band, split=split, seeds=tuple(range(seeds)),
+        n_particles=particles, critic=critic, model=model,
+    )  # fmt: skip
+    possible = _possible(wanted, parse_critic(plan.critic_spec))
+    if len(possible) < len(wanted):
+        left_out = ", ".join(method.name for method in wanted if method not in possible)
+        console.print(f"left out: {left_out} (the critic has to predict the whole return for that)")
+    plan = replace(plan, methods=tuple(possible))
+
+    if replace_earlier:
+        clear(out)
+    begun = time.perf_counter()
+    records = _compared(plan, out, resume=resume, n_workers=workers or available_cpus(), console=console)
+    seconds = time.perf_counter() - begun
+    title = f"{title}: tasks of {band[0]} to {band[1]} steps"
+    results = report.summarise(
+        records, plan.methods, plan.comparison().settings, command=_command(), seconds=None if resume else seconds
+    )
+    console.print(report.score_table(results, title))
+    console.print(report.detail_table(results))
+    differences = report.difference_table(results)
+    if differences is not None:
+        console.print(differences)
+    written = [results.save(out / "results.json"), out / "results.md"]
+    written[1].write_text(report.markdown(results), encoding="utf-8")
+    written.append(plots.method_scores(results, out / "scores.png", title=title))
+    drawn = _draw_a_run(plan, records, out / "genealogy.png")
+    console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
+    for path in written + ([drawn] if drawn else []):
+        console.print(f"  {path}", highlight=False)
+
+
+def _possible(methods: list[Any], critic: Any) -> list[Any]:
+    """The methods that can run with this critic."""
+    from amc_agents.bench.runner import predicts_return, steered_blindly
+
+    return [method for method in methods if predicts_return(critic) or not steered_blindly(method)]
+
+
+def _compared(plan: Plan, out: Path, *, resume: bool, n_workers: int, console: Any) -> list[Record]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from amc_agents.bench.workers import run_plan
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console) as bar:
+        line = bar.add_task("runs", total=len(plan.methods) * plan.n_tasks * len(plan.seeds))
+        return run_plan(
+            plan, out, resume=resume, n_workers=n_workers, progress=lambda done: bar.update(line, completed=done)
+        )
+
+
+def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
+    """Play the AMC run whose picture shows most once more, with its seed, and draw it; None without AMC."""
+    import asyncio
+
+    from amc_agents.bench import plots
+    from amc_agents.bench.runner import run_one
+    from amc_agents.bench.workers import quiet_about_twins
+
+    of_amc = [record for record in records if record.method == "amc"]
+    if not of_amc:
+        return None
+    # A run that succeeds with some of its particles shows what a resampling does.
+    best = max(of_amc, key=lambda record: (record.scores.success, -abs(record.scores.mean - 0.4)))
+    comparison = plan.comparison()
+    task = next(task for task in comparison.tasks if task.id == best.task)
+    method = next(method for method in plan.methods if method.name == "amc")
+    with quiet_about_twins():
+        _, run = asyncio.run(run_one(comparison, best.seed, task, method, comparison.agent(method.temperature)))
+    if not any(point.ancestors is not None for point in run.history):
+        return None
+    return plots.genealogy(run, path, title=f"AMC at work: craft {task.payload.goal}")
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use, at most 4: more would each load the models for little."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(4, usable)
+
+
+def _command() -> str:
+    return " ".join(["amc", *sys.argv[1:]])

@@ -1,0 +1,180 @@
+"""Chooses each method's temperature, resampling steps and beta, on training tasks that no model was trained on.
+
+    python reproduce/crafting/tune.py [--tasks 60] [--seeds 1] [--particles 15] [--band 9 14] [--full]
+
+One setting at a time: temperature first, then the steps, then beta, each with the best of the others so far; `--full`
+tries every combination. A setting is as good as its oracle's pick (where rewards are hidden: its deployable pick), and
+on a tie its mean particle. RAW keeps every run: an interrupted tuning goes on where it was. What is chosen goes into
+amc_agents/bench/crafting.py by hand, and the whole table to docs/results/crafting-tuning.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from amc_agents.bench import crafting, methods
+from amc_agents.bench.methods import Method, Tuned
+from amc_agents.bench.records import Record
+from amc_agents.bench.report import measured
+from amc_agents.bench.runner import predicts_return, steered_blindly
+from amc_agents.bench.statistics import estimate
+from amc_agents.bench.workers import run_plan
+from amc_agents.cli.compare import available_cpus
+from amc_agents.critics.spec import parse_critic
+
+FIRST_TASK = 500_000
+"""Training tasks from here on are used for nothing else."""
+TEMPERATURES = (0.4, 0.6, 0.8, 1.0, 1.2)
+STEPS = ((4, 8, 12), (4, 8), (6, 12), (8,), (3, 6, 9, 12, 15))
+BETAS = (0.05, 0.1, 0.2)
+START = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
+MAKERS: dict[str, Callable[[Tuned], Method]] = {
+    methods.REACT: methods.react,
+    methods.BEST_OF_N: methods.best_of_n,
+    methods.SMC: methods.smc,
+    methods.AMC: methods.amc,
+    methods.AMC_HIDDEN: methods.amc_hidden,
+}
+RESAMPLED = (methods.SMC, methods.AMC, methods.AMC_HIDDEN)
+
+Cell = dict[str, Any]
+"""One setting of one method, with its scores."""
+Score = Callable[[Sequence[tuple[str, Tuned]]], list[Cell]]
+"""Runs settings and scores them."""
+
+
+def stages(name: str, best: Tuned) -> list[Callable[[Tuned], list[Tuned]]]:
+    """What to try of a method, one setting after the other, from the best so far."""
+
+    def temperatures(best: Tuned) -> list[Tuned]:
+        return [replace(best, temperature=one) for one in TEMPERATURES]
+
+    def steps(best: Tuned) -> list[Tuned]:
+        return [replace(best, steps=one) for one in STEPS]
+
+    def betas(best: Tuned) -> list[Tuned]:
+        return [replace(best, beta=one) for one in BETAS]
+
+    return [temperatures, steps, betas] if name in RESAMPLED else [temperatures]
+
+
+def cell_name(name: str, tuned: Tuned) -> str:
+    """A setting's name in the raw results."""
+    if name not in RESAMPLED:
+        return f"{name} T={tuned.temperature}"
+    return f"{name} T={tuned.temperature} at={'-'.join(map(str, tuned.steps))} beta={tuned.beta}"
+
+
+def as_cell(name: str, tuned: Tuned, records: Sequence[Record]) -> Cell:
+    """A setting's scores, with standard errors over tasks."""
+    scores = {}
+    for metric in ("oracle", "deployable", "top5", "mean", "mean_distinct"):
+        values = measured(records, metric)
+        if values:
+            scores[metric] = estimate(values)._asdict()
+    return {"method": name, **asdict(tuned), "scores": scores}
+
+
+def better(cell: Cell) -> tuple[float, float]:
+    """What the best cell has most of."""
+    metric = "deployable" if cell["method"] == methods.AMC_HIDDEN else "oracle"
+    return cell["scores"][metric]["mean"], cell["scores"]["mean"]["mean"]
+
+
+def tuned_of(cell: Cell) -> Tuned:
+    """A cell's setting."""
+    return Tuned(cell["temperature"], tuple(cell["steps"]), cell["beta"])
+
+
+def choose(names: Sequence[str], full: bool, score: Score) -> tuple[list[Cell], dict[str, Cell]]:
+    """Every cell that was tried, and the best of each method."""
+    tried: dict[str, Cell] = {}
+    best: dict[str, Cell] = {}
+    start = {name: START if name in RESAMPLED else replace(START, steps=()) for name in names}
+    for stage in range(1 if full else 3):
+        wanted: list[tuple[str, Tuned]] = []
+        for name in names:
+            so_far = tuned_of(best[name]) if name in best else start[name]
+            steps_of_tuning = stages(name, so_far)
+            if full and name in RESAMPLED:
+                wanted += [(name, Tuned(*one)) for one in product(TEMPERATURES, STEPS, BETAS)]
+            elif stage < len(steps_of_tuning):
+                wanted += [(name, one) for one in steps_of_tuning[stage](so_far)]
+        for cell in score(wanted):
+            tried[cell_name(cell["method"], tuned_of(cell))] = cell
+        for name in names:
+            best[name] = max((cell for cell in tried.values() if cell["method"] == name), key=better)
+    return list(tried.values()), best
+
+
+def main() -> None:
+    """Tunes, and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--particles", type=int, default=15)
+    parser.add_argument("--band", type=int, nargs=2, default=list(crafting.BAND), metavar=("LEAST", "MOST"))
+    parser.add_argument("--methods", nargs="+", choices=list(MAKERS), default=list(MAKERS))
+    parser.add_argument("--critic", help="default: the value model beside the policy")
+    parser.add_argument("--model", default="crafting", help="the policy: a shipped one's name, or a folder")
+    parser.add_argument("--workers", type=int, default=available_cpus())
+    parser.add_argument("--full", action="store_true", help="every combination")
+    parser.add_argument("--raw", type=Path, default=Path("runs/tuning"), help="where every run is kept")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/crafting-tuning.json"))
+    options = parser.parse_args()
+    console = Console()
+    low, high = options.band
+    plan = crafting.Plan(
+        methods=(), n_tasks=options.tasks, band=(low, high), split="train", first=FIRST_TASK,
+        seeds=tuple(range(options.seeds)), n_particles=options.particles, critic=options.critic, model=options.model,
+    )  # fmt: skip
+    critic = parse_critic(plan.critic_spec)
+    names = [name for name in options.methods if predicts_return(critic) or not steered_blindly(MAKERS[name](START))]
+
+    def score(cells: Sequence[tuple[str, Tuned]]) -> list[Cell]:
+        wanted = tuple(replace(MAKERS[name](tuned), name=cell_name(name, tuned)) for name, tuned in cells)
+        with Bar(console=console) as bar:
+            line = bar.add_task(f"{len(cells)} settings", total=len(cells) * options.tasks * options.seeds)
+            records = run_plan(
+                replace(plan, methods=wanted), options.raw, resume=True, n_workers=options.workers,
+                progress=lambda done: bar.update(line, completed=done),
+            )  # fmt: skip
+        return [
+            as_cell(name, tuned, [record for record in records if record.method == cell_name(name, tuned)])
+            for name, tuned in cells
+        ]
+
+    tried, best = choose(names, options.full, score)
+    for name, cell in best.items():
+        console.print(f"{name}: {tuned_of(cell)} -> {better(cell)[0]:.3f}")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    table = {
+        "command": " ".join(["python", *sys.argv]),
+        "settings": {
+            "n_particles": options.particles,
+            "split": plan.split,
+            "first_task": FIRST_TASK,
+            "tasks": options.tasks,
+            "band": options.band,
+            "seeds": options.seeds,
+            "critic": plan.critic_spec,
+        },
+        "chosen": best,
+        "cells": tried,
+    }
+    options.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    console.print(f"-> {options.out}")
+
+
+if __name__ == "__main__":
+    main()

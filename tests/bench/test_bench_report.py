@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from amc_agents.bench.methods import best_of_n, react
+from amc_agents.bench.report import (
+    Results,
+    detail_table,
+    difference_table,
+    markdown,
+    results_schema,
+    score_table,
+    summarise,
+)
+from amc_agents.bench.runner import compare
+from amc_agents.errors import ConfigurationError
+
+
+@pytest.fixture
+async def results(make_comparison, tmp_path):
+    comparison = make_comparison(n_tasks=4, seeds=(0, 1))
+    records = await compare(comparison, tmp_path)
+    return summarise(records, comparison.methods, comparison.settings, command="amc bench")
+
+
+async def test_results_are_kept_as_json_with_their_schema(results, tmp_path):
+    file = results.save(tmp_path / "results.json")
+    assert Results.load(file) == results
+    values = json.loads(file.read_text())
+    assert values["methods"][0]["scores"]["oracle"].keys() == {"mean", "standard_error", "tasks", "seeds"}
+    assert values["methods"][0]["scores"]["oracle"]["tasks"] == 4
+    assert values["methods"][0]["scores"]["oracle"]["seeds"] == 2
+    assert {"a", "b", "metric", "difference", "low", "high", "tasks", "seeds"} <= values["comparisons"][0].keys()
+    properties = results_schema()["$defs"]["PairedDifference"]["properties"]
+    assert properties.keys() == values["comparisons"][0].keys()
+
+
+async def test_means_and_differences_agree(results):
+    one = next(c for c in results.comparisons if (c.a, c.b, c.metric) == ("amc", "best-of-n", "mean"))
+    amc, best = results.of("amc").scores["mean"], results.of("best-of-n").scores["mean"]
+    assert one.difference == pytest.approx(amc.mean - best.mean)
+    assert one.low <= one.difference <= one.high
+    assert (one.tasks, one.seeds) == (4, 2)
+
+
+async def test_oracle_and_deployable_are_never_mixed(results):
+    assert "deployable" not in results.of("amc").scores
+    assert "deployable" not in results.of("smc").scores
+    assert "deployable" in results.of("amc-hidden").scores
+    pairs = {(one.a, one.b) for one in results.comparisons if one.metric == "deployable"}
+    assert not any("amc" in pair or "smc" in pair for pair in pairs)
+    assert ("amc-hidden", "best-of-n") in pairs
+
+
+async def test_tables_fit_a_terminal_of_80_columns(results):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(score_table(results))
+    console.print(detail_table(results))
+    console.print(difference_table(results))
+    text = console.export_text()
+    assert "…" not in text
+    row = next(line for line in text.splitlines() if line.startswith("ReAct, greedy"))
+    assert row.split() == ["ReAct,", "greedy", "1.000", "±", "0.000", "1.000", "±", "0.000", "-", "-"]
+    assert "4 tasks, 2 seed(s), N = 8" in text
+
+
+async def test_markdown(results):
+    text = markdown(results)
+    lines = text.splitlines()
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
+    assert lines[3].startswith("| ReAct, greedy | 1.000 ± 0.000 | 1.000 ± 0.000 | - |")
+    assert "| AMC - Best-of-N | oracle's pick |" in text
+
+
+async def test_a_single_task_has_no_interval(make_comparison, tmp_path):
+    comparison = make_comparison(1, [react(), best_of_n()])
+    results = summarise(await compare(comparison, tmp_path), comparison.methods, comparison.settings)
+    assert results.comparisons == []
+    assert difference_table(results) is None
+    assert "±" not in markdown(results).splitlines()[2]
+
+
+def test_no_records_no_results():
+    with pytest.raises(ConfigurationError, match="no records"):
+        summarise([], [react()], {})

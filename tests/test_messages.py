@@ -1,0 +1,75 @@
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+
+from amc_agents.messages import MessageReader, split_turn, trajectory_from_messages
+from amc_agents.types import Task
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Thought: look\nAction: open door", ("look", "open door")),
+        ("Action: get 2 clay", ("", "get 2 clay")),
+        ("Thought: two\nlines\nAction: craft 1 a using 2 b\n", ("two\nlines", "craft 1 a using 2 b")),
+        ("just words", ("", "just words")),
+        ("Action: say Action: twice", ("", "say Action: twice")),
+        ("", ("", "")),
+    ],
+)
+def test_a_turn_is_split_into_thought_and_action(text, expected):
+    assert split_turn(text) == expected
+
+
+def test_tool_calls_become_canonical_json():
+    call = {"name": "f", "args": {"b": 1, "a": "é"}, "id": "1"}
+    one = trajectory_from_messages(
+        [HumanMessage("go"), AIMessage("why", tool_calls=[call]), ToolMessage("ok", tool_call_id="1")]
+    )
+    assert (one.steps[0].thought, one.steps[0].action, one.steps[0].observation) == (
+        "why",
+        '{"args": {"a": "é", "b": 1}, "name": "f"}',
+        "ok",
+    )
+    two = trajectory_from_messages([HumanMessage("go"), AIMessage("", tool_calls=[call, {**call, "id": "2"}])])
+    assert two.steps[0].action.startswith("[{")
+
+
+def test_what_precedes_the_agents_first_word_is_the_instruction():
+    assert trajectory_from_messages([HumanMessage("go"), AIMessage("a")]).task.instruction == "go"
+    longer = [SystemMessage("be good"), HumanMessage("go"), AIMessage("a")]
+    assert trajectory_from_messages(longer).task.instruction == "system: be good\nhuman: go"
+    assert trajectory_from_messages(longer, task=Task("t", "mine")).task.id == "t"
+
+
+def test_reading_piece_by_piece_equals_reading_at_once():
+    messages = [HumanMessage("go", id="0")]
+    for i in range(3):
+        messages += [AIMessage(f"Action: {i}", id=f"a{i}"), HumanMessage(f"o{i}", id=f"h{i}")]
+    reader = MessageReader.start(messages[:1])
+    for end in range(2, len(messages) + 1):
+        reader = reader.read(messages[:end])
+    assert reader.trajectory.steps == trajectory_from_messages(messages, done=False).steps
+    assert [step.observation for step in reader.trajectory.steps] == ["o0", "o1", "o2"]
+
+
+def test_an_agent_may_shorten_its_list_without_losing_what_was_read():
+    start, first, answer = HumanMessage("go", id="0"), AIMessage("Action: 1", id="1"), HumanMessage("one", id="2")
+    reader = MessageReader.start([start]).read([start, first, answer])
+    reader = reader.read([start, AIMessage("Action: 2", id="3"), HumanMessage("two", id="4")])
+    assert [(step.action, step.observation) for step in reader.trajectory.steps] == [("1", "one"), ("2", "two")]
+
+
+def test_messages_without_ids_are_known_by_their_object():
+    messages = [HumanMessage("go"), AIMessage("Action: same"), HumanMessage("ok"), AIMessage("Action: same")]
+    reader = MessageReader.start(messages[:1]).read(messages).read(messages)
+    assert len(reader.trajectory.steps) == 2
+
+
+def test_rewards_go_to_the_last_step_and_one_without_a_step_is_an_error():
+    start = HumanMessage("go", id="0")
+    reader = MessageReader.start([start]).read([start, AIMessage("Action: 1", id="1")], reward=2.0)
+    reader = reader.read([start], reward=0.5, done=True)
+    assert reader.trajectory.return_ == 2.5
+    assert reader.trajectory.done
+    with pytest.raises(ValueError, match="before the agent's first message"):
+        MessageReader.start([start]).read([start], reward=1.0)
