@@ -1,5 +1,5 @@
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from amc_agents.messages import MessageReader, split_turn, trajectory_from_messages
 from amc_agents.types import Task
@@ -42,7 +42,7 @@ def test_what_precedes_the_agents_first_word_is_the_instruction():
 
 
 def test_reading_piece_by_piece_equals_reading_at_once():
-    messages = [HumanMessage("go", id="0")]
+    messages: list[BaseMessage] = [HumanMessage("go", id="0")]
     for i in range(3):
         messages += [AIMessage(f"Action: {i}", id=f"a{i}"), HumanMessage(f"o{i}", id=f"h{i}")]
     reader = MessageReader.start(messages[:1])

@@ -100,7 +100,7 @@ def amc_hidden(tuned: Tuned) -> Method:
 
 
 def judged(model: str, tuned: Tuned) -> list[Method]:
-    """SMC by what a chat model says of a trajectory, zero-shot and with a function of actions (FoA).
+    """SMC by what a chat model says of a trajectory: zero-shot, and with the prompt of Fleet of Agents (FoA).
 
     Args:
         model: the chat model, as `provider:model`.

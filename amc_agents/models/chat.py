@@ -25,6 +25,8 @@ _NOT_APPLICABLE = frozenset({"api_key", "timeout", "max_retries"})
 _CALL_SETTINGS = frozenset({"temperature", "top_p", "max_tokens", "n", "logprobs", "top_logprobs", "seed"})
 _FROM_LANGCHAIN = frozenset({"stream", "ls_structured_output_format"})
 
+_LOADING = threading.Lock()
+
 
 class EngineChatModel(BaseChatModel):
     """A chat model whose concurrent calls, from any task, loop or thread, are computed in common batches.
@@ -40,7 +42,7 @@ class EngineChatModel(BaseChatModel):
     """Sampling temperature; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Smallest probability mass of tokens that are sampled from."""
-    max_tokens: int = Field(default=128, ge=1)
+    max_tokens: int = Field(default=64, ge=1)
     """Tokens written at most."""
     stop: list[str] | None = None
     """Texts that end an answer."""
@@ -71,9 +73,14 @@ class EngineChatModel(BaseChatModel):
     async def _aengine(self) -> Engine:
         """The engine, its weights read off the event loop the first time."""
         if not self._ready:
-            await asyncio.to_thread(self._engine)
+            await asyncio.to_thread(self._load_alone)
             self._ready = True
         return self._engine()
+
+    def _load_alone(self) -> None:
+        # Many particles may ask at once, and loaders of weights are not made for that.
+        with _LOADING:
+            self._engine()
 
     def _generate(
         self,

@@ -173,6 +173,9 @@ class _Nodes:
         runtime: Runtime[Any] = get_runtime()
         seed = secrets.randbelow(2**63) if self.settings.seed is None else self.settings.seed
         worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(self.settings.n_particles + 1)
+        context, named = contract.split_context(self.agent, runtime.context, config)
+        # A caller's string: it may not name code, and reading what it names is not for the event loop.
+        critic = self.critic if named is None else await asyncio.to_thread(parse_critic, named, trusted=False)
         worlds: Sequence[RecordingWorld | None] = [None] * self.settings.n_particles
         task: Task | None = None
         if self.environment is not None:
@@ -181,7 +184,6 @@ class _Nodes:
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
         meter = Meter()
         saver = ForkSaver()
-        context, named = contract.split_context(self.agent, runtime.context, config)
         system = ParticleSystem(
             runner=ParticleRunner(
                 agent=self.agent.copy(update={"checkpointer": saver, "store": runtime.store or self.agent.store}),
@@ -194,8 +196,7 @@ class _Nodes:
                 trajectory=self.trajectory,
             ),
             settings=self.settings,
-            # It may read files: not on the event loop. It comes from the caller: it may not name code.
-            critic=self.critic if named is None else await asyncio.to_thread(parse_critic, named, trusted=False),
+            critic=critic,
             seed=seed,
             meter=meter,
             emit=get_stream_writer(),

@@ -59,7 +59,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         additional_special_tokens=["<|user|>", "<|assistant|>"],
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=4096,
     )
 
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizer import make_tokenizer
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from amc_agents.envs.crafting.generate import generate_task
 from expert import play
+from tokenizer import make_tokenizer
 
 SPLIT = "policy"
 """Seed stream of the books that the policy is trained on; "train" and "test" stay unseen."""
@@ -110,7 +110,7 @@ def model_config(vocab_size: int) -> LlamaConfig:
     """The shape that is shipped: head dimension 32, which vLLM's CPU build serves too."""
     return LlamaConfig(
         vocab_size=vocab_size, hidden_size=96, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3,
-        intermediate_size=256, max_position_embeddings=1024, rope_theta=1000.0, tie_word_embeddings=True,
+        intermediate_size=256, max_position_embeddings=4096, rope_theta=1000.0, tie_word_embeddings=True,
         rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=4, pad_token_id=1,
     )  # fmt: skip
 

@@ -226,10 +226,17 @@ def test_bad_settings_are_refused(model, model_folder):
     for bad in ({"temperature": -1}, {"top_p": 0}, {"max_tokens": 0}, {"n": 0}, {"temprature": 1}):
         with pytest.raises(ValidationError):
             EmbeddedChatModel(model=str(model_folder), **bad)
-    calls = [{"temperature": -1}, {"top_p": 2}, {"n": 1000}, {"stop": [""]}, {"top_logprobs": 3}, {"tempe": 1}]
-    for bad in calls:
+    calls: list[dict[str, object]] = [
+        {"temperature": -1},
+        {"top_p": 2},
+        {"n": 1000},
+        {"stop": [""]},
+        {"top_logprobs": 3},
+        {"tempe": 1},
+    ]
+    for setting in calls:
         with pytest.raises(ConfigurationError):
-            model.invoke(TASK, **bad)
+            model.invoke(TASK, **setting)
     with pytest.raises(ConfigurationError, match="text only"):
         model.invoke([HumanMessage([{"type": "image_url", "image_url": {"url": "x"}}])])
     with pytest.raises(ConfigurationError, match="no model 'nowhere'"):

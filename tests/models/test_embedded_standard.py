@@ -7,6 +7,8 @@ from amc_agents.models.embedded import EmbeddedChatModel
 
 
 class TestEmbeddedStandard(ChatModelUnitTests):
+    folder: str
+
     @pytest.fixture(autouse=True)
     def _folder(self, model_folder):
         type(self).folder = str(model_folder)
