@@ -87,3 +87,7 @@ async def test_a_single_task_has_no_interval(make_comparison, tmp_path):
 def test_no_records_no_results():
     with pytest.raises(ConfigurationError, match="no records"):
         summarise([], [react()], {})
+
+
+def test_the_published_schema_is_that_of_the_code(repository):
+    assert json.loads((repository / "docs/results/schema.json").read_text()) == results_schema()
