@@ -27,7 +27,9 @@ async def tokens_per_second(model: Any, n_callers: int, repeats: int = 5) -> flo
     rates = []
     for repeat in range(repeats + 1):
         begun = time.perf_counter()
-        answers = await asyncio.gather(*(model.ainvoke(prompt, seed=repeat * 1000 + i) for i, prompt in enumerate(prompts)))
+        answers = await asyncio.gather(
+            *(model.ainvoke(prompt, seed=repeat * 1000 + i) for i, prompt in enumerate(prompts))
+        )
         seconds = time.perf_counter() - begun
         written = sum(answer.usage_metadata["output_tokens"] for answer in answers)
         rates.append(written / seconds)

@@ -17,14 +17,15 @@ from amc_agents.nodes.text_agent import text_agent
 from amc_agents.types import Task
 
 HORIZON = 20
-BAND = (9, 14)
-"""Difficulty of the demo's tasks: least and most steps of the planner's way."""
+BAND = (12, 16)
+"""Difficulty of the demo's tasks: least and most steps of the planner's way. The hardest that a horizon of 20 leaves room for."""
 
-REACT = Tuned(temperature=1.0)
-BEST_OF_N = Tuned(temperature=1.0, beta=0.1)
-SMC = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
-AMC = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
-AMC_HIDDEN = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
+REACT = Tuned(temperature=0.4)
+BEST_OF_N = Tuned(temperature=0.6, beta=0.1)
+SMC = Tuned(temperature=0.6, steps=(6, 12), beta=0.1)
+"""As Best-of-N: with a reward at the end alone, f = 0 gives all live particles the same weight."""
+AMC = Tuned(temperature=0.4, steps=(6, 12), beta=0.1)
+AMC_HIDDEN = AMC
 
 
 def methods(judge: str | None = None) -> list[Method]:

@@ -67,6 +67,9 @@ def bench(
     split: Annotated[str, typer.Option(help='"test", or "train" to choose settings on.')] = "test",
     critic: Critic = None,
     methods: Methods = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="One sampling temperature for all. Default: each method's tuned one.")
+    ] = None,
     judge: Annotated[
         str | None, typer.Option(help="A chat model, provider:model, for SMC with a zero-shot and an FoA critic.")
     ] = None,
@@ -80,7 +83,7 @@ def bench(
     _run(
         out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=critic, methods=methods, model=model,
         workers=workers,
-        split=split, judge=judge, resume=resume, title="Methods in the crafting world",
+        split=split, temperature=temperature, judge=judge, resume=resume, title="Methods in the crafting world",
     )  # fmt: skip
 
 
@@ -97,6 +100,7 @@ def _run(
     split: str,
     title: str,
     workers: int | None = None,
+    temperature: float | None = None,
     judge: str | None = None,
     resume: bool = False,
     replace_earlier: bool = False,
@@ -113,6 +117,8 @@ def _run(
     console = Console()
     band = band or crafting.BAND
     wanted = chosen(crafting.methods(judge), methods.split(",") if methods else None)
+    if temperature is not None:
+        wanted = [replace(one, temperature=temperature) if one.temperature > 0 else one for one in wanted]
     if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
         console.print(f"--judge {judge}: no critic of this kind is known to this version; left out")
     plan = crafting.Plan(

@@ -78,7 +78,7 @@ class ParticleSystem:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        self.step = until if until is not None else self.settings.horizon
+        self.step = max(particle.steps for particle in self.particles) if until is None else until
         self._check_quorum()
 
     @property
