@@ -18,7 +18,7 @@ from amc_agents.types import Task
 
 HORIZON = 20
 BAND = (12, 16)
-"""Difficulty of the demo's tasks: least and most steps of the planner's way. The hardest that a horizon of 20 leaves room for."""
+"""Difficulty of the demo's tasks: least and most steps of the planner's way, as hard as a horizon of 20 allows."""
 
 REACT = Tuned(temperature=0.4)
 BEST_OF_N = Tuned(temperature=0.6, beta=0.1)

@@ -4,8 +4,9 @@
 
 One setting at a time: temperature first, then the steps, then beta, each with the best of the others so far; `--full`
 tries every combination. A setting is as good as the average of its oracle's pick (where rewards are hidden: its
-deployable pick) and its top 5, for every method alike; on a tie the mean particle decides. RAW keeps every run: an interrupted tuning goes on where it was. What is chosen goes into
-amc_agents/bench/crafting.py by hand, and the whole table to docs/results/crafting-tuning.json.
+deployable pick) and its top 5, for every method alike; on a tie the mean particle decides. RAW keeps every run: an
+interrupted tuning goes on where it was. What is chosen goes into amc_agents/bench/crafting.py by hand, and the whole
+table to docs/results/crafting-tuning.json.
 """
 
 from __future__ import annotations
