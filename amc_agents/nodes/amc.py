@@ -23,7 +23,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Checkpointer, Overwrite
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict, is_typeddict
 
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import AgentContractError, ConfigurationError
@@ -32,10 +32,10 @@ from amc_agents.nodes import contract
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
-from amc_agents.nodes.population import ParticleSystem, make_worlds
+from amc_agents.nodes.population import ParticleSystem
 from amc_agents.nodes.saver import ForkSaver, own_containers
 from amc_agents.nodes.settings import Finished, OnCriticError, Select, Settings
-from amc_agents.nodes.world import RecordingWorld
+from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import AtSteps, Schedule
 from amc_agents.types import Critic, Run, Task
 from amc_agents.usage import Meter
@@ -237,8 +237,9 @@ class _Nodes:
         return "resample" if system.due else "propagate"
 
     def _first_input(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        # What the outer graph's channels hold is what the agent starts from: not to be reduced once more.
-        typed_dict = contract.is_typed_dict(self.agent.builder.input_schema)
+        # What the outer graph's channels hold is what the agent starts from: not to be reduced once more. Pydantic
+        # and dataclass inputs are validated, and take no Overwrite.
+        typed_dict = is_typeddict(self.agent.builder.input_schema)
         wanted = self.agent.builder.schemas[self.agent.builder.input_schema]
         return {
             key: _overwriting(self.agent, key, value) if typed_dict else value

@@ -13,7 +13,6 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
-from typing_extensions import is_typeddict
 
 from amc_agents.errors import AgentContractError, ConfigurationError
 
@@ -80,11 +79,6 @@ def as_mapping(state: Any) -> dict[str, Any]:
     if is_dataclass(state):
         return {field.name: getattr(state, field.name) for field in fields(state)}
     raise AgentContractError(f"the agent's state is a {type(state).__name__}; amc() needs one with named channels")
-
-
-def is_typed_dict(schema: Any) -> bool:
-    """Whether a schema leaves its values as they are (pydantic would validate them)."""
-    return is_typeddict(schema)
 
 
 def split_context(agent: Agent, context: Any, config: RunnableConfig) -> tuple[Any, str | None]:

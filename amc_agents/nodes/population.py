@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from amc_agents import smc
-from amc_agents.errors import AllWeightsZero, CriticError, ForkError, QuorumLost
+from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
 from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.settings import Settings
-from amc_agents.nodes.world import RecordingWorld
-from amc_agents.types import Critic, Environment, FloatArray, IntArray, Population, Run, Task, Trajectory, WeighingPoint
+from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, Trajectory, WeighingPoint
 from amc_agents.usage import Meter, metering
 
 Emit = Callable[[dict[str, Any]], None]
@@ -266,31 +265,3 @@ class ParticleSystem:
             )
             self.notes.append(note)
             warnings.warn(note, stacklevel=2)
-
-
-async def make_worlds(
-    make: Callable[[], Any], n_particles: int, rng: np.random.Generator
-) -> tuple[list[RecordingWorld], Task]:
-    """One started world per particle: the first is reset, the others are forks of it with luck of their own.
-
-    A world that refuses to fork is made and reset N times instead: enough for a run that never resamples.
-    """
-    environment, task = await _made(make)
-    await environment.reset(task)
-    worlds = [RecordingWorld(environment)]
-    for _ in range(n_particles - 1):
-        try:
-            worlds.append(await worlds[0].fork(int(rng.integers(2**63))))
-        except ForkError:
-            another, task = await _made(make)
-            await another.reset(task)
-            worlds.append(RecordingWorld(another))
-    return worlds, task
-
-
-async def _made(make: Callable[[], Any]) -> tuple[Environment, Task]:
-    made = make()
-    if asyncio.iscoroutine(made):
-        made = await made
-    environment, task = made
-    return environment, task

@@ -1,12 +1,16 @@
-"""The world that the current particle lives in, as its tools find it."""
+"""The worlds that particles live in: made, recorded, and found by their tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
-from amc_agents.errors import EnvironmentStateError
+import numpy as np
+
+from amc_agents.errors import EnvironmentStateError, ForkError
 from amc_agents.types import Environment, Task, TimeStep
 
 _current: ContextVar[Environment | None] = ContextVar("amc_environment", default=None)
@@ -75,3 +79,31 @@ class RecordingWorld:
     async def close(self) -> None:
         """Close the world itself."""
         await self.inner.close()
+
+
+async def make_worlds(
+    make: Callable[[], Any], n_particles: int, rng: np.random.Generator
+) -> tuple[list[RecordingWorld], Task]:
+    """One started world per particle: the first is reset, the others are forks of it with luck of their own.
+
+    A world that refuses to fork is made and reset N times instead: enough for a run that never resamples.
+    """
+    environment, task = await _made(make)
+    await environment.reset(task)
+    worlds = [RecordingWorld(environment)]
+    for _ in range(n_particles - 1):
+        try:
+            worlds.append(await worlds[0].fork(int(rng.integers(2**63))))
+        except ForkError:
+            another, task = await _made(make)
+            await another.reset(task)
+            worlds.append(RecordingWorld(another))
+    return worlds, task
+
+
+async def _made(make: Callable[[], Any]) -> tuple[Environment, Task]:
+    made = make()
+    if asyncio.iscoroutine(made):
+        made = await made
+    environment, task = made
+    return environment, task
