@@ -23,7 +23,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Checkpointer, Overwrite
-from typing_extensions import NotRequired, TypedDict, is_typeddict
+from typing_extensions import TypedDict, is_typeddict
 
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import AgentContractError, ConfigurationError
