@@ -42,7 +42,7 @@ Band = Annotated[
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; replaces an earlier demo's.")] = Path("amc-demo"),
-    tasks: Tasks = 20,
+    tasks: Tasks = 16,
     particles: Particles = 8,
     band: Band = None,
     methods: Methods = None,
