@@ -1,5 +1,6 @@
 import asyncio
 import operator
+import random
 from typing import Annotated, TypedDict
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
 from amc_agents.nodes.amc import amc
+from amc_agents.nodes.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory
@@ -64,6 +66,20 @@ def test_sync_equals_async_with_a_seed():
     np.testing.assert_array_equal(sync.history[0].ancestors, by_loop.history[0].ancestors)
     other = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=9)
     assert other.run(start()).log_evidence != sync.log_evidence
+
+
+async def test_a_seeded_run_does_not_depend_on_who_answers_first():
+    class Unsteady(ScriptedChatModel):
+        async def _agenerate(self, *args, **kwargs):
+            await asyncio.sleep(random.uniform(0, 0.005))
+            return await super()._agenerate(*args, **kwargs)
+
+    agent = text_agent(Unsteady(respond=digits))
+    graph = amc(agent, ReturnSoFar(9.0), environment=sum_world, n_particles=8, resample=AtSteps(1), seed=4)
+    runs = [await graph.arun(start()) for _ in range(3)]
+    assert len(set(runs[0].history[0].ancestors.tolist())) < 8
+    actions = [[[step.action for step in one.steps] for one in run.population.trajectories] for run in runs]
+    assert actions[0] == actions[1] == actions[2]
 
 
 async def test_sync_entry_works_where_a_loop_is_running():
@@ -245,6 +261,19 @@ def test_a_critics_nonsense_is_an_error_or_keeps_the_weights(answer):
     assert any("critic failed" in note for note in run.notes)
     assert np.allclose(run.history[0].log_weights, -np.log(3))
     assert SumWorld.open == 0
+
+
+def test_kept_values_belong_to_the_particles_that_go_on():
+    class FailsAtTheEnd:
+        async def values(self, trajectories):
+            if trajectories[0].done:
+                raise CriticError("gone")
+            return np.array([one.steps[-1].reward for one in trajectories])
+
+    run = amc(number_agent(), FailsAtTheEnd(), environment=sum_world, n_particles=8, resample=AtSteps(2), seed=1,
+              hide_rewards=True, on_critic_error="uniform").run(start())  # fmt: skip
+    assert len(set(run.history[0].ancestors.tolist())) < 8
+    assert run.population.values.tolist() == [one.steps[1].reward for one in run.population.trajectories]
 
 
 def test_whole_return_critics_are_reduced_by_what_was_earned():

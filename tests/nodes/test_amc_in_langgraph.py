@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TypedDict
 
+import numpy as np
 from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage
@@ -176,7 +177,14 @@ def test_mutable_state_is_not_shared_between_siblings():
     builder.add_node("tools", tools)
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 6 else "tools")
-    run = amc(builder.compile(), n_particles=4, resample=AtSteps(1), select="weight").run(start() | {"bag": []})
+
+    class LovesTheFirst:
+        async def values(self, trajectories):
+            return -100.0 * np.arange(len(trajectories))
+
+    wrapped = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(1), select="weight")
+    run = wrapped.run(start() | {"bag": []})
+    assert run.history[0].ancestors.tolist() == [0, 0, 0, 0]
     assert all(len(output["bag"]) == 3 for output in run.outputs)
 
 
