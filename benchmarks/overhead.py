@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -186,7 +187,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    import warnings
-
-    warnings.filterwarnings("ignore", message=".*said the same.*")
+    logging.getLogger("amc_agents").setLevel(logging.ERROR)  # that all say the same is meant here
     sys.exit(main())

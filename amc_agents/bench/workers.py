@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -76,10 +76,14 @@ def run_plan(
 
 @contextmanager
 def quiet_about_twins() -> Iterator[None]:
-    """Let easy tasks, on which all particles say the same, pass without a warning: the records' notes have it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="all .* particles said the same")
+    """Let easy tasks, on which all particles say the same, pass without a word: the records' notes have it."""
+    log = logging.getLogger("amc_agents.nodes.population")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
         yield
+    finally:
+        log.setLevel(level)
 
 
 def _work(plan: Plan, out: str, part: int, of: int, n_concurrent: int) -> str | None:

@@ -6,7 +6,7 @@ The arithmetic is `amc_agents.smc`; this file is the effects around it.
 from __future__ import annotations
 
 import asyncio
-import warnings
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,8 @@ from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.settings import Settings
 from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, Trajectory, WeighingPoint
 from amc_agents.usage import Meter, metering
+
+_log = logging.getLogger(__name__)
 
 Emit = Callable[[dict[str, Any]], None]
 """Takes the events of a run as they happen."""
@@ -148,7 +150,7 @@ class ParticleSystem:
         best = everyone[index]
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
-        self._warn_of_twins(population.trajectories)
+        self._tell_of_twins(population.trajectories)
         return Run(
             best=self.runner.trajectory_of(best),
             best_index=index,
@@ -254,7 +256,7 @@ class ParticleSystem:
             if lost not in self.notes:
                 self.notes.append(lost)
 
-    def _warn_of_twins(self, trajectories: Sequence[Trajectory]) -> None:
+    def _tell_of_twins(self, trajectories: Sequence[Trajectory]) -> None:
         # A few particles may well agree by chance.
         if len(trajectories) < 5 or any(point.ancestors is not None for point in self.history):
             return
@@ -264,4 +266,4 @@ class ParticleSystem:
                 "its answers cached? A population of copies brings nothing"
             )
             self.notes.append(note)
-            warnings.warn(note, stacklevel=2)
+            _log.warning(note)

@@ -176,11 +176,16 @@ def test_hidden_rewards_ask_the_critic_about_final_states_too():
     np.testing.assert_allclose(run.population.values, [one.steps[-1].reward for one in run.population.trajectories])
 
 
+def test_a_population_of_copies_is_told_of(caplog):
+    run = amc(number_agent(lambda m: "Action: 1"), environment=sum_world, n_particles=5, resample=Never()).run(start())
+    assert "all 5 particles said the same" in run.notes[0]
+    assert run.notes[0] in caplog.text
+
+
 def test_ess_is_checked_at_every_step_and_resamples_only_below():
     even = amc(number_agent(lambda m: "Action: 1"), ReturnSoFar(), environment=sum_world, n_particles=5,
                resample=EssBelow(0.5))  # fmt: skip
-    with pytest.warns(UserWarning, match="said the same"):
-        assert all(point.ancestors is None for point in even.run(start()).history)
+    assert all(point.ancestors is None for point in even.run(start()).history)
     uneven = amc(number_agent(), ReturnSoFar(5.0), environment=sum_world, n_particles=4, resample=EssBelow(0.9), seed=0)
     assert any(point.ancestors is not None for point in uneven.run(start()).history)
 

@@ -50,6 +50,10 @@ def policy(messages):
     return f"Action: {child}"
 
 
+def start():
+    return {"messages": [HumanMessage(TASK.instruction)]}
+
+
 class Values:
     """An imperfect critic. Where rewards are hidden it predicts the whole return, exactly at the end."""
 
@@ -78,9 +82,8 @@ def graph(schedule, hidden=False, n_particles=4, **settings):
     ],
 )
 async def test_log_evidence_is_unbiased(schedule, hidden, finished):
-    compiled = graph(schedule, hidden, finished=finished)
-    inputs = [{"messages": [HumanMessage(TASK.instruction)]}] * 80
-    runs = await asyncio.gather(*(compiled.arun(one) for one in inputs))
+    graphs = [graph(schedule, hidden, finished=finished, seed=seed) for seed in range(80)]
+    runs = await asyncio.gather(*(one.arun(start()) for one in graphs))
     estimates = np.exp([run.log_evidence for run in runs])
     error = estimates.std(ddof=1) / np.sqrt(len(estimates))
     assert abs(estimates.mean() - np.exp(WORLD.log_evidence(BETA))) < 4 * error
@@ -89,9 +92,7 @@ async def test_log_evidence_is_unbiased(schedule, hidden, finished):
 
 @pytest.mark.parametrize("finished", ["retire", "keep"])
 async def test_the_weighted_particles_approach_the_posterior(finished):
-    run = await graph(EveryStep(), n_particles=300, finished=finished, seed=1).arun(
-        {"messages": [HumanMessage(TASK.instruction)]}
-    )
+    run = await graph(EveryStep(), n_particles=300, finished=finished, seed=1).arun(start())
     leaves = [node_of(one.steps[-1].observation) for one in run.population.trajectories]
     weights = np.exp(run.population.log_weights - run.log_evidence)
     found = np.bincount(leaves, weights=weights, minlength=len(WORLD.children))[WORLD.leaves]
@@ -100,8 +101,8 @@ async def test_the_weighted_particles_approach_the_posterior(finished):
 
 
 async def test_selecting_a_sample_draws_from_the_posterior():
-    compiled = graph(Never(), n_particles=8, select="sample")
-    runs = await asyncio.gather(*(compiled.arun({"messages": [HumanMessage(TASK.instruction)]}) for _ in range(60)))
+    graphs = [graph(Never(), n_particles=8, select="sample", seed=seed) for seed in range(60)]
+    runs = await asyncio.gather(*(one.arun(start()) for one in graphs))
     mean = np.mean([run.best.return_ for run in runs])
     returns = WORLD.returns[WORLD.leaves]
     target, prior = WORLD.posterior(BETA) @ returns, WORLD.pi @ returns
