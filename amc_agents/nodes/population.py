@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -125,10 +125,7 @@ class ParticleSystem:
             )
         await self._continue_from(ancestors)
         self._values = self._values[ancestors]
-        point = self.history[-1]
-        self.history[-1] = WeighingPoint(
-            point.step, point.values, point.log_weights, point.ess, ancestors.copy(), retired
-        )
+        self.history[-1] = replace(self.history[-1], ancestors=ancestors.copy(), retired=retired)
         self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
                    "retired": list(retired)})  # fmt: skip
 
