@@ -8,6 +8,7 @@
     │   └── ForkError               the world cannot be forked truthfully
     │       └── ReplayDivergence    a replayed observation differs from the record
     ├── CriticError                 the critic failed, or answered nonsense
+    │   └── CriticServerError       its server could not be reached, or refused
     ├── PopulationError             the particle system cannot go on
     │   ├── AllWeightsZero          no particle has any weight left
     │   └── QuorumLost              too many particles failed
@@ -69,6 +70,20 @@ class ReplayDivergence(ForkError):
 
 class CriticError(AmcError):
     """A critic failed, or answered with the wrong shape, NaN or infinity."""
+
+
+class CriticServerError(CriticError):
+    """A critic's server could not be reached, or refused the request.
+
+    Args:
+        url: what was asked.
+        reason: what came, and what to do.
+        status: the HTTP status, None where there was no answer.
+    """
+
+    def __init__(self, url: str, reason: str, status: int | None = None) -> None:
+        self.url, self.reason, self.status = url, reason, status
+        super().__init__(f"{url}: {reason}")
 
 
 class PopulationError(AmcError):

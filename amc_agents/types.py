@@ -149,6 +149,24 @@ class Critic(Protocol):
         ...
 
 
+@runtime_checkable
+class ActionCritic(Protocol):
+    """Judges candidate actions of one state (LAC)."""
+
+    async def q_values(self, trajectory: Trajectory, actions: Sequence[str]) -> FloatArray:
+        """`[K]` Q(s, a) as log-odds: log p(GOOD) - log p(BAD) of each action at the newest state, in one batch."""
+        ...
+
+
+@runtime_checkable
+class GoalCritic(Protocol):
+    """Says how likely goals are reached from one state (PNLC)."""
+
+    async def reach(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> FloatArray:
+        """`[G]` in [0, 1]: how likely each goal is reached after acting on the thought, in one batch."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WeighingPoint:
     """What happened where the run was weighed, and perhaps resampled."""

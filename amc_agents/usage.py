@@ -51,25 +51,32 @@ class Meter:
     """Adds up what is recorded while it is in use."""
 
     def __init__(self) -> None:
-        self._usage: dict[str, Usage] = {}
+        self._usage: dict[tuple[str, str], Usage] = {}
 
-    def add(self, role: str, usage: Usage) -> None:
-        """Count `usage` for `role`."""
-        self._usage[role] = self._usage.get(role, Usage()) + usage
+    def add(self, role: str, usage: Usage, model: str = "") -> None:
+        """Count `usage` for `role`, and for the model that was asked where its name is known."""
+        self._usage[role, model] = self._usage.get((role, model), Usage()) + usage
 
     def read(self) -> dict[str, Usage]:
         """What each role has used so far."""
+        found: dict[str, Usage] = {}
+        for (role, _), usage in self._usage.items():
+            found[role] = found.get(role, Usage()) + usage
+        return found
+
+    def by_model(self) -> dict[tuple[str, str], Usage]:
+        """What each (role, model) has used so far: what prices are looked up by."""
         return dict(self._usage)
 
 
 _meter: ContextVar[Meter | None] = ContextVar("amc_meter", default=None)
 
 
-def record(role: str, usage: Usage) -> None:
+def record(role: str, usage: Usage, model: str = "") -> None:
     """Count `usage` for `role` with the meter in use, if there is one: a critic calls it for each request."""
     meter = _meter.get()
     if meter is not None:
-        meter.add(role, usage)
+        meter.add(role, usage, model)
 
 
 @contextmanager

@@ -3,6 +3,11 @@
     uniform                      f = 0
     embedded:crafting            the shipped value model, in numpy
     hf:path?device=cuda          a folder that `amc train value` wrote
+    vllm:http://host:8000?model=org/name      the same, served by vLLM
+    judge:provider:model         a chat model that is asked for a number
+    foa:provider:model           the same, asked as Fleet of Agents does
+    verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
+    goal:path                    a goal-conditioned value function over embeddings
     my_package.critics:make      an object of yours: a critic, or a function that gives one
     vendor:target                a kind of an installed package (entry points of the group "amc_agents.critics")
 
@@ -11,7 +16,6 @@ Nothing is imported before a kind is asked for.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -19,6 +23,7 @@ from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import parse_qsl
 
+from amc_agents.critics.options import allow, choice, near, needed, positive_integer
 from amc_agents.errors import CriticSpecError
 from amc_agents.types import Critic
 
@@ -67,7 +72,7 @@ def parse_critic(spec: str | Critic, *, trusted: bool = True) -> Critic:
 def _uniform(target: str, options: Mapping[str, str]) -> Critic:
     from amc_agents.critics.uniform import UniformCritic
 
-    _allow("uniform", options)
+    allow("uniform", options)
     if target:
         raise CriticSpecError(f"uniform takes no target, got {target!r}")
     return UniformCritic()
@@ -76,25 +81,42 @@ def _uniform(target: str, options: Mapping[str, str]) -> Critic:
 def _embedded(target: str, options: Mapping[str, str]) -> Critic:
     from amc_agents.critics.embedded import EmbeddedCritic, shipped_folder
 
-    _allow("embedded", options)
-    return EmbeddedCritic(shipped_folder(_needed("embedded", target, "crafting")))
+    allow("embedded", options)
+    return EmbeddedCritic(shipped_folder(needed("embedded", target, "crafting")))
 
 
 def _hf(target: str, options: Mapping[str, str]) -> Critic:
     from amc_agents.critics.hf import HFCritic
 
-    _allow("hf", options, "device", "dtype", "batch_size")
-    chosen: dict[str, Any] = dict(options)
-    if chosen.get("dtype", "auto") not in _DTYPES:
-        raise CriticSpecError(f"critic kind 'hf': dtype must be one of {', '.join(_DTYPES)}, got {chosen['dtype']!r}")
-    if "batch_size" in chosen:
-        chosen["batch_size"] = _positive("hf", "batch_size", chosen["batch_size"])
-    return HFCritic(_needed("hf", target, "path/to/value"), **chosen)
+    allow("hf", options, "device", "dtype", "batch_size")
+    return HFCritic(
+        needed("hf", target, "path/to/value"),
+        device=options.get("device", "cpu"),
+        dtype=choice("hf", options, "dtype", "auto", ("auto", "float32", "bfloat16", "float16")),
+        batch_size=positive_integer("hf", options, "batch_size", 32),
+    )
 
 
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
+def _from(module: str) -> CriticFactory:
+    """The factory `from_spec` of a module, which is imported when it is called."""
 
-KINDS: dict[str, CriticFactory] = {"uniform": _uniform, "embedded": _embedded, "hf": _hf}
+    def make(target: str, options: Mapping[str, str]) -> Critic:
+        critic: Critic = importlib.import_module(module).from_spec(target, options)
+        return critic
+
+    return make
+
+
+KINDS: dict[str, CriticFactory] = {
+    "uniform": _uniform,
+    "embedded": _embedded,
+    "hf": _hf,
+    "vllm": _from("amc_agents.critics.pooling"),
+    "judge": _from("amc_agents.critics.judge"),
+    "foa": _from("amc_agents.critics.foa"),
+    "verdict": _from("amc_agents.critics.verdict"),
+    "goal": _from("amc_agents.critics.goal"),
+}
 """The library's own kinds."""
 
 
@@ -121,9 +143,9 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise CriticSpecError(f"critic {spec!r}: {getattr(found, '__name__', found)} has no {part!r}{hint}")
+            raise CriticSpecError(
+                f"critic {spec!r}: {getattr(found, '__name__', found)} has no {part!r}{near(part, dir(found))}"
+            )
         found = getattr(found, part)
     if callable(found) and (isinstance(found, type) or not isinstance(found, Critic)):
         found = found(**options)
@@ -132,33 +154,9 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
     return found
 
 
-def _allow(kind: str, options: Mapping[str, str], *names: str) -> None:
-    for option in options:
-        if option not in names:
-            known = f"it takes {', '.join(names)}" if names else "it takes none"
-            raise CriticSpecError(f"critic kind {kind!r} has no option {option!r}: {known}{_near(option, names)}")
-
-
-def _needed(kind: str, target: str, example: str) -> str:
-    if not target:
-        raise CriticSpecError(f"critic kind {kind!r} needs a target, as in {kind}:{example}")
-    return target
-
-
-def _positive(kind: str, option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a positive integer, got {text!r}")
-    return int(text)
-
-
 def _not_understood(spec: str, kind: str) -> str:
     kinds = sorted({*KINDS, *_offered()})
     return (
         f"critic {spec!r} was not understood: {kind!r} is neither a kind ({', '.join(kinds)}) nor a module that can be "
-        f"imported{_near(kind, kinds)}. Expected kind:target?key=value, or module:object"
+        f"imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
     )
-
-
-def _near(word: str, words: Any) -> str:
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

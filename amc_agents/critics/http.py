@@ -1,0 +1,203 @@
+"""JSON to and from a model server: repeated where that can help, refused with a reason where it cannot.
+
+- No connection, a time-out, 429, 5xx: repeated with growing, jittered pauses, for `retry_for` seconds.
+- Any other 4xx: never repeated, as the same request would be refused again.
+- No connection before the first answer: never repeated; the address is wrong, or nothing was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any
+
+import httpx
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
+
+from amc_agents.errors import ConfigurationError, CriticServerError
+
+KEY_VARIABLE = "VLLM_API_KEY"
+"""Environment variable of the key that servers are asked with: the one that vLLM itself reads."""
+
+
+class ModelServer:
+    """One server of models, asked over HTTP.
+
+    Connections are made for each call of `get` and `post` and closed with it, so that one object serves any
+    number of event loops.
+
+    Args:
+        base_url: such as "http://host:8000"; a trailing "/v1" is taken off.
+        api_key: sent as a bearer token; None: what the environment variable `key_variable` holds, if anything.
+        key_variable: where the key is looked up.
+        timeout: seconds that one request may take.
+        retry_for: seconds over which a request that fails in passing is repeated; 0: never.
+        max_concurrent: requests under way at the same time.
+        transport: of httpx, for tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        key_variable: str = KEY_VARIABLE,
+        timeout: float = 60.0,
+        retry_for: float = 60.0,
+        max_concurrent: int = 8,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.base_url = _checked(base_url)
+        self._key, self._key_variable = api_key, key_variable
+        self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
+        self._transport = transport
+        self._answered = False
+        self.interruptions = 0
+        """How often a server that had answered before was gone: another one may have taken its place since."""
+
+    async def get(self, path: str) -> Any:
+        """The JSON at a path. Raises `CriticServerError`."""
+        async with self._client() as client:
+            return await self._exchange(client, "GET", path, None)
+
+    async def post(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Send the bodies side by side, and give their answers in order.
+
+        Raises:
+            CriticServerError: one of them failed for good; the others are given up.
+        """
+        limit = asyncio.Semaphore(self._max_concurrent)
+
+        async def send(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Any:
+            async with limit:
+                return await self._exchange(client, "POST", path, body)
+
+        async with self._client() as client:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(send(client, body)) for body in bodies]
+            except* CriticServerError as errors:
+                raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    def _client(self) -> httpx.AsyncClient:
+        key = self._key or os.environ.get(self._key_variable)
+        return httpx.AsyncClient(
+            base_url=self.base_url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
+            transport=self._transport,
+            verify=_tls(),
+        )
+
+    async def _exchange(self, client: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(_Passing),
+                stop=stop_before_delay(self._retry_for) if self._retry_for else lambda _: True,
+                wait=_pause,
+                reraise=True,
+            ):
+                with attempt:
+                    return await self._once(client, method, path, body)
+        except _Passing as error:
+            raise CriticServerError(
+                f"{self.base_url}{path}", f"{error} (repeated for {self._retry_for:g} s)", error.status
+            ) from error.__cause__
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    async def _once(self, client: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        url = f"{self.base_url}{path}"
+        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {"Content-Type": "application/json"} if content else {}
+        try:
+            response = await client.request(method, path, content=content, headers=headers)
+        except httpx.TransportError as error:
+            raise self._lost(url, error) from error
+        self._answered = True
+        if response.status_code == 429 or response.status_code >= 500:
+            reason = f"HTTP {response.status_code}: {_detail(response)}"
+            raise _Passing(reason, response.status_code, _retry_after(response))
+        if response.status_code >= 400:
+            raise CriticServerError(url, self._refusal(response), response.status_code)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise CriticServerError(url, f"expected JSON, got {response.text[:200]!r}", response.status_code) from error
+
+    def _lost(self, url: str, error: httpx.TransportError) -> Exception:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, httpx.ConnectError) and not self._answered:
+            return CriticServerError(url, f"no connection ({what}): is the server started, and the address right?")
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+            return CriticServerError(url, what)
+        self.interruptions += self._answered and not isinstance(error, httpx.TimeoutException)
+        return _Passing(what, None, None)
+
+    def _refusal(self, response: httpx.Response) -> str:
+        hints = {
+            401: f"the key is missing or wrong: set {self._key_variable}",
+            403: "this key may not do that",
+            404: "no such address or model on this server",
+        }
+        hint = hints.get(response.status_code)
+        return f"HTTP {response.status_code}: {_detail(response)}" + (f" ({hint})" if hint else "")
+
+
+class _Passing(Exception):
+    """A failure that may be over at the next attempt."""
+
+    def __init__(self, reason: str, status: int | None, retry_after: float | None) -> None:
+        super().__init__(reason)
+        self.status, self.retry_after = status, retry_after
+
+
+def _pause(state: RetryCallState) -> float:
+    """Seconds before the next attempt: doubling from 0.25 to 8, half of it by chance; what the server asks, if more."""
+    backoff: float = min(8.0, 0.25 * 2 ** (state.attempt_number - 1)) * random.uniform(0.5, 1.0)
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after if isinstance(error, _Passing) else None
+    # A little later than asked, and not all clients at the same moment.
+    return backoff if asked is None else max(backoff, asked * random.uniform(1.0, 1.1))
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds, from a number or a date."""
+    text = response.headers.get("Retry-After", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def _detail(response: httpx.Response) -> str:
+    """What the server says went wrong."""
+    try:
+        found = response.json()
+    except ValueError:
+        return response.text[:300] or response.reason_phrase
+    for key in ("error", "message", "detail"):
+        found = found[key] if isinstance(found, dict) and key in found else found
+    return str(found)[:500]
+
+
+def _checked(base_url: str) -> str:
+    url = base_url.rstrip("/").removesuffix("/v1")
+    if not url.startswith(("http://", "https://")) or not httpx.URL(url).host:
+        raise ConfigurationError(f"a server's address looks like http://host:8000, got {base_url!r}")
+    return url
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    # Made once: it reads all certificates.
+    return httpx.create_ssl_context()
