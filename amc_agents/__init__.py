@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amc_agents.critics.spec import parse_critic
     from amc_agents.errors import AmcError
+    from amc_agents.nodes.actor_critic import actor_critic_model, actor_critic_node
     from amc_agents.nodes.amc import AmcGraph, amc
     from amc_agents.nodes.text_agent import text_agent
     from amc_agents.nodes.world import current_environment, use_environment
@@ -36,6 +37,8 @@ __all__ = [
     "TimeStep",
     "Trajectory",
     "Usage",
+    "actor_critic_model",
+    "actor_critic_node",
     "amc",
     "current_environment",
     "parse_critic",
@@ -59,6 +62,8 @@ _HOME = {
     "TimeStep": "types",
     "Trajectory": "types",
     "Usage": "usage",
+    "actor_critic_model": "nodes.actor_critic",
+    "actor_critic_node": "nodes.actor_critic",
     "amc": "nodes.amc",
     "current_environment": "nodes.world",
     "parse_critic": "critics.spec",

@@ -13,6 +13,8 @@
     │   ├── AllWeightsZero          no particle has any weight left
     │   └── QuorumLost              too many particles failed
     ├── AgentContractError          the wrapped agent cannot be run as particles
+    ├── DecisionError               no candidate is left to choose from
+    ├── ServerError                 a model server of ours did not start, or died
     ├── CheckpointError             a saved model or dataset is not what was expected
     └── MissingExtra                an optional dependency is not installed; also an ImportError
 
@@ -121,6 +123,23 @@ class QuorumLost(PopulationError):
 
 class AgentContractError(AmcError):
     """The wrapped agent cannot be run as particles as it is; the message says what to declare."""
+
+
+class DecisionError(AmcError):
+    """A decision has no candidate left to choose from; the message says what became of them."""
+
+
+class ServerError(AmcError):
+    """A model server that we started did not come up, or died.
+
+    Args:
+        url: where it was to answer.
+        reason: what came, and what to do.
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(f"{url}: {reason}")
 
 
 class CheckpointError(AmcError):

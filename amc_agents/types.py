@@ -233,3 +233,5 @@ class Run:
     """`[M]` each particle's final agent state."""
     best_output: Any = field(default=None, repr=False)
     """The final agent state of the selected particle."""
+    usage_by_model: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
+    """`usage` by (role, model), a model being `provider:name` where its provider is known: what a price is found by."""

@@ -1,7 +1,8 @@
-"""What a run cost: model calls and tokens, by role."""
+"""What a run used: model calls and tokens, by role and by model. What that costs: `amc_agents.prices`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -48,32 +49,41 @@ def total(usage: Mapping[str, Usage]) -> Usage:
 
 
 class Meter:
-    """Adds up what is recorded while it is in use."""
+    """Adds up what is recorded while it is in use, from any thread."""
 
     def __init__(self) -> None:
         self._usage: dict[tuple[str, str], Usage] = {}
+        self._lock = threading.Lock()
 
     def add(self, role: str, usage: Usage, model: str = "") -> None:
         """Count `usage` for `role`, and for the model that was asked where its name is known."""
-        self._usage[role, model] = self._usage.get((role, model), Usage()) + usage
+        with self._lock:
+            self._usage[role, model] = self._usage.get((role, model), Usage()) + usage
 
     def read(self) -> dict[str, Usage]:
         """What each role has used so far."""
         found: dict[str, Usage] = {}
-        for (role, _), usage in self._usage.items():
+        for (role, _), usage in self.by_model().items():
             found[role] = found.get(role, Usage()) + usage
         return found
 
     def by_model(self) -> dict[tuple[str, str], Usage]:
         """What each (role, model) has used so far: what prices are looked up by."""
-        return dict(self._usage)
+        with self._lock:
+            return dict(self._usage)
 
 
 _meter: ContextVar[Meter | None] = ContextVar("amc_meter", default=None)
 
 
 def record(role: str, usage: Usage, model: str = "") -> None:
-    """Count `usage` for `role` with the meter in use, if there is one: a critic calls it for each request."""
+    """Count `usage` for `role` with the meter in use, if there is one: a critic calls it for each request.
+
+    Args:
+        role: "policy", "critic", ...
+        usage: what was used.
+        model: the model that was asked: `provider:name`, or the name alone for a server of one's own.
+    """
     meter = _meter.get()
     if meter is not None:
         meter.add(role, usage, model)

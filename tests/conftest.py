@@ -8,7 +8,7 @@ from hypothesis import settings
 
 # Before anything imports matplotlib or a tracer: no window is opened, nothing is sent anywhere.
 os.environ["MPLBACKEND"] = "Agg"
-for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2", "OPENAI_API_KEY", "AMC_CRITIC"):
+for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2", "OPENAI_API_KEY", "AMC_CRITIC", "AMC_CONFIG"):
     os.environ.pop(name, None)
 
 # A loaded machine is not a slow test; the examples are the same in every run.

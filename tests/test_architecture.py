@@ -8,14 +8,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
 FLOORS = (
-    {"types", "errors", "config", "usage", "messages"},
+    {"types", "errors", "config", "usage", "messages", "prices"},
     {"smc", "envs", "models"},
     {"critics"},
     {"methods"},
-    {"nodes", "middleware"},
+    {"nodes"},
+    {"middleware"},
     {"training"},
     {"bench"},
-    {"serve"},
+    {"serve", "doctor"},
     {"cli"},
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

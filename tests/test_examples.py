@@ -20,7 +20,7 @@ BLOCKS = [
 ]
 BARE_AND_OFFLINE = """
 import socket, sys, warnings
-for extra in ("torch", "transformers", "tokenizers", "peft", "pyarrow", "accelerate", "vllm", "langgraph_api"):
+for extra in ("torch", "transformers", "peft", "pyarrow", "accelerate", "vllm", "langgraph_api"):
     sys.modules[extra] = None
 class Offline(socket.socket):
     def connect(self, address):
@@ -68,8 +68,19 @@ def test_swapped_critics():
     assert len(computed) == 4
 
 
+def test_decisions_of_an_actor_and_a_critic():
+    printed = run(ROOT / "examples/actor_critic.py")
+    decisions = printed.strip().split("\n\n")[:-1]
+    assert all(len(re.findall("^> ", one, re.MULTILINE)) == 1 for one in decisions)
+    assert all(sum(map(int, re.findall(r"n=(\d)", one))) == 5 for one in decisions)
+    assert max(len(one.splitlines()) for one in decisions) > 1
+    assert "Crafted" in printed.splitlines()[-1]
+
+
 def test_every_example_is_tested_and_short():
-    tested = set(re.findall(r"examples/(\w+\.py)", Path(__file__).read_text()))
+    # Those that need a server are run by tests/service.
+    pages = [Path(__file__), *(ROOT / "tests/service").glob("test_*.py")]
+    tested = {name for page in pages for name in re.findall(r"examples/(\w+\.py)", page.read_text())}
     assert {path.name for path in EXAMPLES} == tested
     files = [*EXAMPLES, *(ROOT / "graphs").glob("*.py")]
     assert {path.name: n for path in files if (n := len(path.read_text().splitlines())) > 60} == {}

@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 MEGABYTE = 1_000_000
 BASE = {
     *("langgraph", "langchain", "langchain-openai", "pydantic", "numpy", "safetensors", "httpx", "rich", "typer"),
-    "matplotlib",
+    *("matplotlib", "huggingface-hub", "tenacity", "tokenizers"),
 }
 EXTRAS_MODULES = (
-    *("torch", "transformers", "tokenizers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices"),
+    *("torch", "transformers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices"),
     *("psycopg", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres", "pytest", "hypothesis"),
 )
 OPEN_ALL = "import amc_agents; [getattr(amc_agents, name) for name in amc_agents.__all__]"

@@ -17,6 +17,7 @@ import numpy as np
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import Record, ResultsFolder, read_records
 from amc_agents.bench.scores import cost_of, scores_of
+from amc_agents.config import Config
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import ConfigurationError
 from amc_agents.nodes.amc import amc
@@ -143,6 +144,7 @@ async def run_one(comparison: Comparison, seed: int, task: Task, method: Method,
         finished="retire",
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
+        config=Config(),  # A comparison is what its folder says it is, whatever the environment.
     )
     begun = time.perf_counter()
     run = await graph.arun({"messages": [("user", task.instruction)]})

@@ -15,6 +15,7 @@ from amc_agents.bench.crafting import Plan
 from amc_agents.bench.records import Record, ResultsFolder
 from amc_agents.bench.runner import compare, records_of
 from amc_agents.errors import AmcError
+from amc_agents.nodes.background import run_in_background
 
 Progress = Callable[[int], None]
 """Called with the number of the plan's runs that are kept so far, from time to time."""
@@ -58,8 +59,10 @@ def run_plan(
     if n_workers == 1:
         tell()
         with quiet_about_twins():
-            asyncio.run(
-                compare(comparison, out, resume=True, n_concurrent=n_concurrent, progress=lambda record, run: tell())
+            # On the loop that stays: a critic's connections belong to one loop, and a run may be drawn afterwards.
+            run_in_background(
+                compare(comparison, out, resume=True, n_concurrent=n_concurrent, progress=lambda record, run: tell()),
+                n_workers=n_concurrent,
             )
         return records_of(comparison, out)
     # Spawned, not forked: the parent may have threads (of BLAS, of an event loop).

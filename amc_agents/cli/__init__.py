@@ -1,4 +1,4 @@
-"""The command line: `amc demo`, `amc bench`, `amc collect`, `amc train value`.
+"""The command line: `amc demo`, `amc bench`, `amc collect`, `amc train value`, `amc serve`, `amc doctor`.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -12,6 +12,9 @@ from typing import Annotated
 import typer
 
 from amc_agents.cli.compare import bench, demo
+from amc_agents.cli.doctor import doctor
+from amc_agents.cli.goal import goal
+from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
 from amc_agents.errors import AmcError
 
@@ -29,8 +32,11 @@ train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected 
 app.command()(demo)
 app.command()(bench)
 app.command()(collect)
+app.command()(doctor)
 app.add_typer(train_app, name="train")
+app.add_typer(serve_app, name="serve")
 train_app.command("value")(value)
+train_app.command("goal")(goal)
 
 
 def main() -> None:

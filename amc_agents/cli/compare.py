@@ -21,9 +21,12 @@ Critic = Annotated[
     str | None,
     typer.Option(
         help="The critic that AMC resamples by, such as hf:path/to/value or my_module:object. "
-        "Default: the value model shipped with the policy.",
+        "Default: the config file's, then the value model shipped with the policy.",
         envvar="AMC_CRITIC",
     ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A configuration file; its critic is used.", envvar="AMC_CONFIG")
 ]
 Tasks = Annotated[int, typer.Option(min=1, help="How many tasks; they are generated, the same ones every time.")]
 Particles = Annotated[int, typer.Option(min=1, help="N: trajectories that Best-of-N, SMC and AMC run side by side.")]
@@ -47,13 +50,14 @@ def demo(
     band: Band = None,
     methods: Methods = None,
     critic: Critic = None,
+    config: ConfigFile = None,
     model: Model = "crafting",
     workers: Workers = None,
 ) -> None:
     """Compare AMC with its alternatives on tasks that no model was trained on, in under a minute."""
     _run(
-        out, n_tasks=tasks, seeds=1, particles=particles, band=band, critic=critic, methods=methods, model=model,
-        workers=workers,
+        out, n_tasks=tasks, seeds=1, particles=particles, band=band, critic=_critic(critic, config),
+        methods=methods, model=model, workers=workers,
         split="test", replace_earlier=True, title="Agentic Monte Carlo in the crafting world",
     )  # fmt: skip
 
@@ -66,6 +70,7 @@ def bench(
     band: Band = None,
     split: Annotated[str, typer.Option(help='"test", or "train" to choose settings on.')] = "test",
     critic: Critic = None,
+    config: ConfigFile = None,
     methods: Methods = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="One sampling temperature for all. Default: each method's tuned one.")
@@ -81,8 +86,8 @@ def bench(
     if split not in ("test", "train"):
         raise ConfigurationError(f'--split is "test" or "train", got {split!r}')
     _run(
-        out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=critic, methods=methods, model=model,
-        workers=workers,
+        out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=_critic(critic, config),
+        methods=methods, model=model, workers=workers,
         split=split, temperature=temperature, judge=judge, resume=resume, title="Methods in the crafting world",
     )  # fmt: skip
 
@@ -154,6 +159,16 @@ def _run(
         console.print(f"  {path}", highlight=False)
 
 
+def _critic(named: str | None, config: Path | None) -> str | None:
+    """What --critic or AMC_CRITIC names, else the configuration file."""
+    if config is None:
+        return named
+    from amc_agents.config import Config
+
+    file = Config.load(config)
+    return file.critic if named is None else named
+
+
 def _possible(methods: list[Any], critic: Any) -> list[Any]:
     """The methods that can run with this critic."""
     from amc_agents.bench.runner import predicts_return, steered_blindly
@@ -176,11 +191,10 @@ def _compared(plan: Plan, out: Path, *, resume: bool, n_workers: int, console: A
 
 def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
     """Play the AMC run whose picture shows most once more, with its seed, and draw it; None without AMC."""
-    import asyncio
-
     from amc_agents.bench import plots
     from amc_agents.bench.runner import run_one
     from amc_agents.bench.workers import quiet_about_twins
+    from amc_agents.nodes.background import run_in_background
 
     of_amc = [record for record in records if record.method == "amc"]
     if not of_amc:
@@ -191,7 +205,8 @@ def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
     task = next(task for task in comparison.tasks if task.id == best.task)
     method = next(method for method in plan.methods if method.name == "amc")
     with quiet_about_twins():
-        _, run = asyncio.run(run_one(comparison, best.seed, task, method, comparison.agent(method.temperature)))
+        playing = run_one(comparison, best.seed, task, method, comparison.agent(method.temperature))
+        _, run = run_in_background(playing, n_workers=1)
     if not any(point.ancestors is not None for point in run.history):
         return None
     return plots.genealogy(run, path, title=f"AMC at work: craft {task.payload.goal}")

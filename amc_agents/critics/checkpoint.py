@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from amc_agents.critics.golden import Golden, likely_cause, misfit, probes
 from amc_agents.critics.render import Encoder, PromptFormat, Tokenize
 from amc_agents.errors import CheckpointError
 from amc_agents.types import FloatArray
@@ -22,17 +23,6 @@ from amc_agents.types import FloatArray
 FILE = "amc_value.json"
 """Name of the file in a checkpoint's folder."""
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Golden:
-    """One prompt and the score that the trained model gave it."""
-
-    segments: tuple[str, ...]
-    """The prompt's texts, each tokenized on its own."""
-    token_ids: tuple[int, ...]
-    score: float
-    """The raw score, before `scale`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +41,10 @@ class ValueCheckpoint:
     """Value in the world's reward units = scale x score."""
     target: str = "future"
     """What it predicts: "future", the return still to come (eq. 7), or "return", the whole return."""
+    beta: float | None = None
+    """The beta of an eq. 5 model, whose values hold for that beta alone; None for the other kinds."""
+    probe_scores: tuple[float, ...] = ()
+    """`[2]` right scores of the two probes (`golden.probes`); empty in older files: no probes are then sent."""
     base_model_hash: str = ""
     """`weights_hash` of the folder that the adapter was trained on."""
     data_hash: str = ""
@@ -71,15 +65,22 @@ class ValueCheckpoint:
             "prefix_ids": list(self.prefix_ids),
             "target": self.target,
             "scale": self.scale,
+            "beta": self.beta,
             "tolerance": self.tolerance,
             "base_model_hash": self.base_model_hash,
             "data_hash": self.data_hash,
             "settings": self.settings,
             "metrics": self.metrics,
             "golden": [
-                {"segments": list(one.segments), "token_ids": list(one.token_ids), "score": one.score}
+                {
+                    "segments": list(one.segments),
+                    "token_ids": list(one.token_ids),
+                    "score": one.score,
+                    "faults": dict(one.faults),
+                }
                 for one in self.golden
             ],
+            "probe_scores": list(self.probe_scores),
         }
         path = Path(folder) / FILE
         # One line per entry: readable, and no line per token id.
@@ -105,12 +106,14 @@ class ValueCheckpoint:
                 max_tokens=values["max_tokens"],
                 prefix_ids=tuple(values["prefix_ids"]),
                 golden=tuple(
-                    Golden(tuple(one["segments"]), tuple(one["token_ids"]), float(one["score"]))
+                    Golden(tuple(one["segments"]), tuple(one["token_ids"]), float(one["score"]), one.get("faults", {}))
                     for one in values["golden"]
                 ),
                 tolerance=values["tolerance"],
                 scale=values["scale"],
                 target=values["target"],
+                beta=values.get("beta"),
+                probe_scores=tuple(values.get("probe_scores", ())),
                 base_model_hash=values["base_model_hash"],
                 data_hash=values["data_hash"],
                 settings=values["settings"],
@@ -119,33 +122,59 @@ class ValueCheckpoint:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise CheckpointError(f"{path} is not a value checkpoint: {error!r}") from error
 
-    def check(self, tokenize: Tokenize, score: Callable[[Sequence[Sequence[int]]], FloatArray], where: str) -> None:
-        """Compares tokenizer and scores with the golden ones.
+    def check_prompts(self, tokenize: Tokenize, where: str) -> None:
+        """Compares prompt format and tokenizer with those that wrote the golden prompts.
 
         Args:
             tokenize: the tokenizer in use.
-            score: rows of token ids -> `[rows]` raw scores.
             where: what is being checked, for the message.
 
         Raises:
-            CheckpointError: they differ; the message names the likely cause.
+            CheckpointError: they differ; the message names which.
         """
         for one in self.golden:
+            if part := misfit(self.prompt_format, one):
+                raise CheckpointError(
+                    f"{where}: the prompt format {self.prompt_format.name!r} did not write the golden prompts (its "
+                    f"{part} does not fit). Likely cause: another template than in training; restore `format` in {FILE}"
+                )
             ids = self.prefix_ids + tuple(token for text in one.segments for token in tokenize(text))
             if ids != one.token_ids:
                 raise CheckpointError(
                     f"{where}: a golden prompt gives other token ids than in training (first difference at token "
                     f"{_first_difference(ids, one.token_ids)}). Likely cause: another tokenizer than the checkpoint's"
                 )
-        expected = np.array([one.score for one in self.golden])
-        actual = np.asarray(score([one.token_ids for one in self.golden]), dtype=np.float64)
-        if actual.shape == expected.shape and np.all(np.abs(actual - expected) <= self.tolerance):
-            return
-        raise CheckpointError(
-            f"{where}: golden scores differ: expected {np.round(expected, 5).tolist()}, got "
-            f"{np.round(actual, 5).tolist()} (tolerance {self.tolerance}). "
-            f"Likely cause: {_cause(expected, actual, self.tolerance)}"
-        )
+
+    def handshake_rows(self) -> list[tuple[int, ...]]:
+        """Token ids of the prompts to score at the first use, in one request: the golden ones, then the probes."""
+        rows = [one.token_ids for one in self.golden]
+        return [*rows, *probes(self.golden, self.prefix_ids)] if self.probe_scores else rows
+
+    def check_scores(self, scores: FloatArray, where: str, tolerance: float | None = None) -> None:
+        """Compares the answers to `handshake_rows` with the right ones.
+
+        Args:
+            scores: `[rows]` raw scores, in the order of the rows.
+            where: what answered, for the message.
+            tolerance: how far they may be; None: the checkpoint's own `tolerance`.
+
+        Raises:
+            CheckpointError: they differ; the message names the likely cause.
+        """
+        tolerance = self.tolerance if tolerance is None else tolerance
+        expected = np.array([*(one.score for one in self.golden), *self.probe_scores])
+        actual = np.asarray(scores, dtype=np.float64)
+        if actual.shape != expected.shape:
+            raise CheckpointError(
+                f"{where}: scores of shape {actual.shape} for {len(expected)} prompts. Likely cause: a model with "
+                "more labels than one; a value model has num_labels=1"
+            )
+        if not np.all(np.abs(actual - expected) <= tolerance):
+            raise CheckpointError(
+                f"{where}: golden scores differ: expected {np.round(expected, 5).tolist()}, got "
+                f"{np.round(actual, 5).tolist()} (tolerance {tolerance}). "
+                f"Likely cause: {likely_cause(self.golden, expected, actual, tolerance)}"
+            )
 
 
 def weights_hash(folder: str | Path) -> str:
@@ -163,15 +192,3 @@ def weights_hash(folder: str | Path) -> str:
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _cause(expected: FloatArray, actual: FloatArray, tolerance: float) -> str:
-    if actual.shape != expected.shape:
-        return f"{actual.shape} scores for {expected.shape} prompts; the model must have num_labels=1"
-    if not np.all(np.isfinite(actual)):
-        return "scores are not finite; the number type may be too small (use float32 or bfloat16)"
-    if np.all(np.abs(actual - 1 / (1 + np.exp(-expected))) <= tolerance):
-        return "a sigmoid was applied (a server needs use_activation=false)"
-    if np.all(np.abs(actual - expected) <= 100 * tolerance):
-        return "a number type with less precision than the checkpoint's, or an adapter merged in it"
-    return "other weights (base model or adapter), or pooling of another token than the last"

@@ -1,8 +1,10 @@
 """JSON to and from a model server: repeated where that can help, refused with a reason where it cannot.
 
 - No connection, a time-out, 429, 5xx: repeated with growing, jittered pauses, for `retry_for` seconds.
-- Any other 4xx: never repeated, as the same request would be refused again.
+- Any other 4xx, and 3xx: never repeated, as the same request would be refused again.
 - No connection before the first answer: never repeated; the address is wrong, or nothing was started.
+
+A key stands in no message, and goes to no address that only a caller from outside has named.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import json
 import os
 import random
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -27,6 +32,20 @@ KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable of the key that servers are asked with: the one that vLLM itself reads."""
 
 
+_from_outside: ContextVar[bool] = ContextVar("amc_from_outside", default=False)
+_trusted_addresses: set[str] = set()
+
+
+@contextmanager
+def named_from_outside() -> Iterator[None]:
+    """Servers made within were named by a caller: the key is sent to addresses that this process has named itself."""
+    token = _from_outside.set(True)
+    try:
+        yield
+    finally:
+        _from_outside.reset(token)
+
+
 class ModelServer:
     """One server of models, asked over HTTP.
 
@@ -37,10 +56,13 @@ class ModelServer:
         base_url: such as "http://host:8000"; a trailing "/v1" is taken off.
         api_key: sent as a bearer token; None: what the environment variable `key_variable` holds, if anything.
         key_variable: where the key is looked up.
-        timeout: seconds that one request may take.
+        timeout: seconds that one request may take, from the connection to the last byte of its answer.
         retry_for: seconds over which a request that fails in passing is repeated; 0: never.
         max_concurrent: requests under way at the same time.
         transport: of httpx, for tests.
+
+    Raises:
+        ConfigurationError: `base_url` is no address, or holds a name or a password.
     """
 
     def __init__(
@@ -55,6 +77,8 @@ class ModelServer:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.base_url = _checked(base_url)
+        if not _from_outside.get():
+            _trusted_addresses.add(self.base_url)
         self._key, self._key_variable = api_key, key_variable
         self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
         self._transport = transport
@@ -67,17 +91,22 @@ class ModelServer:
         async with self._client() as client:
             return await self._exchange(client, "GET", path, None)
 
-    async def post(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Any]:
+    async def post(self, path: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> list[Any]:
         """Send the bodies side by side, and give their answers in order.
+
+        Args:
+            path: such as "/classify".
+            bodies: what is sent as JSON; bytes: JSON already.
 
         Raises:
             CriticServerError: one of them failed for good; the others are given up.
         """
         limit = asyncio.Semaphore(self._max_concurrent)
 
-        async def send(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Any:
+        async def send(client: httpx.AsyncClient, body: Mapping[str, Any] | bytes) -> Any:
+            content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
             async with limit:
-                return await self._exchange(client, "POST", path, body)
+                return await self._exchange(client, "POST", path, content)
 
         async with self._client() as client:
             try:
@@ -88,7 +117,7 @@ class ModelServer:
         return [task.result() for task in tasks]
 
     def _client(self) -> httpx.AsyncClient:
-        key = self._key or os.environ.get(self._key_variable)
+        key = self._found_key()
         return httpx.AsyncClient(
             base_url=self.base_url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -97,7 +126,17 @@ class ModelServer:
             verify=_tls(),
         )
 
-    async def _exchange(self, client: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _found_key(self) -> str:
+        if self.base_url not in _trusted_addresses:
+            return ""
+        key = (self._key or os.environ.get(self._key_variable) or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            # Found here, since httpx would show it.
+            raise ConfigurationError(f"the key for {self.base_url} ({self._key_variable}) is not printable ASCII")
+        return key
+
+    async def _exchange(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
+        begun, attempts = time.monotonic(), 0
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_Passing),
@@ -106,49 +145,68 @@ class ModelServer:
                 reraise=True,
             ):
                 with attempt:
-                    return await self._once(client, method, path, body)
+                    attempts += 1
+                    return await self._once(client, method, path, content)
         except _Passing as error:
+            tried = f"{attempts} attempts in {time.monotonic() - begun:.1f} s" if attempts > 1 else "1 attempt"
             raise CriticServerError(
-                f"{self.base_url}{path}", f"{error} (repeated for {self._retry_for:g} s)", error.status
+                f"{self.base_url}{path}", f"{error} ({tried}, retry_for={self._retry_for:g})", error.status
             ) from error.__cause__
         raise AssertionError("unreachable")  # pragma: no cover
 
-    async def _once(self, client: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    async def _once(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
         url = f"{self.base_url}{path}"
-        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {"Content-Type": "application/json"} if content else {}
         try:
-            response = await client.request(method, path, content=content, headers=headers)
-        except httpx.TransportError as error:
+            # httpx counts anew with every piece that arrives.
+            async with asyncio.timeout(self._timeout):
+                response = await client.request(method, path, content=content, headers=headers)
+        except (TimeoutError, httpx.RequestError) as error:
             raise self._lost(url, error) from error
         self._answered = True
-        if response.status_code == 429 or response.status_code >= 500:
-            reason = f"HTTP {response.status_code}: {_detail(response)}"
-            raise _Passing(reason, response.status_code, _retry_after(response))
-        if response.status_code >= 400:
-            raise CriticServerError(url, self._refusal(response), response.status_code)
+        status = response.status_code
+        if status == 429 or status >= 500:
+            # A gateway's word for a server that is gone.
+            self.interruptions += status in (502, 503, 504)
+            wait = _retry_after(response)
+            asked = "" if wait is None else f", asks for {wait:.0f} s of patience"
+            raise _Passing(f"HTTP {status}: {self._detail(response)}{asked}", status, wait)
+        if not 200 <= status < 300:
+            raise CriticServerError(url, self._refusal(response), status)
         try:
             return response.json()
         except ValueError as error:
-            raise CriticServerError(url, f"expected JSON, got {response.text[:200]!r}", response.status_code) from error
+            raise CriticServerError(url, f"expected JSON, got {self._detail(response)[:200]!r}", status) from error
 
-    def _lost(self, url: str, error: httpx.TransportError) -> Exception:
+    def _lost(self, url: str, error: Exception) -> Exception:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if isinstance(error, httpx.ConnectError) and not self._answered:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) and not self._answered:
             return CriticServerError(url, f"no connection ({what}): is the server started, and the address right?")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             return CriticServerError(url, what)
-        self.interruptions += self._answered and not isinstance(error, httpx.TimeoutException)
-        return _Passing(what, None, None)
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return _Passing(f"no answer within {self._timeout:g} s ({what})", None, None)
+        self.interruptions += self._answered
+        return _Passing(f"the connection was lost ({what})", None, None)
 
     def _refusal(self, response: httpx.Response) -> str:
+        status = response.status_code
         hints = {
             401: f"the key is missing or wrong: set {self._key_variable}",
             403: "this key may not do that",
             404: "no such address or model on this server",
         }
-        hint = hints.get(response.status_code)
-        return f"HTTP {response.status_code}: {_detail(response)}" + (f" ({hint})" if hint else "")
+        if status == 401 and self.base_url not in _trusted_addresses:
+            hints[401] = "no key was sent, as a call alone has named this address: name it where the graph is built"
+        hint = hints.get(status)
+        if 300 <= status < 400:
+            hint = f"it points to {response.headers.get('Location', 'nowhere')}: use that address"
+        return f"HTTP {status}: {self._detail(response)}" + (f" ({hint})" if hint else "")
+
+    def _detail(self, response: httpx.Response) -> str:
+        """What the server says went wrong; some repeat the key."""
+        text, key = _message(response), self._found_key()
+        return text.replace(key, "***") if key else text
 
 
 class _Passing(Exception):
@@ -179,8 +237,7 @@ def _retry_after(response: httpx.Response) -> float | None:
         return None
 
 
-def _detail(response: httpx.Response) -> str:
-    """What the server says went wrong."""
+def _message(response: httpx.Response) -> str:
     try:
         found = response.json()
     except ValueError:
@@ -192,7 +249,15 @@ def _detail(response: httpx.Response) -> str:
 
 def _checked(base_url: str) -> str:
     url = base_url.rstrip("/").removesuffix("/v1")
-    if not url.startswith(("http://", "https://")) or not httpx.URL(url).host:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"a server's address looks like http://host:8000, got {base_url!r}")
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigurationError(f"a server's address looks like http://host:8000, not like this: {error}") from error
+    if parsed.userinfo:
+        raise ConfigurationError("a server's address holds no name or password: put a key into VLLM_API_KEY")
+    if not parsed.host:
         raise ConfigurationError(f"a server's address looks like http://host:8000, got {base_url!r}")
     return url
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from amc_agents.errors import CriticSpecError
+from amc_agents.critics.http import KEY_VARIABLE
+from amc_agents.errors import ConfigurationError, CriticSpecError
 
 
 def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
@@ -51,6 +54,26 @@ def choice(kind: str, options: Mapping[str, str], option: str, default: str, all
     if text not in words:
         raise CriticSpecError(f"critic kind {kind!r}: {option} must be one of {', '.join(words)}, got {text!r}")
     return text
+
+
+def server_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """What key_env=, timeout= and retry_for= mean to `http.ModelServer`, the same for every kind with a server."""
+    return {
+        "key_variable": options.get("key_env", KEY_VARIABLE),
+        "timeout": number(kind, options, "timeout", 60.0, least=0.001),
+        "retry_for": number(kind, options, "retry_for", 60.0, least=0.0),
+    }
+
+
+@contextmanager
+def understood(kind: str) -> Iterator[None]:
+    """A setting that is refused within came from the string of a critic of this kind."""
+    try:
+        yield
+    except CriticSpecError:
+        raise
+    except ConfigurationError as error:
+        raise CriticSpecError(f"critic kind {kind!r}: {error}") from error
 
 
 def near(word: str, words: Iterable[str]) -> str:

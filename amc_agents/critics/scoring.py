@@ -1,4 +1,4 @@
-"""What value models that run in this process share: render, score each distinct prompt once, check, count."""
+"""What value models share: each distinct prompt is scored once; and those that run in this process, whole."""
 
 from __future__ import annotations
 
@@ -11,13 +11,33 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.render import Tokenize
+from amc_agents.critics.render import Encoder, Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
-Prompt = Sequence[tuple[int, ...]]
+Prompt = tuple[tuple[int, ...], ...]
 """Token ids of a prompt's segments."""
+
+
+class Batch(NamedTuple):
+    """The prompts of some trajectories, equal ones once: after a resampling many are."""
+
+    prompts: list[Prompt]
+    """Distinct ones, in the order of their first trajectory."""
+    rows: list[int]
+    """`[N]` index in `prompts` of each trajectory's."""
+
+    @classmethod
+    def of(cls, encoder: Encoder, trajectories: Sequence[Trajectory]) -> Batch:
+        """The prompts of the trajectories' newest states. Raises `CriticError` where one cannot be made to fit."""
+        rows: dict[Prompt, int] = {}
+        # A particle's copies are one object, and need not be rendered to be seen to be equal.
+        known: dict[int, int] = {}
+        for trajectory in trajectories:
+            if id(trajectory) not in known:
+                known[id(trajectory)] = rows.setdefault(tuple(encoder.newest(trajectory)), len(rows))
+        return cls(list(rows), [known[id(trajectory)] for trajectory in trajectories])
 
 
 class Scores(NamedTuple):
@@ -52,6 +72,11 @@ class ScoringCritic(ABC):
         """What a value is: "future", the return still to come, or "return", the whole return."""
         return self.checkpoint.target
 
+    @property
+    def beta(self) -> float | None:
+        """The beta of an eq. 5 model, which holds for that beta alone; None for any other."""
+        return self.checkpoint.beta
+
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` predictions in reward units; equal prompts are scored once.
 
@@ -70,20 +95,20 @@ class ScoringCritic(ABC):
             return np.zeros(0)
         with self._lock:
             self._check()
-            prompts = [tuple(self._encoder.newest(trajectory)) for trajectory in trajectories]
-            distinct = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
-            answer = self._score(list(distinct))
-            scores = checked_values(answer.scores, len(distinct), self.name)
-            tokens = sum(len(segment) for prompt in distinct for segment in prompt)
-            used = Usage(calls=len(distinct), input_tokens=tokens, cached_tokens=answer.cached_tokens)
+            batch = Batch.of(self._encoder, trajectories)
+            answer = self._score(batch.prompts)
+            scores = checked_values(answer.scores, len(batch.prompts), self.name)
+            tokens = sum(len(segment) for prompt in batch.prompts for segment in prompt)
+            used = Usage(calls=len(batch.prompts), input_tokens=tokens, cached_tokens=answer.cached_tokens)
             self.usage += used
-            record("critic", used)
-        return self.checkpoint.scale * scores[[distinct[prompt] for prompt in prompts]]
+            record("critic", used, self.name)
+        return self.checkpoint.scale * scores[batch.rows]
 
     def _check(self) -> None:
         if self._checked:
             return
-        self.checkpoint.check(
-            self._tokenize, lambda rows: self._score([(tuple(row),) for row in rows]).scores, f"critic {self.name}"
-        )
+        where = f"critic {self.name}"
+        self.checkpoint.check_prompts(self._tokenize, where)
+        rows = self.checkpoint.handshake_rows()
+        self.checkpoint.check_scores(self._score([(row,) for row in rows]).scores, where)
         self._checked = True

@@ -20,12 +20,14 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
+from amc_agents.critics.http import named_from_outside
+from amc_agents.critics.log_odds import LogOdds
 from amc_agents.critics.options import allow, choice, near, needed, positive_integer
 from amc_agents.errors import CriticSpecError
-from amc_agents.types import Critic
+from amc_agents.types import ActionCritic, Critic, GoalCritic
 
 CriticFactory = Callable[[str, Mapping[str, str]], Critic]
 """(target, options) -> critic. Imports what it needs when called."""
@@ -40,7 +42,8 @@ def parse_critic(spec: str | Critic, *, trusted: bool = True) -> Critic:
     Args:
         spec: a string, or a critic.
         trusted: False for a string that comes from outside (a request's context): `module:object` is then refused,
-            since it would import and call whatever is named.
+            since it would import and call whatever is named, and so are the options that choose a key or where a
+            provider's key is sent; a server's key is sent only to addresses that were named from inside, too.
 
     Raises:
         CriticSpecError: the string was not understood; the message lists the kinds.
@@ -48,17 +51,32 @@ def parse_critic(spec: str | Critic, *, trusted: bool = True) -> Critic:
         MissingExtra: it needs an optional dependency.
     """
     if not isinstance(spec, str):
-        if isinstance(spec, Critic) and not isinstance(spec, type):
-            return spec
-        raise CriticSpecError(f"expected a critic or its string, got {type(spec).__name__} without a method `values`")
+        # Which method takes which of them: `amc_agents.critics.uses`.
+        # A mapping has a method `values`, too.
+        if isinstance(spec, Critic | LogOdds | ActionCritic | GoalCritic) and not isinstance(spec, type | Mapping):
+            found: Any = spec
+            return cast(Critic, found)
+        raise CriticSpecError(
+            f"expected a critic or its string, got {type(spec).__name__} without a method `values` (or `log_odds`, "
+            "`q_values`, `reach`)"
+        )
     kind, _, rest = spec.partition(":")
     target, _, query = rest.partition("?")
     if "?" in kind:
         kind, _, query = kind.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     factory = KINDS.get(kind) or _offered().get(kind)
+    refused = [] if trusted else [option for option in _TRUSTED_OPTIONS if option in options]
+    if refused:
+        raise CriticSpecError(
+            f"critic {spec!r}: a call may not say {', '.join(refused)}, which would send a key of this process to an "
+            "address of the caller's choice: name such a critic where the graph is built"
+        )
     if factory is not None:
-        return factory(target, options)
+        if trusted:
+            return factory(target, options)
+        with named_from_outside():
+            return factory(target, options)
     if target and not trusted:
         raise CriticSpecError(
             f"critic {spec!r}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); code is "
@@ -120,6 +138,10 @@ KINDS: dict[str, CriticFactory] = {
 """The library's own kinds."""
 
 
+_TRUSTED_OPTIONS = ("key_env", "base_url")
+"""Options that name an environment variable to be sent, or where a chat model's key is sent."""
+
+
 def _offered() -> dict[str, CriticFactory]:
     return {point.name: _loader(point) for point in entry_points(group=GROUP)}
 
@@ -149,7 +171,7 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
         found = getattr(found, part)
     if callable(found) and (isinstance(found, type) or not isinstance(found, Critic)):
         found = found(**options)
-    if not isinstance(found, Critic):
+    if not isinstance(found, Critic) or isinstance(found, Mapping):
         raise CriticSpecError(f"critic {spec!r} gave {type(found).__name__}, which has no method `values`")
     return found
 

@@ -7,10 +7,9 @@ See design.md, "amc() and the agent that it wraps", and docs/amc.md.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NotRequired
 
 import numpy as np
@@ -25,18 +24,20 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Checkpointer, Overwrite
 from typing_extensions import TypedDict, is_typeddict
 
-from amc_agents.critics.spec import parse_critic
+from amc_agents.config import Config, Finished, OnCriticError, Select, configured
+from amc_agents.critics.uses import for_amc
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.messages import MessageReader
 from amc_agents.nodes import contract
 from amc_agents.nodes.background import run_in_background
+from amc_agents.nodes.chosen_critic import CriticChoice
 from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
 from amc_agents.nodes.population import ParticleSystem
 from amc_agents.nodes.saver import ForkSaver, own_containers
-from amc_agents.nodes.settings import Finished, OnCriticError, Select, Settings
+from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.world import RecordingWorld, make_worlds
-from amc_agents.smc import AtSteps, Schedule
+from amc_agents.smc import Schedule
 from amc_agents.types import Critic, Run, Task
 from amc_agents.usage import Meter
 
@@ -77,58 +78,66 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
 def amc(
     agent: CompiledStateGraph[Any, Any, Any, Any],
-    critic: str | Critic = "uniform",
+    critic: str | Critic | None = None,
     *,
-    n_particles: int = 15,
-    resample: Schedule = AtSteps(4),
-    scheme: str = "systematic",
-    beta: float = 1.0,
+    n_particles: int | None = None,
+    resample: Schedule | None = None,
+    scheme: str | None = None,
+    beta: float | None = None,
     environment: EnvironmentFunction | None = None,
     reward: RewardFunction | None = None,
     hide_rewards: bool = False,
     select: Select | None = None,
-    finished: Finished = "retire",
-    horizon: int = 50,
+    finished: Finished | None = None,
+    horizon: int | None = None,
     stop_at: float | None = None,
     quorum: int | None = None,
     seed: int | None = None,
-    on_critic_error: OnCriticError = "raise",
+    on_critic_error: OnCriticError | None = None,
     step_after: list[str] | None = None,
     stateless_tools: bool = False,
     trajectory: TrajectoryFunction | None = None,
     checkpointer: Checkpointer = None,
+    config: Config | None = None,
 ) -> AmcGraph:
     """Run any compiled LangGraph agent as N particles, resampled by a critic (AMC, Algorithm 1).
 
     The graph that comes back has the agent's own input and output schema: `invoke` gives the best particle's
     output. `graph.run(input)` gives the whole `Run`.
 
+    What is left out here is what the configuration file says (docs/configuration.md), else the default.
+
     Args:
         agent: a compiled graph, with tools or without.
-        critic: predicts the return still to come: a string such as "hf:folder", or an object. One call can name
-            another: `context={"critic": ...}` or `config={"configurable": {"critic": ...}}`.
-        n_particles: N, trajectories run side by side.
-        resample: when particles are weighed and resampled; `Never()` is Best-of-N.
-        scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
-        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units.
+        critic: predicts the return still to come: a string such as "hf:folder", or an object. Left out: the one
+            named by AMC_CRITIC, then the file's, then "uniform". One call can name another, which goes before all:
+            `context={"critic": ...}`, then `config={"configurable": {"critic": ...}}`.
+        n_particles: N, trajectories run side by side. Default: 15.
+        resample: when particles are weighed and resampled; `Never()` is Best-of-N. Default: `AtSteps(4)`.
+        scheme: "systematic" (default), "stratified", "residual" or "multinomial" (the paper's).
+        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units. Default: 1.
         environment: gives (Environment, Task) for the agent's input; every particle gets a world of its own, which
             its tools reach by `current_environment()`. Rewards come from it.
         reward: the return so far, from the agent's state: for agents without an environment.
         hide_rewards: make the run without looking at rewards: the pick is then one that could be deployed.
         select: the answer is the best by "return", by "value" (the critic's), by "weight", or a "sample" from the
             weighted particles. Default: "return" where rewards are seen, else "value".
-        finished: "retire" puts finished particles away with their weight and gives their slots to live ones;
-            "keep" resamples them with the rest.
-        horizon: most steps of one particle; nothing is bootstrapped there.
-        stop_at: a return at which the run may end early.
-        quorum: least number of particles that must not fail; default half of them.
+        finished: "retire" (default) puts finished particles away with their weight and gives their slots to live
+            ones; "keep" resamples them with the rest.
+        horizon: most steps of one particle; nothing is bootstrapped there. Default: 50.
+        stop_at: a return at which the run may end early. Default: none.
+        quorum: least number of particles that must not fail. Default: half of them.
         seed: makes resampling and worlds reproducible, and models that draw from the particle's own stream.
-        on_critic_error: "uniform" keeps the weights where the critic fails, and says so in the run's notes.
+            Default: drawn, and recorded.
+        on_critic_error: "raise" (default), or "uniform", which keeps the weights where the critic fails, and says so
+            in the run's notes.
         step_after: the nodes after which the agent pauses, one pause being one step. Default: the nodes that hold a
             ToolNode or are named "tools".
         stateless_tools: declares that the tools may be run N times over without harm.
         trajectory: what the critic sees of an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory); default: the agent's own.
+        config: the configuration file, as `Config.load(path)`. Default: the one that AMC_CONFIG names; `Config()` is
+            none.
 
     Raises:
         AgentContractError: where the agent cannot be run as particles as it is.
@@ -138,15 +147,18 @@ def amc(
                          gives_trajectory=trajectory is not None)  # fmt: skip
     if environment is not None and reward is not None:
         raise ConfigurationError("give environment= or reward=, not both: each would be the source of rewards")
-    settings = Settings(
-        n_particles=n_particles, resample=resample, scheme=scheme, beta=beta, select=select, finished=finished,
-        horizon=horizon, stop_at=stop_at, quorum=quorum, seed=seed, on_critic_error=on_critic_error,
+    config = configured() if config is None else config
+    settings = Settings.chosen(
+        config,
+        {"n_particles": n_particles, "resample": resample, "scheme": scheme, "beta": beta, "select": select,
+         "finished": finished, "horizon": horizon, "stop_at": stop_at, "quorum": quorum, "seed": seed,
+         "on_critic_error": on_critic_error},
         rewards_observed=not hide_rewards and (environment is not None or reward is not None),
     )  # fmt: skip
     nodes = _Nodes(
         agent=agent,
         settings=settings,
-        critic=parse_critic(critic),
+        critics=CriticChoice(critic, config, lambda found: for_amc(found, beta=settings.beta)),
         step_after=contract.pausing_nodes(agent, step_after),
         environment=environment,
         reward=reward,
@@ -161,7 +173,7 @@ class _Nodes:
 
     agent: CompiledStateGraph[Any, Any, Any, Any]
     settings: Settings
-    critic: Critic
+    critics: CriticChoice
     step_after: tuple[str, ...]
     environment: EnvironmentFunction | None
     reward: RewardFunction | None
@@ -173,9 +185,8 @@ class _Nodes:
         runtime: Runtime[Any] = get_runtime()
         seed = secrets.randbelow(2**63) if self.settings.seed is None else self.settings.seed
         worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(self.settings.n_particles + 1)
-        context, named = contract.split_context(self.agent, runtime.context, config)
-        # A caller's string: it may not name code, and reading what it names is not for the event loop.
-        critic = self.critic if named is None else await asyncio.to_thread(parse_critic, named, trusted=False)
+        call = contract.read_call(self.agent, runtime.context, config)
+        chosen = await self.critics.for_call(call.critic, call.critic_from)
         worlds: Sequence[RecordingWorld | None] = [None] * self.settings.n_particles
         task: Task | None = None
         if self.environment is not None:
@@ -191,12 +202,12 @@ class _Nodes:
                 step_after=frozenset(self.step_after),
                 horizon=self.settings.horizon,
                 config=contract.particle_config(config, PolicyMeter(meter)),
-                agent_context=context,
+                agent_context=call.context,
                 reward=self.reward,
                 trajectory=self.trajectory,
             ),
-            settings=self.settings,
-            critic=critic,
+            settings=replace(self.settings, critic=chosen.name, critic_from=chosen.source),
+            critic=chosen.critic,
             seed=seed,
             meter=meter,
             emit=get_stream_writer(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
@@ -14,7 +14,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
 
-from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.errors import AgentContractError
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -81,17 +81,28 @@ def as_mapping(state: Any) -> dict[str, Any]:
     raise AgentContractError(f"the agent's state is a {type(state).__name__}; amc() needs one with named channels")
 
 
-def split_context(agent: Agent, context: Any, config: RunnableConfig) -> tuple[Any, str | None]:
-    """(the agent's own context, the critic named for this call): context first, then `configurable`."""
-    named = config.get("configurable", {}).get("critic")
+class Call(NamedTuple):
+    """What one call brings along."""
+
+    context: Any
+    """The agent's own run-time context."""
+    critic: Any
+    """The critic for this call, a string or an object; None: it names none."""
+    critic_from: str
+    """"context", or else "configurable"."""
+
+
+def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
+    """Take the critic out of a call's context: the context goes first, then `configurable`."""
+    named, source = None, "context"
     if isinstance(context, Mapping) and "critic" in context:
         named = context["critic"]
         context = {key: value for key, value in context.items() if key != "critic"}
     if isinstance(context, Mapping) and not context and agent.builder.context_schema is None:
         context = None
-    if named is not None and not isinstance(named, str) and not hasattr(named, "values"):
-        raise ConfigurationError(f"the critic of this call must be a string or a Critic, got {named!r}")
-    return context, named
+    if named is None:
+        named, source = config.get("configurable", {}).get("critic"), "configurable"
+    return Call(context, named, source)
 
 
 def particle_config(config: RunnableConfig, *handlers: BaseCallbackHandler) -> RunnableConfig:

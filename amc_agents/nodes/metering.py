@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +14,27 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from amc_agents.usage import Meter, Usage
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request under way is told by the model that makes it."""
+
+    provider: str = ""
+    model: str = ""
+    n: int = 1
+    """Candidates wanted."""
+
+
+WRAPPER_TYPES = frozenset({"actor-critic"})
+"""`_llm_type` of chat models that send no requests themselves: those of the models they ask are counted."""
+OTHER_ROLES = frozenset({"critic", "world model"})
+"""Tags of requests that are not the policy's: whoever makes them records them under that role."""
+
+
 class PolicyMeter(BaseCallbackHandler):
-    """Adds every model call below it to a meter, under the role "policy"."""
+    """Adds every request below it to a meter, under the role "policy" and the model's `provider:name`.
+
+    Left out: requests tagged with another role, and models that only ask other models.
+    """
 
     run_inline = True
     ignore_chain = True
@@ -22,23 +43,78 @@ class PolicyMeter(BaseCallbackHandler):
     ignore_custom_event = True
 
     def __init__(self, meter: Meter) -> None:
-        self._meter = meter
+        self.meter = meter
+        self._asked: dict[UUID, _Asked | None] = {}
 
-    def on_chat_model_start(self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any) -> None:
-        """Nothing: without it, every prompt would be made into one text for `on_llm_start`."""
+    def on_chat_model_start(
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **told: Any
+    ) -> None:
+        """Remember which model is asked: an answer need not say it, and a failure cannot."""
+        self._asked[run_id] = _asked(told)
 
-    def on_llm_end(self, response: LLMResult, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any) -> None:
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **told: Any) -> None:
+        """The same for a model of plain text."""
+        self._asked[run_id] = _asked(told)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count one request. Each of its n candidates carries the usage of all: it is counted once."""
-        usage = Usage(calls=1, missing=1)
-        for generation in (one for batch in response.generations for one in batch):
-            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-                reported = generation.message.usage_metadata
-                if reported is not None:
-                    cached = reported.get("input_token_details", {}).get("cache_read", 0)
-                    usage = Usage(1, reported["input_tokens"], reported["output_tokens"], cached or 0)
-                    break
-        self._meter.add("policy", usage)
+        asked = self._asked.pop(run_id, _Asked())
+        if asked is not None:
+            self.meter.add("policy", usage_of(response), _named(_facts(response), asked))
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any) -> None:
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """A failed request is a request."""
-        self._meter.add("policy", Usage(calls=1, missing=1))
+        asked = self._asked.pop(run_id, _Asked())
+        if asked is not None:
+            self.meter.add("policy", Usage(calls=1, missing=1), _named({}, asked))
+
+
+def _asked(told: Mapping[str, Any]) -> _Asked | None:
+    """What is told of a request; None where it is not to be counted."""
+    metadata, parameters = told.get("metadata") or {}, told.get("invocation_params") or {}
+    if parameters.get("_type") in WRAPPER_TYPES or not OTHER_ROLES.isdisjoint(told.get("tags") or ()):
+        return None
+    return _Asked(metadata.get("ls_provider") or "", metadata.get("ls_model_name") or "", parameters.get("n") or 1)
+
+
+def _messages(response: LLMResult) -> list[AIMessage]:
+    candidates = (one for batch in response.generations for one in batch)
+    messages = [one.message for one in candidates if isinstance(one, ChatGeneration)]
+    return [message for message in messages if isinstance(message, AIMessage)]
+
+
+def usage_of(response: LLMResult) -> Usage:
+    """What one request used, as its answer reports it."""
+    for reported in (message.usage_metadata for message in _messages(response)):
+        # An answer from LangChain's own cache may say a cost alone.
+        if reported is not None and "input_tokens" in reported:
+            cached = reported.get("input_token_details", {}).get("cache_read", 0)
+            return Usage(1, reported["input_tokens"], reported["output_tokens"], cached or 0)
+    # A model of plain text, or one that is older than `usage_metadata`.
+    tokens = (response.llm_output or {}).get("token_usage") or {}
+    if tokens.get("prompt_tokens") is not None:
+        return Usage(1, tokens["prompt_tokens"], tokens.get("completion_tokens") or 0)
+    return Usage(calls=1, missing=1)
+
+
+def model_of(response: LLMResult) -> str:
+    """`provider:name` of whoever answered; "" where the answer does not say."""
+    return _named(_facts(response), _Asked())
+
+
+def _facts(response: LLMResult) -> dict[str, Any]:
+    """What the answer says about itself: with n > 1 on the whole only, in a stream on the message only."""
+    facts = dict(response.llm_output or {})
+    for message in _messages(response)[:1]:
+        facts = {**facts, **message.response_metadata}
+    return facts
+
+
+def _named(facts: Mapping[str, Any], asked: _Asked) -> str:
+    """`provider:name` as answered, which may be more exact than what was asked for; "" where nobody says."""
+    provider = facts.get("model_provider") or asked.provider
+    model = facts.get("model_name") or asked.model
+    # A stream of n candidates is joined into one message, and their names with it.
+    once = model[: len(model) // asked.n]
+    model = once if asked.n > 1 and model == once * asked.n else model
+    return f"{provider}:{model}" if provider and model else model

@@ -162,6 +162,7 @@ class ParticleSystem:
             notes=tuple(self.notes),
             outputs=tuple(particle.state for particle in everyone),
             best_output=best.state,
+            usage_by_model=self.meter.by_model(),
         )
 
     async def close(self) -> None:

@@ -1,18 +1,16 @@
-"""The settings of a run, checked once."""
+"""The settings of a run, checked once: what the code says, else what the configuration file says, else defaults."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from amc_agents.config import Config, Finished, OnCriticError, Select
 from amc_agents.errors import ConfigurationError
-from amc_agents.smc import AtSteps, Schedule
+from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never, Schedule
 from amc_agents.smc.resampling import resolve_scheme
-
-Select = Literal["return", "value", "weight", "sample"]
-Finished = Literal["retire", "keep"]
-OnCriticError = Literal["raise", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,33 @@ class Settings:
     on_critic_error: OnCriticError = "raise"
     rewards_observed: bool = True
     """False where there are none, or where the run may not look at them."""
+    critic: str = "uniform"
+    """Name of the critic: its string, or the class of an object."""
+    critic_from: str = "default"
+    """Where it was named: "context", "configurable", "constructor", "AMC_CRITIC", the config file, or "default"."""
+
+    @classmethod
+    def chosen(cls, config: Config, said: Mapping[str, Any], **fixed: Any) -> Settings:
+        """What the code says, over what the configuration file says, over the defaults.
+
+        Args:
+            config: the file.
+            said: arguments of `amc`; None is one that was not given.
+            fixed: settings that a file cannot say.
+        """
+        from_file = config.amc.model_dump(exclude_none=True)
+        if config.on_critic_error is not None:
+            from_file["on_critic_error"] = config.on_critic_error
+        if "resample" in from_file:
+            from_file["resample"] = schedule_of(from_file["resample"])
+        given = {name: value for name, value in said.items() if value is not None}
+        try:
+            return cls(**{**from_file, **given, **fixed})
+        except ConfigurationError as error:
+            taken = [name for name in from_file if name not in given]
+            if not taken:
+                raise
+            raise ConfigurationError(f"{error} ({', '.join(taken)}: from the {config.name})") from error
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -88,7 +113,23 @@ class Settings:
             "quorum": self.least_alive,
             "on_critic_error": self.on_critic_error,
             "rewards_observed": self.rewards_observed,
+            "critic": self.critic,
+            "critic_from": self.critic_from,
         }
+
+
+def schedule_of(plain: Any) -> Schedule:
+    """The schedule that a configuration file names: {at_steps = [4, 8]}, {ess_below = 0.5}, "every_step", "never"."""
+    match plain:
+        case {"at_steps": steps}:
+            return AtSteps(*steps)
+        case {"ess_below": share}:
+            return EssBelow(share)
+        case "every_step":
+            return EveryStep()
+        case "never":
+            return Never()
+    raise ConfigurationError(f"no schedule is called {plain!r}")
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

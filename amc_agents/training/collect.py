@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.nodes.amc import amc
 from amc_agents.smc import Never
@@ -100,7 +101,7 @@ def amc_rollouts(
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
         graph = amc(
             agent, critic="uniform", n_particles=n_trajectories, resample=Never(), horizon=horizon, seed=seed,
-            environment=lambda state: (environment(), task), **options,
+            environment=lambda state: (environment(), task), config=Config(), **options,
         )  # fmt: skip
         given = inputs(task) if inputs else {"messages": [("user", task.instruction)]}
         run = await graph.arun(given)

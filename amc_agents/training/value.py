@@ -16,11 +16,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from amc_agents.critics.checkpoint import Golden, ValueCheckpoint, weights_hash
+from amc_agents.critics.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder, PromptFormat
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.value_data import TargetRow, batches, shuffled_targets, split_by_task, target_rows
+from amc_agents.training.value_golden import golden_prompts, golden_scores, scores_without_adapter
 from amc_agents.training.value_metrics import evaluate
 from amc_agents.types import FloatArray, Trajectory
 
@@ -127,15 +128,19 @@ def train_value(
 
     out = Path(out)
     _save_adapter(model, out / "adapter")
+    prompts = golden_prompts(encoder, validation)
+    without_adapter = scores_without_adapter(model, prompts)
     with _quiet():
         merged = model.merge_and_unload()
         merged.save_pretrained(out)
         tokenizer.save_pretrained(out)
+    found = golden_scores(merged, prompts, without_adapter, encoder)
     checkpoint = ValueCheckpoint(
         prompt_format=settings.prompt_format,
         max_tokens=encoder.max_tokens,
         prefix_ids=encoder.prefix_ids,
-        golden=_golden(merged, encoder, validation),
+        golden=found.golden,
+        probe_scores=found.probe_scores,
         tolerance=1e-4 if settings.dtype == "float32" else 3e-2,
         target=settings.target,
         base_model_hash=weights_hash(base_model),
@@ -290,21 +295,6 @@ def _save_adapter(model: Any, folder: Path) -> None:
     model.peft_config["default"].save_pretrained(str(folder))
 
 
-def _golden(merged: Any, encoder: Encoder, trajectories: Sequence[Trajectory]) -> tuple[Golden, ...]:
-    # Of a few validation trajectories one state each: short and long, through the model as others will load it.
-    chosen = [trajectories[i] for i in np.linspace(0, len(trajectories) - 1, _GOLDEN).round().astype(int)]
-    found = []
-    for index, whole in enumerate(chosen):
-        state = whole.prefix(round(len(whole.steps) * index / (_GOLDEN - 1)))
-        row = encoder.rows(state)[-1]
-        texts = encoder.format.segments(state)
-        kept = (texts[0], *texts[len(texts) - len(encoder.newest(state)) + 1 :])
-        with torch.no_grad():
-            logits = merged(input_ids=torch.tensor([row.ids], device=merged.device)).logits
-        found.append(Golden(kept, row.ids, float(logits[0, 0])))
-    return tuple(found)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     # transformers reports the new head as if it were a mistake, and peft uses what transformers deprecates.
@@ -320,7 +310,3 @@ def _quiet() -> Iterator[None]:
         reports.set_verbosity(verbosity)
         if bars:
             reports.enable_progress_bar()
-
-
-_GOLDEN = 5
-"""Golden prompts of a checkpoint."""

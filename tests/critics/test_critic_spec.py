@@ -21,6 +21,7 @@ class Constant:
 
 ready = Constant("2")
 number = 3
+table = {}
 
 
 async def test_uniform_predicts_nothing():
@@ -70,6 +71,8 @@ def test_a_target_may_hold_colons_and_slashes(monkeypatch):
         (f"{__name__}:number", "int, which has no method `values`"),
         (5, "int without a method"),
         (Constant, "type without a method"),
+        ({"critic": "uniform"}, "dict without a method"),
+        (f"{__name__}:table", "dict, which has no method `values`"),
     ],
 )
 def test_what_is_not_understood_is_named(spec, message):

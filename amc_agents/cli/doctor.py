@@ -1,0 +1,76 @@
+"""`amc doctor`: whether everything is there, as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from amc_agents.doctor import Check
+
+STYLES = {"ok": "green", "failed": "bold red", "skipped": "dim"}
+
+
+def doctor(
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The configuration file to look at.", envvar="AMC_CONFIG")
+    ] = None,
+    critic: Annotated[
+        str | None, typer.Option(help="The critic to look at. Default: the config file's.", envvar="AMC_CRITIC")
+    ] = None,
+    policy_url: Annotated[str | None, typer.Option(help="The policy's server, such as http://host:8000.")] = None,
+    policy_model: Annotated[str | None, typer.Option(help="The name under which the server has the policy.")] = None,
+    policy_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds its key. Default: VLLM_API_KEY.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Check packages, the config file, critic, policy and embeddings; exit status 1 if something failed.
+
+    Real servers are asked: a judge or a policy that costs money is asked a few short questions.
+    """
+    import asyncio
+
+    from amc_agents.doctor import Patient, examine
+
+    policy = {"base_url": policy_url, "model": policy_model, "key_env": policy_key_env}
+    patient, read = Patient.read(config, critic, policy)
+    checks = [read, *asyncio.run(examine(patient))]
+    failed = sum(check.state == "failed" for check in checks)
+    if as_json:
+        _print_json(checks)
+    else:
+        _print_table(checks)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _print_json(checks: list[Check]) -> None:
+    import json
+    from dataclasses import asdict
+
+    ok = all(check.state != "failed" for check in checks)
+    typer.echo(json.dumps({"ok": ok, "checks": [asdict(check) for check in checks]}, indent=2))
+
+
+def _print_table(checks: list[Check]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("check", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("details, and what to do", overflow="fold")
+    for check in checks:
+        # Texts, since brackets in them are no markup.
+        told = Text(check.detail)
+        if check.advice:
+            told.append(f"\n-> {check.advice}", style="yellow" if check.state == "failed" else "dim")
+        table.add_row(check.name, Text(check.state, style=STYLES[check.state]), told)
+    console = Console()
+    console.print(table)
+    count = {state: sum(check.state == state for check in checks) for state in STYLES}
+    console.print(f"{count['ok']} ok, {count['failed']} failed, {count['skipped']} skipped", highlight=False)

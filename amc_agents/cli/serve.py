@@ -1,0 +1,159 @@
+"""`amc serve value`, `amc serve policy`, `amc serve embeddings`: a vLLM server with the right flags."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from amc_agents.errors import ServerError
+
+if TYPE_CHECKING:
+    from amc_agents.serve import Role, ServedModel, VllmServer, Where
+
+serve_app = typer.Typer(
+    no_args_is_help=True,
+    help="Start vLLM with the flags that a model needs, wait until it answers, and say how to use it. A key is taken "
+    "from VLLM_API_KEY alone.",
+)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to serve.")]
+Name = Annotated[str | None, typer.Option(help="What requests call the model. Default: its folder's name.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
+Dtype = Annotated[str | None, typer.Option(help="Number type. Default: the one that the model was saved in.")]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt in tokens. Default: the model's.")]
+TensorParallel = Annotated[int, typer.Option("--tensor-parallel-size", min=1, help="GPUs that share one copy.")]
+DataParallel = Annotated[int, typer.Option("--data-parallel-size", min=1, help="Copies, each on GPUs of its own.")]
+Memory = Annotated[
+    float | None,
+    typer.Option("--gpu-memory-utilization", min=0.01, max=1.0, help="Share of a GPU's memory. Default: vLLM's."),
+]
+Python = Annotated[str | None, typer.Option(help="The python that has vLLM. Default: $AMC_VLLM_PYTHON, else this one.")]
+Log = Annotated[Path | None, typer.Option(help="File for vLLM's log. Default: in the user's cache folder.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds that it may take to become ready.")]
+Extra = Annotated[list[str] | None, typer.Argument(metavar="[-- VLLM FLAGS]", help="Passed on to vLLM as they are.")]
+
+
+def _command(role: Role, help: str) -> None:
+    def serve(
+        model: Model,
+        extra: Extra = None,
+        name: Name = None,
+        host: Host = "127.0.0.1",
+        port: Port = 8000,
+        dtype: Dtype = None,
+        max_model_len: MaxModelLen = None,
+        tensor_parallel_size: TensorParallel = 1,
+        data_parallel_size: DataParallel = 1,
+        gpu_memory_utilization: Memory = None,
+        python: Python = None,
+        log: Log = None,
+        timeout: Timeout = 1800,
+    ) -> None:
+        from amc_agents.serve import Where, served_model
+
+        found = served_model(role, model, name=name)
+        found = replace(found, dtype=dtype or found.dtype, max_tokens=max_model_len or found.max_tokens)
+        where = Where(host, port, tensor_parallel_size, data_parallel_size, gpu_memory_utilization)
+        _serve(found, where, extra or [], python, log, timeout)
+
+    serve_app.command(role, help=help)(serve)
+
+
+_command("value", "Serve a value model (a folder of `amc train value`, or crafting), and print its critic string.")
+_command("policy", "Serve a generating model (a folder, a name on the hub, or crafting), and print its chat model.")
+_command("embeddings", "Serve an embedding model (a folder, a name on the hub, or crafting), and print its base URL.")
+
+
+def _serve(
+    model: ServedModel, where: Where, extra: list[str], python: str | None, log: Path | None, timeout: float
+) -> None:
+    from rich.console import Console
+
+    from amc_agents.serve import VllmServer, cache_folder, chosen_port, command, environment, find_vllm, log_name
+
+    where = replace(where, port=chosen_port(where.host, where.port))
+    vllm = find_vllm(python)
+    line = command(vllm, model, where, extra)
+    log = log or cache_folder() / "logs" / log_name(model.name, where.port)
+    server = VllmServer(line, environment(vllm, os.environ), where.url, log)
+    console = Console()
+    device = "the CPU" if vllm.device == "cpu" else vllm.device
+    typer.echo(f"Starting vLLM {vllm.version} on {device}: {model.source}\nIts log: {log}")
+    with _signals_go_to(server):
+        server.start()
+        with console.status("starting") as status:
+            told = _Progress(console, status)
+            ready = server.wait_until_healthy(timeout, told)
+        if ready:
+            typer.echo(f"Ready after {told.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
+        ended = server.wait()
+        if not server.stopping:
+            raise ServerError(where.url, server.death(ended))
+    typer.echo("Stopped.")
+    raise typer.Exit(ended if ended >= 0 else 128 - ended)
+
+
+class _Progress:
+    """One changing line on a terminal; elsewhere a line every half minute."""
+
+    def __init__(self, console: Any, status: Any) -> None:
+        self._console, self._status = console, status
+        self.seconds = 0.0
+        self._next = 30.0
+
+    def __call__(self, seconds: float, line: str) -> None:
+        from rich.text import Text
+
+        self.seconds = seconds
+        short = line if len(line) <= 80 else line[:77] + "..."
+        self._status.update(Text(f"starting, {seconds:.0f} s: {short}"))
+        if not self._console.is_terminal and seconds >= self._next:
+            typer.echo(f"... {seconds:.0f} s: {short}")
+            self._next += 30.0
+
+
+@contextmanager
+def _signals_go_to(server: VllmServer) -> Iterator[None]:
+    """Ctrl-C and the like stop the server's processes; this one ends after them."""
+
+    def forward(number: int, frame: object) -> None:
+        # vLLM does not know SIGHUP (the terminal was closed) for a wish to end.
+        server.stop(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    before = {one: signal.signal(one, forward) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _usage(model: ServedModel, where: Where) -> str:
+    from urllib.parse import quote
+
+    name = quote(model.name, safe="/")
+    if model.role == "value":
+        critic = f"vllm:{where.url}?model={name}"
+        told = f"Critic:\n\n    {critic}\n\nTry it:\n\n    amc bench --critic '{critic}' --out RESULTS"
+        if where.host in ("127.0.0.1", "localhost", "::1"):
+            return told
+        return (
+            f"{told}\n\nFrom another machine: this one's name in the address, and &checkpoint=FOLDER, a copy of the\n"
+            f"small files of {model.source} (all but *.safetensors).\n\nvLLM asks for no key where it scores "
+            "(/classify): let only your own machines reach this port."
+        )
+    if model.role == "policy":
+        key = 'os.environ["VLLM_API_KEY"]' if os.environ.get("VLLM_API_KEY") else '"none"'
+        return (
+            "Chat model:\n\n    from langchain_openai import ChatOpenAI\n\n"
+            f'    policy = ChatOpenAI(base_url="{where.url}/v1", model="{model.name}", api_key={key})'
+        )
+    return f"Embeddings: base URL {where.url}/v1, model {model.name}"

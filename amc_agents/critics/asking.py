@@ -1,0 +1,158 @@
+"""A chat model that a critic asks: from any event loop, never streamed, counted, its failures the critic's.
+
+It is asked by its sync methods, in threads. The connections of an async client belong to the event loop of their first
+use, and clients of one provider share them (LangChain's of OpenAI do): asked in async, a critic would fail in the
+second `asyncio.run`; asked on a loop of its own, it would meet the connections of the policy's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+from amc_agents.critics.options import number
+from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.usage import Usage, record
+
+T = TypeVar("T")
+
+
+class AskedModel:
+    """A chat model as a critic asks it, from any thread and event loop.
+
+    Inside a graph its tokens are not streamed to the graph's caller; tracers see every call.
+
+    Args:
+        model: the chat model; a copy that never streams is asked.
+        who: asks, for the errors' messages.
+        run_name: of its calls, for tracers.
+        name: of the model, as `provider:name`; "": what it calls itself.
+        max_concurrent: questions under way at the same time.
+        recorded: whether each call is counted with the meter in use; False where whoever asks does so.
+        settings: further arguments of every call.
+    """
+
+    def __init__(
+        self,
+        model: BaseChatModel,
+        *,
+        who: str,
+        run_name: str,
+        name: str = "",
+        max_concurrent: int = 16,
+        recorded: bool = True,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name or name_of(model)
+        self.usage = Usage()
+        """All that it was asked so far."""
+        # Under stream_mode="messages" a model would stream, and many servers then report no tokens.
+        self.model = model.model_copy(update={"disable_streaming": True})
+        self._who, self._run_name, self._recorded = who, run_name, recorded
+        self._settings = dict(settings or {})
+        # Starts its threads when they are needed.
+        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix=f"amc-{run_name}")
+
+    async def ask(self, conversation: Sequence[BaseMessage]) -> AIMessage:
+        """The model's answer.
+
+        Raises:
+            CriticError: the call failed, after LangChain's own retries.
+        """
+        told = RunnableConfig(tags=list(_TAGS), run_name=self._run_name)
+        # Tracers are found by the context.
+        call = partial(copy_context().run, self.model.invoke, list(conversation), told, **self._settings)
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except Exception as error:  # each provider's package has errors of its own
+            self._count(Usage(calls=1, missing=1), self.name)
+            raise CriticError(f"{self._who} failed: {type(error).__name__}: {error}") from error
+        self._count(usage_of(answer), self._answering(answer))
+        return answer
+
+    def _answering(self, answer: AIMessage) -> str:
+        """`provider:name` as the answer says, which may be more exact than what was asked for."""
+        told = answer.response_metadata
+        name = told.get("model_name") or told.get("model")
+        if not name:
+            return self.name
+        provider = told.get("model_provider") or self.name.rpartition(":")[0].partition(":")[0]
+        return f"{provider}:{name}" if provider else name
+
+    def _count(self, used: Usage, model: str) -> None:
+        self.usage += used
+        if self._recorded:
+            record("critic", used, model=model)
+
+
+def name_of(model: BaseChatModel) -> str:
+    """What a model calls itself, or its class."""
+    names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
+    return next((name for name in names if isinstance(name, str) and name), type(model).__name__)
+
+
+def usage_of(answer: AIMessage) -> Usage:
+    """What one answer used, as it reports it."""
+    reported = answer.usage_metadata
+    if reported is None:
+        return Usage(calls=1, missing=1)
+    cached = reported.get("input_token_details", {}).get("cache_read", 0)
+    return Usage(1, reported["input_tokens"], reported["output_tokens"], cached or 0)
+
+
+def made_model(name: str, **options: Any) -> BaseChatModel:
+    """LangChain's chat model of a name, `provider:model`.
+
+    Raises:
+        ConfigurationError: there is no such model, package or key.
+    """
+    from langchain.chat_models import init_chat_model
+
+    try:
+        made: BaseChatModel = init_chat_model(name, **options)
+    except Exception as error:  # each provider's package has errors of its own for a missing key
+        raise ConfigurationError(f"the chat model {name!r} could not be made: {error}") from error
+    return made
+
+
+def chat_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """What base_url=, key_env= and timeout= in a critic's string mean to `made_model`. Raises `CriticSpecError`."""
+    found: dict[str, Any] = {}
+    if "timeout" in options:
+        found["timeout"] = number(kind, options, "timeout", 0.0, least=0.001)
+    if "base_url" in options:
+        found["base_url"] = options["base_url"]
+    if "key_env" in options:
+        found["api_key"] = key_of(f"critic kind {kind!r}", options["key_env"])
+    return found
+
+
+def key_of(who: str, variable: str) -> str:
+    """The key in an environment variable. Raises `CriticSpecError` where there is none."""
+    if variable not in os.environ:
+        raise CriticSpecError(f"{who}: the environment variable {variable!r} (key_env) is not set here")
+    return os.environ[variable]
+
+
+async def side_by_side(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them give, in order; where one fails, the others are given up and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        first = errors.exceptions[0]
+        raise first from first.__cause__
+    return [task.result() for task in tasks]
+
+
+_TAGS = ("nostream", "critic")
+"""LangGraph keeps the tokens of runs with the first out of its message stream."""

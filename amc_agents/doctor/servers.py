@@ -1,0 +1,183 @@
+"""What a model server can do, one small question at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from amc_agents.critics.http import ModelServer
+from amc_agents.doctor.check import Check, guarded, server_advice
+from amc_agents.errors import CriticServerError
+
+QUESTION = {"role": "user", "content": "Goal: craft oak gate. What is the first thing to get?"}
+TOKENS = 16
+"""Most tokens of an answer to a question of the doctor's."""
+
+
+async def server_answers(name: str, server: ModelServer) -> Check:
+    """Whether anything answers at the address, and is well."""
+    begun = time.perf_counter()
+    try:
+        await server.get("/health")
+    except CriticServerError as error:
+        # vLLM's answer is an empty page; servers of another make may have no such page, or keep it to themselves.
+        if error.status is None or error.status >= 500:
+            raise
+    return Check(name, "ok", f"{server.base_url} answers ({1000 * (time.perf_counter() - begun):.0f} ms)")
+
+
+async def model_is_served(name: str, server: ModelServer, model: str | None) -> Check:
+    """Whether the server knows the model by this name (None: any that it has), and how much it can read."""
+    answer = await server.get("/v1/models")
+    try:
+        lengths: dict[str, Any] = {one["id"]: one.get("max_model_len") for one in answer["data"]}
+    except (TypeError, KeyError, AttributeError):
+        return Check(name, "failed", f"expected a list of models, got {str(answer)[:200]}",
+                     "Is this the address of an OpenAI-compatible server?")  # fmt: skip
+    if model is None and len(lengths) == 1:
+        model = next(iter(lengths))
+    if model not in lengths:
+        named = "no model was named" if model is None else f"no model {model!r}"
+        return Check(name, "failed", f"{named}; the server has {', '.join(sorted(lengths)) or 'none'}",
+                     "Use one of these names, or start the server with --served-model-name.")  # fmt: skip
+    length = lengths[model]
+    return Check(name, "ok", model + (f", reads at most {length} tokens" if length else ""))
+
+
+async def chat_answers(name: str, server: ModelServer, model: str) -> Check:
+    """Whether the model answers a message."""
+    choice = (await _choices(server, model))[0]
+    message = choice["message"]
+    return Check(name, "ok", f"said {message.get('content') or ''!r}")
+
+
+async def several_candidates(name: str, server: ModelServer, model: str) -> Check:
+    """Whether n > 1 gives n candidates."""
+    choices = await _choices(server, model, n=2)
+    if len(choices) != 2:
+        return Check(name, "failed", f"n=2 was answered by {len(choices)} candidate",
+                     "Candidates have to be asked for one by one, which costs the prompt each time.")  # fmt: skip
+    return Check(name, "ok", "n=2 gives 2 candidates")
+
+
+async def chat_logprobs(name: str, server: ModelServer, model: str) -> Check:
+    """Whether a chat's answer comes with log-probabilities, those of other tokens included."""
+    choice = (await _choices(server, model, logprobs=True, top_logprobs=2))[0]
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    if not entries or any("logprob" not in one or len(one.get("top_logprobs") or []) < 2 for one in entries):
+        return Check(name, "failed", "logprobs and top_logprobs were asked for, and are not in the answer", _NEEDS)
+    return Check(name, "ok", f"logprobs and top_logprobs of {len(entries)} tokens")
+
+
+async def chosen_logprobs(name: str, server: ModelServer, model: str) -> Check:
+    """Whether the log-probabilities of chosen tokens can be read, wherever they rank (an extension of vLLM)."""
+    body = {"model": model, "prompt": [1, 2], "max_tokens": 1, "logprobs": 0, "logprob_token_ids": [1, 2],
+            "return_tokens_as_token_ids": True}  # fmt: skip
+    (answer,) = await server.post("/v1/completions", [body])
+    found = (answer["choices"][0].get("logprobs") or {}).get("top_logprobs") or [{}]
+    if not {"token_id:1", "token_id:2"} <= set(found[0]):
+        return await _extension(name, server, "logprob_token_ids [1, 2] were asked for, and are not in the answer")
+    return Check(name, "ok", "logprob_token_ids gives exactly the chosen tokens")
+
+
+async def prompt_logprobs(name: str, server: ModelServer, model: str) -> Check:
+    """Whether the log-probability of every token of a given text can be read (an extension of vLLM)."""
+    body = {"model": model, "prompt": [1, 2], "max_tokens": 1, "prompt_logprobs": 0}
+    (answer,) = await server.post("/v1/completions", [body])
+    match answer["choices"][0].get("prompt_logprobs"):
+        case [None, {"2": {"logprob": float()}}]:
+            return Check(name, "ok", "prompt_logprobs gives the given text's tokens")
+    return await _extension(name, server, "prompt_logprobs were asked for, and are not in the answer")
+
+
+async def embeds(name: str, server: ModelServer, model: str) -> Check:
+    """Whether a text becomes a vector."""
+    (answer,) = await server.post("/v1/embeddings", [{"model": model, "input": ["craft oak gate"]}])
+    vector = answer["data"][0]["embedding"]
+    return Check(name, "ok", f"vectors of {len(vector)} numbers")
+
+
+async def served(name: str, server: ModelServer, model: str | None, key_variable: str) -> list[Check]:
+    """The checks of any server: it answers, and has the model. What cannot be looked at is skipped."""
+    there = await guarded(f"{name} server", lambda: server_answers(f"{name} server", server), key_variable)
+    if there.state == "failed":
+        return [there, Check(f"{name} model", "skipped", "the server does not answer")]
+    return [
+        there,
+        await guarded(f"{name} model", lambda: model_is_served(f"{name} model", server, model), key_variable),
+    ]
+
+
+async def policy_checks(server: ModelServer, model: str, key_variable: str) -> list[Check]:
+    """All about a policy's server."""
+    return await _all("policy", server, model, key_variable, {
+        "chat": chat_answers, "n > 1": several_candidates, "logprobs": chat_logprobs,
+        "chosen logprobs": chosen_logprobs, "prompt logprobs": prompt_logprobs,
+    })  # fmt: skip
+
+
+async def embeddings_checks(server: ModelServer, model: str, key_variable: str) -> list[Check]:
+    """All about an embeddings server."""
+    return await _all("embeddings", server, model, key_variable, {"vectors": embeds})
+
+
+_Question = Callable[[str, ModelServer, str], Awaitable[Check]]
+
+
+async def _all(
+    name: str, server: ModelServer, model: str, key_variable: str, questions: Mapping[str, _Question]
+) -> list[Check]:
+    checks = await served(name, server, model, key_variable)
+    well = all(one.state == "ok" for one in checks)
+    for what, question in questions.items():
+        title = f"{name} {what}"
+        if not well:
+            checks.append(Check(title, "skipped", "the model cannot be asked"))
+            continue
+        checks.append(await guarded(title, _bound(question, title, server, model, key_variable)))
+        # What cannot chat has no candidates, and no log-probabilities either.
+        well = checks[-1].state != "failed" or question is not chat_answers
+    return checks
+
+
+def _bound(
+    question: _Question, title: str, server: ModelServer, model: str, key_variable: str
+) -> Callable[[], Awaitable[Check]]:
+    async def asked() -> Check:
+        try:
+            return await question(title, server, model)
+        except CriticServerError as error:
+            if question in (chosen_logprobs, prompt_logprobs) and error.status is not None and error.status < 500:
+                return await _extension(title, server, str(error))
+            return Check(title, "failed", str(error), server_advice(error, key_variable) or _ADVICE.get(question, ""))
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            what = f"the answer has another shape than OpenAI's ({type(error).__name__}: {error})"
+            return Check(title, "failed", what, "Is this the address of an OpenAI-compatible server?")
+
+    return asked
+
+
+async def _choices(server: ModelServer, model: str, **asked: Any) -> Sequence[Mapping[str, Any]]:
+    body = {"model": model, "messages": [QUESTION], "max_completion_tokens": TOKENS, **asked}
+    (answer,) = await server.post("/v1/chat/completions", [body])
+    choices: Sequence[Mapping[str, Any]] = answer["choices"]
+    return choices
+
+
+async def _extension(name: str, server: ModelServer, what: str) -> Check:
+    """What vLLM can do and this server cannot: a failure of vLLM's, and nothing to expect of others."""
+    try:
+        version = (await server.get("/version"))["version"]
+    except (CriticServerError, KeyError, TypeError):
+        return Check(name, "skipped", f"an extension of vLLM, which this server does not offer ({what})", _NEEDS)
+    return Check(name, "failed", f"vLLM {version}: {what}", f"Use vLLM 0.22 or newer. {_NEEDS}")
+
+
+_NEEDS = "Needed for likelihoods (LAC's likelihood prior, verdict critics); AMC itself does without."
+_ADVICE: dict[_Question, str] = {
+    chat_answers: "Is it a generating model, with a chat template?",
+    several_candidates: "Candidates have to be asked for one by one, which costs the prompt each time.",
+    chat_logprobs: _NEEDS,
+    embeds: "Is it an embedding model, served with --runner pooling?",
+}

@@ -1,0 +1,195 @@
+"""What goes into a LAC decision, and what comes out of it.
+
+`K` samples, `A` distinct candidate actions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from amc_agents.critics.log_odds import LogOdds
+from amc_agents.errors import ConfigurationError
+from amc_agents.types import FloatArray, Step, Trajectory
+
+BoolArray = npt.NDArray[np.bool_]
+
+Prior = Literal["frequency", "likelihood", "thoughts"]
+PRIORS = ("frequency", "likelihood", "thoughts")
+MAX_DEPTH = 4
+"""Steps imagined at most (LAC, appendix B)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One turn that the policy wrote."""
+
+    thought: str
+    """What it wrote before it acted; may be empty."""
+    action: str
+    """What it does: the text after `Action:`, or tool calls as canonical JSON. Empty: it could not be read."""
+    payload: Any = None
+    """The caller's own, such as the message; it comes back with the choice."""
+    log_likelihood: float | None = None
+    """Of the whole text, end token included, at the sampling temperature; None: not known."""
+    text: str = ""
+    """The whole text where several mean one action; empty: the action is the text."""
+
+
+class Actor(Protocol):
+    """Samples turns of the policy at the state that is to be decided."""
+
+    async def sample(self, k: int) -> Sequence[Sample]:
+        """`k` independent samples, in one round trip; what could not be read has an empty action."""
+        ...
+
+
+@runtime_checkable
+class GreedyActor(Protocol):
+    """An actor that can also say what the policy likes best."""
+
+    async def greedy(self) -> Sample:
+        """The turn at temperature 0."""
+        ...
+
+
+class Rescorer(Protocol):
+    """Scores given texts by the policy."""
+
+    async def log_likelihoods(self, thoughts: Sequence[str], actions: Sequence[str]) -> FloatArray:
+        """`[K, A]` log pi(action a | thought k): whole strings, end token included, at the sampling temperature."""
+        ...
+
+
+class Imagination(Protocol):
+    """A forward model: what may come after an action."""
+
+    async def imagine(self, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """`[A]` the trajectories, whose last step has no observation yet, continued in the mind.
+
+        The last step gets its imagined observation (and reflection, up to just before the verdict), and further steps
+        follow. All advance together, one round trip per depth; one that has its verdict stops.
+        """
+        ...
+
+
+@runtime_checkable
+class FlaggedLogOdds(LogOdds, Protocol):
+    """A critic that says which of its answers are not to be trusted."""
+
+    async def flagged_log_odds(self, trajectories: Sequence[Trajectory]) -> tuple[FloatArray, BoolArray]:
+        """`[A]` Q of each, and `[A]` True where it is a bound or a stand-in."""
+        ...
+
+
+@dataclass(frozen=True)
+class LacSettings:
+    """How a decision is made. The defaults decide without rollouts; `docs/lac.md` has the paper's ablations."""
+
+    k: int = 5
+    """K, samples of the policy."""
+    alpha: float = 1.0
+    """Weight of the critic; 0 is a vote by the prior, infinity the critic alone."""
+    prior: Prior = "frequency"
+    """How the policy's own opinion is measured; see `amc_agents.methods.improvement`."""
+    greedy: bool = False
+    """The policy's turn at temperature 0 is made a candidate too."""
+    sample: bool = False
+    """The action is drawn from the improved policy; otherwise its likeliest is taken."""
+    returns: tuple[float, float] = (0.0, 1.0)
+    """Returns of failure and success, between which a value is a probability of success."""
+    use_critic: bool = True
+    """Off: neither critic nor forward model is asked."""
+    depth: int = 0
+    """Steps imagined after each candidate, at most 4; 0: Q is read at the action itself."""
+    reflect: bool = False
+    """Past and imagined steps get a reflection. The past ones are written by whoever calls, before the decision."""
+    on_critic_error: Literal["raise", "uniform"] = "raise"
+    """"uniform": where the critic fails, Q = 0 for all and a note says so."""
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.k < 1:
+            raise ConfigurationError(f"k is a number of samples, at least 1, got {self.k}")
+        if not self.alpha >= 0:
+            raise ConfigurationError(f"alpha must be at least 0, got {self.alpha}")
+        if self.prior not in PRIORS:
+            raise ConfigurationError(f"prior is one of {', '.join(PRIORS)}, got {self.prior!r}")
+        if not 0 <= self.depth <= MAX_DEPTH:
+            raise ConfigurationError(f"depth is 0 to {MAX_DEPTH} imagined steps, got {self.depth}")
+        low, high = self.returns
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigurationError(f"returns are those of failure and success, in order, got {self.returns}")
+        if self.on_critic_error not in ("raise", "uniform"):
+            raise ConfigurationError(f'on_critic_error is "raise" or "uniform", got {self.on_critic_error!r}')
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One distinct action, and what is known of it."""
+
+    thought: str
+    """Of the first sample that does this."""
+    action: str
+    n: int
+    """Samples that do this; 0 for one that only the greedy turn brought, or that the world listed."""
+    log_prior: float
+    """Log-probability among the candidates."""
+    q: float
+    """Log-odds of success, 0 where no critic was asked."""
+    probability: float
+    """By the improved policy."""
+    imagined: tuple[Step, ...] = ()
+    """The rollout: this action with its imagined observation, then the imagined steps after it."""
+    flagged: bool = False
+    """The critic says that its Q is a bound or a stand-in."""
+    greedy: bool = False
+    """The greedy turn does this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was chosen, and why."""
+
+    candidates: tuple[Candidate, ...]
+    """`[A]` in the order in which they were first sampled."""
+    chosen: int
+    """Index of the choice."""
+    prior: str
+    """The prior that was used: "frequency", "likelihood", "thoughts", or "list" over a world's list of actions."""
+    alpha: float
+    """The weight that the critic had; 0 where it was not asked."""
+    sample: Sample
+    """The first sample of the chosen action."""
+    notes: tuple[str, ...] = ()
+    """What a reader has to know: samples dropped, answers not to be trusted."""
+    round_trips: int = 0
+    """Model calls that had to wait for one another; a last imagined step that could not be read is not in it."""
+    seconds: float = 0.0
+    """Time that it took."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """As JSON values, for a graph's state, an event or a trace."""
+        candidates = [{**asdict(one), "imagined": [_plain(step) for step in one.imagined]} for one in self.candidates]
+        for one in candidates:
+            # JSON has no infinity.
+            one["log_prior"] = one["log_prior"] if math.isfinite(one["log_prior"]) else None
+        return {
+            "action": self.sample.action,
+            "chosen": self.chosen,
+            "prior": self.prior,
+            "alpha": self.alpha if math.isfinite(self.alpha) else "infinity",
+            "candidates": candidates,
+            "round_trips": self.round_trips,
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+def _plain(step: Step) -> dict[str, str]:
+    return {"thought": step.thought, "action": step.action, "observation": step.observation}

@@ -1,0 +1,58 @@
+"""LAC: each decision of an agent is the choice among K candidates, by how often they came and what a critic says.
+
+The policy and the critic here are the embedded ones, so that the example runs without a key. In their place go your
+own: `init_chat_model("provider:model")`, and "verdict:http://host:8000?model=..." or any other critic's string.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from langgraph.graph import END, START, StateGraph
+
+from amc_agents import actor_critic_node, use_environment
+from amc_agents.envs.crafting import CraftingWorld, generate_task
+from amc_agents.models.embedded import EmbeddedChatModel
+from amc_agents.nodes.text_agent import TextAgentState, world_node
+
+TASK = generate_task(7, "examples", optimal_steps=(6, 8))
+
+
+def after_world(state):
+    """Go on to the end, or for 20 steps."""
+    return END if state["done"] or len(state["messages"]) > 40 else "model"
+
+
+def make_agent():
+    """A loop of model and world, where the model is LAC's."""
+    graph = StateGraph(TextAgentState)
+    graph.add_node("model", actor_critic_node(EmbeddedChatModel(), "embedded:crafting", k=5, greedy=True, seed=3))
+    graph.add_node("tools", world_node())
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    graph.add_conditional_edges("tools", after_world, ["model", END])
+    return graph.compile()
+
+
+async def play():
+    """One episode; each decision says why."""
+    world = CraftingWorld()
+    await world.reset(TASK)
+    with use_environment(world):
+        given = {"messages": [("user", TASK.instruction)], "done": False}
+        async for mode, chunk in make_agent().astream(given, stream_mode=["custom", "values"]):
+            if mode == "custom":
+                explain(chunk)
+    print(chunk["messages"][-1].text)
+
+
+def explain(decision):
+    """One line per candidate, the chosen one marked."""
+    for i, one in enumerate(decision["candidates"]):
+        mark = ">" if i == decision["chosen"] else " "
+        print(f"{mark} {one['action']:45} n={one['n']}  Q={one['q']:+.2f}  p={one['probability']:.2f}")
+    print()
+
+
+if __name__ == "__main__":
+    asyncio.run(play())

@@ -1,0 +1,320 @@
+"""One critic's string, in six places, and which of them wins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from amc_agents.cli import main
+from amc_agents.config import Config
+from amc_agents.critics import spec as spec_module
+from amc_agents.critics.spec import parse_critic
+from amc_agents.errors import CheckpointError, ConfigurationError, CriticSpecError
+from amc_agents.nodes.amc import amc
+from amc_agents.nodes.chosen_critic import MOST_KEPT
+from amc_agents.smc import AtSteps
+from tests.nodes.worlds import ReturnSoFar, say, start, sum_world, tool_caller
+
+asked = []
+"""Names of the critics that were asked, in order."""
+
+
+class Recording:
+    def __init__(self, name):
+        self.name = name
+
+    async def values(self, trajectories):
+        asked.append(self.name)
+        return np.zeros(len(trajectories))
+
+
+@pytest.fixture(autouse=True)
+def loads(monkeypatch):
+    """A kind as an installed package offers it, `recording:NAME`; gives the names that were loaded."""
+    loaded = []
+
+    def make(target, options):
+        loaded.append(target)
+        if target == "missing":
+            raise CheckpointError("no such thing")
+        if target == "slow":
+            time.sleep(0.2)
+        return Recording(target)
+
+    point = SimpleNamespace(name="recording", load=lambda: make)
+    monkeypatch.setattr(spec_module, "entry_points", lambda group: [point] if group == "amc_agents.critics" else [])
+    asked.clear()
+    return loaded
+
+
+def hand_written():
+    """An agent without langchain's `create_agent`: one node that acts, three times."""
+
+    def act(state):
+        return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("act", act)
+    builder.add_edge(START, "act")
+    builder.add_conditional_edges("act", lambda state: END if len(state["messages"]) > 6 else "act")
+    return builder.compile()
+
+
+AGENTS = {
+    "create_agent": lambda: (create_agent(tool_caller(3), [say]), {"environment": lambda s: sum_world(s, 50)}),
+    "hand-written": lambda: (hand_written(), {"step_after": ["act"], "reward": lambda state: 0.0}),
+}
+PLACES = ["context", "configurable", "constructor", "AMC_CRITIC", "file", "default"]
+
+
+def module_critic(name):
+    return f"{__name__}:Recording?name={name}"
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("first", range(len(PLACES)), ids=PLACES)
+async def test_the_highest_place_that_names_a_critic_wins(agent, is_async, first, monkeypatch, tmp_path):
+    """Every place from `first` down names a critic of its own: that of `first` is used."""
+    named = set(PLACES[first:])
+    file = tmp_path / "amc.toml"
+    if "AMC_CRITIC" in named:
+        monkeypatch.setenv("AMC_CRITIC", module_critic("AMC_CRITIC"))
+    if "file" in named:
+        file.write_text(f'critic = "{module_critic("file")}"')
+        monkeypatch.setenv("AMC_CONFIG", str(file))
+    given = {"critic": module_critic("constructor")} if "constructor" in named else {}
+    compiled, settings = AGENTS[agent]()
+    graph = amc(compiled, n_particles=2, resample=AtSteps(1), **given, **settings)
+
+    config = {"configurable": {"critic": "recording:configurable"}} if "configurable" in named else None
+    context = {"context": {"critic": "recording:context"}} if "context" in named else {}
+    if is_async:
+        run = await graph.arun(start(), config, **context)
+    else:
+        run = await asyncio.to_thread(graph.run, start(), config, **context)
+
+    place = PLACES[first]
+    assert set(asked) == ({place} - {"default"})
+    names = {"context": "recording:context", "configurable": "recording:configurable", "default": "uniform"}
+    assert run.config["critic"] == names.get(place, module_critic(place))
+    assert run.config["critic_from"] == (f"config file {file}" if place == "file" else place)
+
+
+def graph(critic=None, **settings):
+    agent, more = AGENTS["hand-written"]()
+    return amc(agent, critic, n_particles=2, resample=AtSteps(1), **more, **settings)
+
+
+def test_none_and_an_empty_variable_name_nothing(monkeypatch):
+    monkeypatch.setenv("AMC_CRITIC", "")
+    monkeypatch.setenv("AMC_CONFIG", "")
+    mine = graph(None)
+    assert mine.run(start()).config["critic_from"] == "default"
+    both = {"configurable": {"critic": "recording:configurable"}}
+    assert mine.run(start(), both, context={"critic": None}).config["critic_from"] == "configurable"
+    assert mine.run(start(), {"configurable": {"critic": None}}).config["critic_from"] == "default"
+
+
+def test_an_object_is_reported_by_its_class():
+    run = graph(ReturnSoFar()).run(start())
+    assert (run.config["critic"], run.config["critic_from"]) == ("ReturnSoFar", "constructor")
+    run = graph().run(start(), context={"critic": Recording("mine")})
+    assert (run.config["critic"], run.config["critic_from"]) == ("Recording", "context")
+
+
+@pytest.mark.parametrize("nonsense", [3, Recording, object()])
+def test_what_is_no_critic_is_refused(nonsense):
+    with pytest.raises(CriticSpecError, match="expected a critic or its string"):
+        graph().run(start(), context={"critic": nonsense})
+
+
+def test_the_files_table_fills_in_what_the_code_leaves_out(monkeypatch, tmp_path):
+    file = tmp_path / "amc.toml"
+    file.write_text('on_critic_error = "uniform"\n[amc]\nn_particles = 3\nbeta = 0.5\nresample = {at_steps = [2]}\n')
+    monkeypatch.setenv("AMC_CONFIG", str(file))
+    agent, more = AGENTS["hand-written"]()
+    run = amc(agent, beta=2.0, **more).run(start())
+    settings = {name: run.config[name] for name in ("n_particles", "beta", "resample", "on_critic_error", "horizon")}
+    assert settings == {
+        "n_particles": 3, "beta": 2.0, "resample": "AtSteps(2)", "on_critic_error": "uniform", "horizon": 50,
+    }  # fmt: skip
+    assert len(run.population.trajectories) == 3
+    assert amc(agent, config=Config(), **more).run(start()).config["n_particles"] == 15
+
+
+def test_a_file_given_to_amc_replaces_that_of_the_environment(monkeypatch, tmp_path):
+    (tmp_path / "a.toml").write_text('critic = "recording:a"')
+    (tmp_path / "b.toml").write_text('critic = "recording:b"')
+    monkeypatch.setenv("AMC_CONFIG", str(tmp_path / "a.toml"))
+    graph(config=Config.load(tmp_path / "b.toml")).run(start())
+    assert set(asked) == {"b"}
+
+
+def test_a_file_that_is_wrong_is_known_where_the_graph_is_built(monkeypatch, tmp_path):
+    (tmp_path / "amc.toml").write_text("[amc]\nbeat = 1")
+    monkeypatch.setenv("AMC_CONFIG", str(tmp_path / "amc.toml"))
+    with pytest.raises(ConfigurationError, match="did you mean 'beta'"):
+        graph()
+
+
+class OfBeta(Recording):
+    """A value model trained by eq. 5, for beta = 0.5."""
+
+    predicts, beta = "future", 0.5
+
+
+def test_a_critic_that_does_not_fit_is_refused_wherever_it_is_named(monkeypatch, tmp_path):
+    unfit = f"{__name__}:OfBeta?name=five"
+    with pytest.raises(ConfigurationError, match=r"trained by eq\. 5 for beta 0\.5 and the run has beta 1"):
+        graph(unfit)
+    with pytest.raises(ConfigurationError, match=r"trained by eq\. 5"):
+        graph().run(start(), context={"critic": OfBeta("five")})
+    monkeypatch.setenv("AMC_CRITIC", unfit)
+    with pytest.raises(ConfigurationError, match=r"trained by eq\. 5"):
+        graph()
+    (tmp_path / "amc.toml").write_text("[amc]\nbeta = 0.5")
+    graph(config=Config.load(tmp_path / "amc.toml")).run(start())
+    assert set(asked) == {"five"}
+
+
+# --- strings of calls ---------------------------------------------------------------------------------------
+
+
+def test_many_calls_load_their_critic_once(loads):
+    mine = graph()
+    for _ in range(10):
+        mine.run(start(), context={"critic": "recording:a"})
+        mine.run(start(), {"configurable": {"critic": "recording:b"}})
+    assert loads == ["a", "b"]
+    assert asked == ["a", "b"] * 10
+
+
+async def test_calls_at_the_same_time_load_their_critic_once_and_off_the_event_loop(loads):
+    mine = graph()
+    ticks = []
+
+    async def tick():
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.005)
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.gather(*(mine.arun(start(), context={"critic": "recording:slow"}) for _ in range(8)))
+    ticking.cancel()
+    assert loads == ["slow"]
+    assert max(np.diff(ticks)) < 0.15
+
+
+def test_calls_from_threads_share_what_is_kept(loads):
+    mine = graph()
+    threads = [
+        threading.Thread(target=mine.run, args=(start(),), kwargs={"context": {"critic": "recording:slow"}})
+        for _ in range(4)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert loads == ["slow"]
+
+
+async def test_what_is_kept_is_bounded(loads):
+    mine = graph()
+    names = [str(number) for number in range(MOST_KEPT + 4)]
+    for name in names:
+        await mine.arun(start(), context={"critic": f"recording:{name}"})
+    await mine.arun(start(), context={"critic": f"recording:{names[-1]}"})
+    assert loads == names
+    await mine.arun(start(), context={"critic": f"recording:{names[0]}"})
+    assert loads == [*names, names[0]]
+
+
+def test_a_failure_is_not_kept(loads):
+    mine = graph()
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="no such thing"):
+            mine.run(start(), context={"critic": "recording:missing"})
+    assert loads == ["missing", "missing"]
+
+
+@pytest.mark.parametrize("place", ["context", "configurable"])
+@pytest.mark.parametrize(
+    ("critic", "message"),
+    [
+        ("os:system?command=true", "only where the graph is built"),
+        ("recording:a?key_env=HOME", "may not say key_env"),
+        ("vllm:http://elsewhere?key_env=HOME&model=m", "may not say key_env"),
+        ("judge:openai:gpt?base_url=http://elsewhere", "may not say base_url"),
+        ("judge:openai:gpt?base%5Furl=http://elsewhere", "may not say base_url"),
+    ],
+)
+def test_a_call_may_not_name_code_or_keys(place, critic, message, loads):
+    named = {"context": {"critic": critic}} if place == "context" else {"config": {"configurable": {"critic": critic}}}
+    with pytest.raises(CriticSpecError, match=message):
+        graph().run(start(), **named)
+    assert loads == []
+
+
+def test_where_the_graph_is_built_keys_may_be_named(loads):
+    parse_critic("recording:a?key_env=HOME&base_url=http://here")
+    assert loads == ["a"]
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+@pytest.mark.parametrize(
+    ("flag", "variable", "file", "file_variable", "used"),
+    [
+        ("flag", "variable", "file", "other", "flag"),
+        (None, "variable", "file", "other", "variable"),
+        (None, None, "file", "other", "file"),
+        (None, None, None, "other", "other"),
+        (None, None, None, None, None),
+    ],
+)
+def test_the_command_lines_order(command, flag, variable, file, file_variable, used, monkeypatch, tmp_path, capsys):
+    arguments = ["amc", command, "--out", str(tmp_path / "out"), "--tasks", "1", "--particles", "2", "--workers", "1",
+                 "--methods", "amc"]  # fmt: skip
+    for name in filter(None, (file, file_variable)):
+        # The settings of the methods are their own: this quorum of 3 among 2 particles would be an error.
+        (tmp_path / name).write_text(f'critic = "{module_critic(name)}"\n[amc]\nquorum = 3')
+    if flag:
+        arguments += ["--critic", module_critic(flag)]
+    if variable:
+        monkeypatch.setenv("AMC_CRITIC", module_critic(variable))
+    if file:
+        arguments += ["--config", str(tmp_path / file)]
+    if file_variable:
+        monkeypatch.setenv("AMC_CONFIG", str(tmp_path / file_variable))
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    settings = json.loads((tmp_path / "out" / "results.json").read_text())["settings"]
+    assert settings["critic"] == (module_critic(used) if used else "embedded:crafting")
+    assert set(asked) == ({used} - {None})
+
+
+def test_a_wrong_file_is_one_line_on_the_command_line(monkeypatch, tmp_path, capsys):
+    (tmp_path / "amc.toml").write_text("crtic = 1")
+    monkeypatch.setattr(sys, "argv", ["amc", "demo", "--config", str(tmp_path / "amc.toml"), "--critic", "uniform"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("amc: config file")
+    assert "did you mean 'critic'?" in told
+    assert told.count("\n") == 1

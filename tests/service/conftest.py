@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amc_agents.critics.export import export_embedded_value
+from amc_agents.models.embedded import model_folder
+from amc_agents.serve.installed import VARIABLE
+from tests.service.servers import START_SECONDS, new_server
+
+RUNNING = {
+    "policy": "AMC_TEST_POLICY_URL",
+    "value": "AMC_TEST_VALUE_URL",
+    "embeddings": "AMC_TEST_EMBEDDINGS_URL",
+}
+
+
+@pytest.fixture(scope="session")
+def value_folder(tmp_path_factory) -> Path:
+    """The shipped value model, merged: what the server of `value_url` serves, and `hf:` loads."""
+    return export_embedded_value(model_folder("crafting"), tmp_path_factory.mktemp("value") / "crafting-value")
+
+
+@pytest.fixture(scope="session")
+def _urls(request, tmp_path_factory) -> Iterator[dict[str, str]]:
+    """Addresses of the servers that the collected tests ask for; those to be started are started side by side."""
+    asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    urls = {role: os.environ[variable] for role, variable in RUNNING.items() if variable in os.environ}
+    roles = [role for role in RUNNING if f"{role}_url" in asked and role not in urls]
+    if roles and VARIABLE not in os.environ:
+        pytest.skip(f"{VARIABLE} names no python with vLLM")
+    models = {"policy": "crafting", "value": request.getfixturevalue("value_folder"), "embeddings": "crafting"}
+    logs = tmp_path_factory.mktemp("logs")
+    servers = {role: new_server(models[role], role=role, log=logs / role) for role in roles}
+    try:
+        for server in servers.values():
+            server.start()
+        for server in servers.values():
+            server.wait_until_healthy(START_SECONDS)
+        yield urls | {role: server.url for role, server in servers.items()}
+    finally:
+        for server in servers.values():
+            server.close()
+
+
+@pytest.fixture(scope="session")
+def policy_url(_urls) -> str:
+    """A vLLM server of the shipped policy, called "policy"."""
+    return _urls["policy"]
+
+
+@pytest.fixture(scope="session")
+def value_url(_urls) -> str:
+    """A vLLM server of the shipped value model, called "value"."""
+    return _urls["value"]
+
+
+@pytest.fixture(scope="session")
+def embeddings_url(_urls) -> str:
+    """A vLLM server of the shipped policy as an embeddings model, called "embeddings"."""
+    return _urls["embeddings"]

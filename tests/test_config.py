@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from amc_agents.config import Config, configured
+from amc_agents.errors import ConfigurationError
+from amc_agents.nodes.settings import Settings, schedule_of
+from amc_agents.prices import Price
+from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+
+
+@pytest.fixture
+def load(tmp_path):
+    def from_text(text):
+        path = tmp_path / "amc.toml"
+        path.write_text(text)
+        return Config.load(path)
+
+    return from_text
+
+
+def page(repository):
+    return (repository / "docs" / "configuration.md").read_text()
+
+
+def test_the_example_of_the_page_loads(repository, load):
+    text = re.search(r"^```toml\n(.*?)^```", page(repository), re.DOTALL | re.MULTILINE)[1]
+    config = load(text)
+    plain = tomllib.loads(text)
+    assert config.model_dump(exclude_none=True) == plain
+    settings = Settings.chosen(config, {})
+    assert (settings.n_particles, settings.resample, settings.beta) == (15, AtSteps(4, 8), 0.1)
+    assert settings.on_critic_error == "uniform"
+    assert config.price_list() == {"policy": Price(0.10, 0.40, 0.02)}
+
+
+def test_the_page_has_every_key_and_no_other(repository):
+    listed = re.findall(r"^\| `(\[?\w+)", page(repository), re.MULTILINE)
+    table = [name for name in listed if name != "graph"]
+    amc = list(type(Config().amc).model_fields)
+    tables = ["[amc", "[policy", "[embeddings", "[prices"]
+    assert sorted(table) == sorted([*amc, *tables, "critic", "on_critic_error"])
+
+
+def test_an_empty_file_says_nothing(load):
+    assert load("").model_dump() == Config().model_dump()
+    assert Settings.chosen(load(""), {"beta": None}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("plain", "schedule"),
+    [
+        ("{at_steps = [8, 4]}", AtSteps(4, 8)),
+        ("{ess_below = 0.5}", EssBelow(0.5)),
+        ("{ess_below = 1}", EssBelow(1)),
+        ('"every_step"', EveryStep()),
+        ('"never"', Never()),
+    ],
+)
+def test_schedules(load, plain, schedule):
+    assert schedule_of(load(f"[amc]\nresample = {plain}").amc.resample) == schedule
+
+
+def test_the_code_goes_before_the_file_and_the_file_before_the_defaults(load):
+    config = load('[amc]\nbeta = 0.5\nn_particles = 4\nresample = "never"')
+    settings = Settings.chosen(config, {"beta": 2.0, "n_particles": None, "resample": None})
+    assert (settings.beta, settings.n_particles, settings.resample, settings.horizon) == (2.0, 4, Never(), 50)
+
+
+def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
+    config = load('[amc]\nselect = "return"\nbeta = 2.0')
+    with pytest.raises(ConfigurationError, match=r"needs rewards.*\(select: from the config file .*amc\.toml\)"):
+        Settings.chosen(config, {"beta": 1.0}, rewards_observed=False)
+    with pytest.raises(ConfigurationError, match=r"^horizon must be at least 1 step, got 0$"):
+        Settings.chosen(load(""), {"horizon": 0})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('critc = "uniform"', "the top level has no key 'critc' (did you mean 'critic'?)"),
+        ("[amcc]", "the top level has no key 'amcc' (did you mean 'amc'?)"),
+        ("[amc]\nn_particle = 3", "[amc] has no key 'n_particle' (did you mean 'n_particles'?)"),
+        ("[amc]\nzzz = 3", "[amc] has no key 'zzz' (it takes beta, finished, horizon, n_particles,"),
+        ('[policy]\nmodel = "m"\nbase = "u"', "[policy] has no key 'base' (did you mean 'base_url'?)"),
+        ('[embeddings]\nmodel = "m"\ntemperature = 1', "[embeddings] has no key 'temperature' (it takes base_url,"),
+        ('[prices."a.b"]\ninput = 1\noutputs = 1', "[prices.\"a.b\"] has no key 'outputs' (did you mean 'output'?)"),
+        ('[prices."a.b"]\ninput = 1\noutputs = 1', "[prices.\"a.b\"] needs 'output'"),
+        ("[prices]\nm = 3", "[prices] m: expected a table, got 3"),
+        ("amc = 3", "amc: expected a table, got 3"),
+        ("critic = 3", "critic: expected a valid string, got 3"),
+        ('[amc]\nn_particles = "15"', "[amc] n_particles: expected a valid integer, got '15'"),
+        ("[amc]\nn_particles = true", "[amc] n_particles: expected a valid integer, got True"),
+        ("[amc]\nhorizon = 0", "[amc] horizon: expected greater than 0, got 0"),
+        ("[amc]\nbeta = nan", "[amc] beta: expected a finite number, got nan"),
+        ("[amc]\nbeta = inf", "[amc] beta: expected a finite number, got inf"),
+        ('[amc]\nfinished = "retired"', "[amc] finished: expected 'retire' or 'keep', got 'retired'"),
+        ("[amc]\nresample = 4", "[amc] resample: expected {at_steps = [4, 8]} (whole steps from 1), {ess_below = 0.5}"),
+        ("[amc]\nresample = {at_steps = []}", "got {'at_steps': []}"),
+        ("[amc]\nresample = {at_steps = [0]}", "got {'at_steps': [0]}"),
+        ("[amc]\nresample = {at_steps = [4], ess_below = 0.5}", "got {'at_steps': [4], 'ess_below': 0.5}"),
+        ("[amc]\nresample = {ess_below = 2}", "got {'ess_below': 2}"),
+        ('[policy]\nmodel = "m"\nbase_url = "localhost:1"', "[policy] base_url: expected an address that begins"),
+        ("a = 1\nb = ]", "is no TOML: Invalid value (at line 2, column 5)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_place(load, text, sentence):
+    with pytest.raises(ConfigurationError) as caught:
+        load(text)
+    assert sentence in str(caught.value)
+    assert "amc.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_mistake_is_named_at_once(load):
+    with pytest.raises(ConfigurationError, match=r"'crtic'.*|'betta'.*") as caught:
+        load("crtic = 1\n[amc]\nbetta = 1")
+    assert all(word in str(caught.value) for word in ("'crtic'", "'betta'"))
+
+
+def test_a_key_pasted_into_the_file_is_not_repeated(load):
+    with pytest.raises(ConfigurationError) as caught:
+        load('[policy]\nmodel = "m"\nkey = "sk-secret"')
+    assert "did you mean 'key_env'" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml: No such file"):
+        Config.load(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigurationError, match="Is a directory"):
+        Config.load(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'critic = "\xff"')
+    with pytest.raises(ConfigurationError, match=r"latin\.toml is no TOML.*utf-8"):
+        Config.load(tmp_path / "latin.toml")
+
+
+def test_the_environment_names_the_file(tmp_path, monkeypatch):
+    assert configured() == Config()
+    monkeypatch.setenv("AMC_CONFIG", "")
+    assert configured() == Config()
+    path = tmp_path / "amc.toml"
+    path.write_text('critic = "uniform"')
+    monkeypatch.setenv("AMC_CONFIG", str(path))
+    assert configured().critic == "uniform"
+    assert configured().name == f"config file {path}"
+    path.unlink()
+    with pytest.raises(ConfigurationError, match=r"AMC_CONFIG=.*No such file"):
+        configured()
+
+
+def test_the_way_in_needs_no_pydantic(repository):
+    code = "import sys; import amc_agents, amc_agents.cli; print('pydantic' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=60)
+    assert told.stdout == "False\n", told.stderr

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from amc_agents.usage import Meter, Usage, metering, record, total
+
+
+def test_usages_add_up():
+    both = Usage(1, 10, 2, 4) + Usage(2, 5, 1, missing=1)
+    assert both == Usage(3, 15, 3, 4, 1)
+    assert both.tokens == 18
+    assert total({"policy": both, "critic": Usage(1)}) == Usage(4, 15, 3, 4, 1)
+    assert total({}) == Usage()
+
+
+def test_a_meter_tells_roles_and_models_apart_and_they_agree():
+    meter = Meter()
+    with metering(meter):
+        record("policy", Usage(1, 10), model="openai:small")
+        record("policy", Usage(1, 20), model="openai:large")
+        record("policy", Usage(1, 30), model="openai:small")
+        record("critic", Usage(1, 40))
+    record("critic", Usage(1, 1000), model="nobody listens")
+    assert meter.by_model() == {
+        ("policy", "openai:small"): Usage(2, 40),
+        ("policy", "openai:large"): Usage(1, 20),
+        ("critic", ""): Usage(1, 40),
+    }
+    assert meter.read() == {"policy": Usage(3, 60), "critic": Usage(1, 40)}
+
+
+def test_what_was_read_does_not_change_later():
+    meter = Meter()
+    meter.add("policy", Usage(1))
+    before = meter.by_model()
+    meter.add("policy", Usage(1))
+    assert before == {("policy", ""): Usage(1)}
+
+
+async def test_tasks_started_inside_are_counted_and_others_are_not():
+    async def work(tokens):
+        await asyncio.sleep(0)
+        record("critic", Usage(1, tokens))
+
+    meter, other = Meter(), Meter()
+    with metering(meter):
+        inside = asyncio.create_task(work(1))
+    outside = asyncio.create_task(work(10))
+    with metering(meter):
+        with metering(other):
+            await asyncio.to_thread(record, "critic", Usage(1, 100))
+        await work(1000)
+    await asyncio.gather(inside, outside)
+    assert meter.read() == {"critic": Usage(2, 1001)}
+    assert other.read() == {"critic": Usage(1, 100)}
+
+
+def test_a_meter_counts_from_any_thread():
+    meter = Meter()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: meter.add("policy", Usage(1, 1)), range(2000)))
+    assert meter.read() == {"policy": Usage(2000, 2000)}
