@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from amc_agents import Never, amc, text_agent
 from amc_agents.critics.export import export_embedded_value
-from amc_agents.models.embedded import model_folder
+from amc_agents.envs.crafting import CraftingWorld, generate_tasks
+from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.serve.installed import VARIABLE
+from amc_agents.types import Trajectory
 from tests.service.servers import START_SECONDS, new_server
 
 RUNNING = {
@@ -62,3 +68,19 @@ def value_url(_urls) -> str:
 def embeddings_url(_urls) -> str:
     """A vLLM server of the shipped policy as an embeddings model, called "embeddings"."""
     return _urls["embeddings"]
+
+
+@pytest.fixture(scope="session")
+def trajectories() -> list[Trajectory]:
+    """210 trajectories of the shipped policy, each up to some step of its own."""
+    agent, rng = text_agent(EmbeddedChatModel(temperature=1.0)), np.random.default_rng(0)
+    found = []
+    for task in generate_tasks(14, "train", first_seed=100, optimal_steps=(4, 12)):
+        world_of: Any = partial(world_and, task)
+        graph = amc(agent, n_particles=15, resample=Never(), horizon=20, seed=1, environment=world_of)
+        found += graph.run({"messages": [("user", task.instruction)]}).population.trajectories
+    return [one.prefix(int(rng.integers(0, len(one.steps) + 1))) for one in found]
+
+
+def world_and(task, _):
+    return CraftingWorld(), task

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 from typing import Any
 
 import httpx
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 from langchain_openai import ChatOpenAI
 
-from amc_agents import AtSteps, Never, amc, parse_critic, text_agent
+from amc_agents import AtSteps, amc, parse_critic, text_agent
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks, plan
-from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.types import Step, Trajectory
 
 pytestmark = pytest.mark.service
@@ -24,22 +22,6 @@ pytestmark = pytest.mark.service
 BLOCK = 32
 """Tokens of a block of the servers' prefix cache, as `amc serve` sets it on the CPU."""
 TASK = next(iter(generate_tasks(1, "train", first_seed=7, optimal_steps=(6, 8))))
-
-
-@pytest.fixture(scope="module")
-def trajectories() -> list[Trajectory]:
-    """210 trajectories of the shipped policy, each up to some step of its own."""
-    agent, rng = text_agent(EmbeddedChatModel(temperature=1.0)), np.random.default_rng(0)
-    found = []
-    for task in generate_tasks(14, "train", first_seed=100, optimal_steps=(4, 12)):
-        world_of: Any = partial(world_and, task)
-        graph = amc(agent, n_particles=15, resample=Never(), horizon=20, seed=1, environment=world_of)
-        found += graph.run({"messages": [("user", task.instruction)]}).population.trajectories
-    return [one.prefix(int(rng.integers(0, len(one.steps) + 1))) for one in found]
-
-
-def world_and(task, _):
-    return CraftingWorld(), task
 
 
 async def episode(task) -> Trajectory:
