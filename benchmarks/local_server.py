@@ -1,27 +1,47 @@
-"""A small OpenAI-compatible server on this machine that answers after a latency: for `overhead.py`.
+"""A small OpenAI-compatible server on this machine that answers after a latency: for the other benchmarks.
 
     python benchmarks/local_server.py PORT_FILE
 
-The request's own field `latency` (seconds) says how long to wait; 0.1 where it is absent.
+The request's own fields say what it does: `latency` (seconds; 0.1 where absent), `replies` (texts of the choices,
+one after the other), and `logprobs` (then GOOD is said, and BAD was nearly as likely).
 """
 
 import asyncio
+import itertools
 import json
 import sys
 from pathlib import Path
 
-REPLY = {
-    "id": "reply",
-    "object": "chat.completion",
-    "created": 0,
-    "model": "local",
-    "choices": [
-        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Thought: go on\nAction: 1"}}
-    ],
-    "usage": {"prompt_tokens": 20, "completion_tokens": 8, "total_tokens": 28},
-}
-BODY = json.dumps(REPLY).encode()
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+TURN = itertools.count()
+VERDICT = {
+    "content": [
+        {
+            "token": "GOOD", "logprob": -0.5, "bytes": None,
+            "top_logprobs": [
+                {"token": word, "logprob": logprob, "bytes": None} for word, logprob in (("GOOD", -0.5), ("BAD", -1.0))
+            ],
+        }
+    ]
+}  # fmt: skip
+
+
+def answer(request: dict) -> bytes:
+    texts = request.get("replies", ["Thought: go on\nAction: 1"])
+    verdict = request.get("logprobs")
+    n = request.get("n") or 1
+    choices = [
+        {
+            "index": i,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "GOOD" if verdict else texts[next(TURN) % len(texts)]},
+            **({"logprobs": VERDICT} if verdict else {}),
+        }
+        for i in range(n)
+    ]
+    usage = {"prompt_tokens": 20, "completion_tokens": 8 * n, "total_tokens": 20 + 8 * n}
+    reply = {"id": "reply", "object": "chat.completion", "created": 0, "model": "local", "choices": choices}
+    return json.dumps({**reply, "usage": usage}).encode()
 
 
 async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,7 +51,8 @@ async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamW
             length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             request = json.loads(await reader.readexactly(length))
             await asyncio.sleep(request.get("latency", 0.1))
-            writer.write(HEAD + BODY)
+            body = answer(request)
+            writer.write(HEAD % len(body) + body)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionResetError):
         writer.close()

@@ -8,12 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, judged, react, react_greedy, smc
+from amc_agents.bench.embedded_imagination import EmbeddedImagination
+from amc_agents.bench.methods import (
+    Method,
+    Tuned,
+    amc,
+    amc_hidden,
+    best_of_n,
+    judged,
+    lac_variants,
+    react,
+    react_greedy,
+    smc,
+    vote,
+)
 from amc_agents.bench.runner import Comparison
 from amc_agents.critics.checkpoint import weights_hash
+from amc_agents.critics.rescoring_embedded import EmbeddedScorer
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-from amc_agents.nodes.text_agent import text_agent
 from amc_agents.types import Task
 
 HORIZON = 20
@@ -26,12 +39,31 @@ SMC = Tuned(temperature=0.6, steps=(6, 12), beta=0.1)
 """As Best-of-N: with a reward at the end alone, f = 0 gives all live particles the same weight."""
 AMC = Tuned(temperature=0.4, steps=(6, 12), beta=0.1)
 AMC_HIDDEN = AMC
+VOTE = Tuned(temperature=0.6)
+LAC = Tuned(temperature=0.6, alpha=1.0)
+"""A first choice, on 20 training tasks and with the value model; `reproduce/crafting/lac.py` makes it for a critic."""
+ORACLE = "amc_agents.bench.planner_critic:PlannerCritic"
+"""Judges actions by the world's planner: what could be had at most, and never what an agent could have."""
 
 
 def methods(judge: str | None = None) -> list[Method]:
     """The methods with their tuned settings; with a chat model as judge, those that it allows."""
     ours = [react(REACT), react_greedy(), best_of_n(BEST_OF_N), smc(SMC), amc(AMC), amc_hidden(AMC_HIDDEN)]
     return ours + (judged(judge, AMC) if judge else [])
+
+
+def decision_methods(critic: str | None = None, k: int = 5) -> list[Method]:
+    """The methods that decide each step among K candidates: run only where they are named.
+
+    Args:
+        critic: judges candidate actions; None: the comparison's.
+        k: K.
+    """
+    return [
+        vote(VOTE, k=k),
+        vote(VOTE, k=k, greedy=True),
+        *lac_variants(LAC, critic=critic, oracle=ORACLE, k=k),
+    ]
 
 
 def tasks(n_tasks: int, band: tuple[int, int] = BAND, *, split: str = "test", first: int = 0) -> list[Task]:
@@ -69,7 +101,7 @@ class Plan:
         """The comparison on these tasks; None: on all."""
         folder = model_folder(self.model)
         return Comparison(
-            agent=lambda temperature: text_agent(EmbeddedChatModel(model=self.model, temperature=temperature)),
+            policy=lambda temperature: EmbeddedChatModel(model=self.model, temperature=temperature),
             environment=CraftingWorld,
             tasks=self.tasks() if tasks is None else tasks,
             methods=self.methods,
@@ -84,4 +116,6 @@ class Plan:
                 "band": list(self.band),
                 "split": self.split,
             },
+            imagination=lambda depth: EmbeddedImagination(self.model, depth=depth),
+            scorer=lambda: EmbeddedScorer.load(self.model),
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from amc_agents.critics.spec import KINDS
 from amc_agents.errors import ConfigurationError
+from amc_agents.methods.lac_types import LacSettings
 from amc_agents.smc import AtSteps, Never
 from amc_agents.smc.schedule import Schedule
 
@@ -31,6 +33,10 @@ class Method:
     """A critic's string; None: the comparison's critic."""
     hide_rewards: bool = False
     """The run looks at no reward, so its own pick can be deployed."""
+    decision: LacSettings | None = None
+    """How each step is decided among several candidates (LAC); the critic then judges these. None: it is sampled."""
+    oracle: bool = False
+    """The critic knows the world: an upper bound, which nobody could deploy."""
 
     @property
     def single(self) -> bool:
@@ -46,6 +52,7 @@ class Method:
             "n_particles": self.n_particles,
             "critic": self.critic,
             "hide_rewards": self.hide_rewards,
+            **({} if self.decision is None else {"decision": _plain(self.decision), "oracle": self.oracle}),
         }
 
 
@@ -57,6 +64,8 @@ class Tuned:
     steps: tuple[int, ...] = ()
     """Where to resample; empty: nowhere."""
     beta: float = 1.0
+    alpha: float = 1.0
+    """Weight of the critic in a decision."""
 
     @property
     def schedule(self) -> Schedule:
@@ -67,6 +76,15 @@ class Tuned:
 REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
     "react", "react-greedy", "best-of-n", "smc", "amc", "amc-hidden",
 )  # fmt: skip
+VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
+LAC_ORACLE, LAC_ORACLE_GREEDY = "lac-oracle", "lac-oracle-greedy"
+ALPHAS = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Weights of the critic that the paper tries (LAC, table 12)."""
+GROUPS = {
+    "decisions": (REACT, REACT_GREEDY, VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY),
+    "alphas": tuple(f"lac-alpha-{alpha:g}" for alpha in ALPHAS),
+}
+"""A name for several methods at once."""
 
 
 def react(tuned: Tuned = Tuned()) -> Method:
@@ -99,6 +117,62 @@ def amc_hidden(tuned: Tuned) -> Method:
     return Method(AMC_HIDDEN, "AMC, rewards hidden", tuned.temperature, tuned.schedule, tuned.beta, hide_rewards=True)
 
 
+def vote(tuned: Tuned = Tuned(), *, k: int = 5, greedy: bool = False) -> Method:
+    """Each step is the most frequent of K samples: LAC without a critic. With `greedy`, the greedy turn votes too."""
+    settings = LacSettings(k=k, greedy=greedy, use_critic=False)
+    name, label = (VOTE_GREEDY, "vote + greedy") if greedy else (VOTE, "vote")
+    return Method(name, label, tuned.temperature, n_particles=1, critic="uniform", decision=settings)
+
+
+def lac(
+    tuned: Tuned = Tuned(),
+    *,
+    name: str = LAC,
+    label: str = "LAC",
+    critic: str | None = None,
+    **settings: Any,
+) -> Method:
+    """Each step is decided among K samples by prior x exp(alpha Q).
+
+    Args:
+        tuned: temperature and alpha.
+        name: of the method.
+        label: of the method.
+        critic: judges candidate actions; None: the comparison's.
+        **settings: of the decision, as `LacSettings` has them; an `alpha` here goes before the tuned one.
+    """
+    decision = LacSettings(**{"alpha": tuned.alpha, **settings})
+    return Method(name, label, tuned.temperature, n_particles=1, critic=critic, decision=decision)
+
+
+def lac_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None = None, k: int = 5) -> list[Method]:
+    """LAC and what is left of it when a part is taken away or added, all at one temperature.
+
+    Args:
+        tuned: temperature and alpha.
+        critic: judges candidate actions; None: the comparison's.
+        oracle: a critic that knows the world: what could be had at most from these candidates.
+        k: K.
+    """
+    variants = [
+        lac(tuned, critic=critic, k=k),
+        lac(tuned, name=LAC_GREEDY, label="LAC + greedy", critic=critic, k=k, greedy=True),
+        lac(tuned, name=CRITIC_ONLY, label="LAC, critic only", critic=critic, k=k, alpha=math.inf),
+        lac(tuned, name="lac-thoughts", label="LAC, prior of thoughts", critic=critic, k=k, prior="thoughts"),
+        lac(tuned, name="lac-rollout", label="LAC, 1 step imagined", critic=critic, k=k, depth=1),
+        lac(tuned, name="lac-rollout-4", label="LAC, 4 steps imagined", critic=critic, k=k, depth=4),
+        *(
+            lac(tuned, name=f"lac-alpha-{alpha:g}", label=f"LAC, alpha {alpha:g}", critic=critic, k=k, alpha=alpha)
+            for alpha in ALPHAS
+        ),
+    ]
+    if oracle is not None:
+        best = lac(tuned, name=LAC_ORACLE, label="LAC, ORACLE critic", critic=oracle, k=k)
+        more = lac(tuned, name=LAC_ORACLE_GREEDY, label="LAC + greedy, ORACLE", critic=oracle, k=k, greedy=True)
+        variants += [replace(best, oracle=True), replace(more, oracle=True)]
+    return variants
+
+
 def judged(model: str, tuned: Tuned) -> list[Method]:
     """SMC by what a chat model says of a trajectory: zero-shot, and with the prompt of Fleet of Agents (FoA).
 
@@ -118,16 +192,25 @@ def judged(model: str, tuned: Tuned) -> list[Method]:
 
 
 def chosen(methods: Sequence[Method], names: Iterable[str] | None) -> list[Method]:
-    """The methods of these names, in the order of `methods`; None: all.
+    """The methods of these names or of these groups of names, in the order of `methods`; None: all.
 
     Raises:
         ConfigurationError: a name that is not among them.
     """
     if names is None:
         return list(methods)
-    wanted = list(names)
+    wanted = [one for name in names for one in GROUPS.get(name, (name,))]
     known = [method.name for method in methods]
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
-        raise ConfigurationError(f"no method {', '.join(unknown) or 'given'}; there are: {', '.join(known)}")
+        groups = "; ".join(f"{name} = {', '.join(members)}" for name, members in GROUPS.items())
+        raise ConfigurationError(
+            f"no method {', '.join(unknown) or 'given'}; there are: {', '.join(known)}; and for several: {groups}"
+        )
     return [method for method in methods if method.name in wanted]
+
+
+def _plain(settings: LacSettings) -> dict[str, Any]:
+    # JSON has no infinity.
+    alpha = settings.alpha if math.isfinite(settings.alpha) else "infinity"
+    return asdict(settings) | {"alpha": alpha, "returns": list(settings.returns)}

@@ -1,7 +1,8 @@
 """Raw results on disk: one line for each run, kept as soon as it ends.
 
-A results folder holds `settings.json`, what all its records share, and `records*.jsonl`, one JSON object a line.
-Every process that works on a folder at the same time writes a file of its own.
+A results folder holds `settings.json`, what all its records share, and `records*.jsonl`, one JSON object a line;
+where asked for, also `decisions*.jsonl` (`amc_agents.bench.decisions`). Every process that works on a folder at the
+same time writes files of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
+DECISIONS = "decisions*.jsonl"
 VERSION = 1
 
 
@@ -96,7 +98,7 @@ class ResultsFolder:
                 _same(self.path, kept["methods"][name], given["methods"][name], f"{name}: ")
             given["methods"] = kept["methods"] | given["methods"]
         _write_whole(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
-        _drop_torn_line(self._file)
+        drop_torn_line(self._file)
 
     def __enter__(self) -> ResultsFolder:
         self._open = self._file.open("a", encoding="utf-8")
@@ -144,8 +146,8 @@ def read_records(path: str | Path) -> list[Record]:
 
 
 def clear(path: str | Path) -> None:
-    """Remove a folder's records and settings, and nothing else."""
-    for file in [*Path(path).glob(RECORDS), Path(path, SETTINGS)]:
+    """Remove a folder's records, decisions and settings, and nothing else."""
+    for file in [*Path(path).glob(RECORDS), *Path(path).glob(DECISIONS), Path(path, SETTINGS)]:
         file.unlink(missing_ok=True)
 
 
@@ -162,7 +164,8 @@ def _write_whole(file: Path, text: str) -> None:
     os.replace(scratch, file)
 
 
-def _drop_torn_line(file: Path) -> None:
+def drop_torn_line(file: Path) -> None:
+    """Take away a last line that was cut short by an interruption."""
     if not file.exists():
         return
     whole = file.read_bytes()

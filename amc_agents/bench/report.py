@@ -44,6 +44,10 @@ class MethodCost(_Strict):
     critic_cached_tokens: float
     calls_without_usage: float = Field(description="Above 0, token counts are lower bounds.")
     seconds: float = Field(description="Wall time of a run while others share the machine.")
+    world_model_calls: float = Field(default=0.0, description="Of decisions that imagine, or reflect.")
+    world_model_tokens: float = 0.0
+    world_model_cached_tokens: float = 0.0
+    steps: float | None = Field(default=None, description="Of a trajectory; null in results of older versions.")
 
 
 class MethodResult(_Strict):
@@ -140,22 +144,22 @@ def measured(records: Sequence[Record], metric: str) -> Measured:
 def score_table(results: Results, title: str = "") -> Table:
     """The main scores with standard errors, for the terminal."""
     headings = {"oracle": "oracle's\npick", "deployable": "deployable\npick", "top5": "top 5", "mean": "mean\nparticle"}
-    return _table(results, headings, {}, title or None, _caption(results))
+    return _table(results, _used(results, headings), {}, title or None, _caption(results))
 
 
 def detail_table(results: Results) -> Table:
     """Scores over distinct trajectories, and costs of a task, for the terminal."""
     headings = {"top5_distinct": "top 5\ndistinct", "mean_distinct": "mean\ndistinct"}
     caption = "Calls and tokens per task; critic tokens without cached ones; seconds while runs share the machine."
-    return _table(results, headings, _COSTS, None, caption)
+    return _table(results, _used(results, headings), _costs(results), None, caption)
 
 
 def difference_table(results: Results) -> Table | None:
     """The differences that a reader asks for first, or None where there are none."""
-    shown = [one for one in results.comparisons if (one.a, one.b, one.metric) in _ASKED_FIRST]
+    shown = asked_first(results)
     if not shown:
         return None
-    table = _narrow("paired differences over tasks, with 95% intervals", None)
+    table = _narrow("paired differences over tasks, with 95% intervals", _rival_note(results))
     for heading in ("difference", "metric"):
         table.add_column(heading, no_wrap=True)
     for heading in ("mean", "95% interval"):
@@ -170,12 +174,13 @@ def difference_table(results: Results) -> Table | None:
 
 def markdown(results: Results) -> str:
     """The table of scores and the first differences as Markdown."""
-    shown = {metric: METRICS[metric] for metric in _SHOWN}
-    headings = ["method", *shown.values(), *_COSTS]
-    rows = [_cells(method, shown, _COSTS) for method in results.methods]
+    shown = _used(results, {metric: METRICS[metric] for metric in _SHOWN})
+    costs = _costs(results)
+    headings = ["method", *shown.values(), *costs]
+    rows = [_cells(method, shown, costs) for method in results.methods]
     lines = [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)]), *map(_row, rows), "", _caption(results)]
     labels = {method.name: method.label for method in results.methods}
-    asked = [one for one in results.comparisons if (one.a, one.b, one.metric) in _ASKED_FIRST]
+    asked = asked_first(results)
     if asked:
         lines += ["", _row(["paired difference", "metric", "mean", "95% interval"])]
         lines += [_row(["---", "---", "---:", "---:"])]
@@ -184,7 +189,25 @@ def markdown(results: Results) -> str:
                   f"{one.low:+.3f} to {one.high:+.3f}"])
             for one in asked
         ]  # fmt: skip
+        note = _rival_note(results)
+        lines += ["", note] if note else []
     return "\n".join(lines) + "\n"
+
+
+def asked_first(results: Results) -> list[PairedDifference]:
+    """The differences that a reader asks for first.
+
+    A method that decides by a critic is held against ReAct, and against the better of what a policy can do alone: most
+    of what it gains over ReAct may be voting.
+    """
+    rival = _rival(results)
+    wanted = _ASKED_FIRST | {
+        (one.name, other, "oracle" if one.settings.get("oracle") else "deployable")
+        for one in results.methods
+        for other in ("react", rival)
+        if _asks_a_critic(one)
+    }
+    return [one for one in results.comparisons if (one.a, one.b, one.metric) in wanted]
 
 
 def results_schema() -> dict[str, Any]:
@@ -196,12 +219,17 @@ _SHOWN = ("oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinc
 """Metrics of the tables; the others are in the JSON."""
 
 _COSTS: Mapping[str, Callable[[MethodCost], str]] = {
+    "steps": lambda cost: "-" if cost.steps is None else f"{cost.steps:.1f}",
     "model calls": lambda cost: f"{cost.policy_calls:,.0f}",
     "tokens out": lambda cost: f"{cost.policy_output_tokens:,.0f}",
     "critic tokens": lambda cost: f"{cost.critic_tokens - cost.critic_cached_tokens:,.0f}",
+    "imagined tokens": lambda cost: f"{cost.world_model_tokens - cost.world_model_cached_tokens:,.0f}",
     "time (s)": lambda cost: f"{cost.seconds:.1f}",
 }
 """Costs of the tables, per task. A critic's tokens are those computed: a cache answers the rest."""
+
+_ALONE = ("react-greedy", "vote", "vote-greedy")
+"""What the policy can do without a critic."""
 
 _ASKED_FIRST = {
     ("best-of-n", "react", "oracle"),
@@ -215,20 +243,60 @@ _ASKED_FIRST = {
 }
 
 
+def _used(results: Results, headings: Mapping[str, str]) -> dict[str, str]:
+    """The metrics that any method shows: single trajectories have no top 5."""
+    return {
+        metric: heading
+        for metric, heading in headings.items()
+        if any(_cell_of(method, metric) != "-" for method in results.methods)
+    }
+
+
+def _costs(results: Results) -> dict[str, Callable[[MethodCost], str]]:
+    """The costs of the tables; steps where methods decide on them, and what is imagined where anything is."""
+    unused = {
+        "steps": not any(one.settings.get("decision") for one in results.methods),
+        "imagined tokens": not any(one.cost.world_model_tokens for one in results.methods),
+    }
+    return {name: read for name, read in _COSTS.items() if not unused.get(name)}
+
+
+def _asks_a_critic(method: MethodResult) -> bool:
+    return bool((method.settings.get("decision") or {}).get("use_critic"))
+
+
+def _rival(results: Results) -> str | None:
+    """The better of vote and greedy ReAct, by their means."""
+    rivals = [one for one in results.methods if one.name in _ALONE and "deployable" in one.scores]
+    return max(rivals, key=lambda one: one.scores["deployable"].mean).name if rivals else None
+
+
+def _rival_note(results: Results) -> str:
+    judged = [one for one in results.methods if _asks_a_critic(one)]
+    rival = next((one.label for one in results.methods if judged and one.name == _rival(results)), "")
+    notes = [f"{rival}: the best here of {', '.join(_ALONE)}, chosen by these figures."] if rival else []
+    if any(one.settings.get("oracle") for one in judged):
+        notes.append("ORACLE: judged by what knows the world; an upper bound, not a method.")
+    return " ".join(notes)
+
+
 def _method_result(method: Method, records: Sequence[Record]) -> MethodResult:
     scores = {metric: values for metric in METRICS if (values := measured(records, metric))}
-    costs = {
-        name: estimate({(one.task, one.seed): float(getattr(one.cost, name)) for one in records}).mean
-        for name in MethodCost.model_fields
-    }
+    costs = {name: _mean_cost(records, name) for name in MethodCost.model_fields}
     return MethodResult(
         name=method.name,
         label=method.label,
         settings=method.as_plain(),
         scores={metric: Mean(**estimate(values)._asdict()) for metric, values in scores.items()},
-        cost=MethodCost(**costs),
+        cost=MethodCost.model_validate(costs),
         notes=sorted({note for one in records for note in one.notes}),
     )
+
+
+def _mean_cost(records: Sequence[Record], name: str) -> float | None:
+    used = {(one.task, one.seed): getattr(one.cost, name) for one in records}
+    known = {key: float(value) for key, value in used.items() if value is not None}
+    return estimate(known).mean if len(known) == len(used) else None
 
 
 def _comparison(
@@ -275,13 +343,14 @@ def _narrow(title: str | None, caption: str | None) -> Table:
 def _cells(
     method: MethodResult, metrics: Mapping[str, str], costs: Mapping[str, Callable[[MethodCost], str]]
 ) -> list[str]:
+    scores = [_cell_of(method, metric) for metric in metrics]
+    return [method.label, *scores, *(read(method.cost) for read in costs.values())]
+
+
+def _cell_of(method: MethodResult, metric: str) -> str:
     # One trajectory has no top 5 and no spread: its return is what one gets, with and without seeing rewards.
     single = method.settings["n_particles"] == 1
-    scores = [
-        _cell(None if single and metric not in ("oracle", "deployable") else method.scores.get(metric))
-        for metric in metrics
-    ]
-    return [method.label, *scores, *(read(method.cost) for read in costs.values())]
+    return _cell(None if single and metric not in ("oracle", "deployable") else method.scores.get(metric))
 
 
 def _cell(score: Mean | None) -> str:

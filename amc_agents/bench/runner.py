@@ -8,24 +8,35 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from langchain_core.language_models import BaseChatModel
 
+from amc_agents.bench.decisions import DecisionsFile, Played
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import Record, ResultsFolder, read_records
 from amc_agents.bench.scores import cost_of, scores_of
 from amc_agents.config import Config
+from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import ConfigurationError
+from amc_agents.methods.lac import Imagination, LacSettings
+from amc_agents.nodes.actor_critic import actor_critic_model
 from amc_agents.nodes.amc import amc
+from amc_agents.nodes.background import run_in_background
+from amc_agents.nodes.lac_model import Sink
+from amc_agents.nodes.text_agent import text_agent
 from amc_agents.smc import Never
 from amc_agents.types import Critic, Environment, Run, Task
 
-AgentFunction = Callable[[float], Any]
-"""Sampling temperature -> a compiled graph."""
+PolicyFunction = Callable[[float], BaseChatModel]
+"""Sampling temperature -> the policy."""
+AgentFunction = Callable[[BaseChatModel], Any]
+"""A chat model -> a compiled graph that is driven by it."""
 Progress = Callable[[Record, Run], None]
 """Called after each run."""
 
@@ -34,11 +45,12 @@ Progress = Callable[[Record, Run], None]
 class Comparison:
     """What is compared, on what."""
 
-    agent: AgentFunction
+    policy: PolicyFunction
     environment: Callable[[], Environment]
     """Makes a fresh world."""
     tasks: Sequence[Task]
     methods: Sequence[Method]
+    agent: AgentFunction = text_agent
     seeds: Sequence[int] = (0,)
     n_particles: int = 15
     """N of the methods that do not say otherwise."""
@@ -49,6 +61,10 @@ class Comparison:
     """Least return that counts as a success."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What else decides the results (policy, weights, world), as plain values: kept with them, checked on resuming."""
+    imagination: Callable[[int], Imagination] | None = None
+    """Steps -> the forward model of decisions that imagine so many; None: the policy, asked as a chat model."""
+    scorer: Callable[[], TextScorer] | None = None
+    """Scores texts by the policy, for decisions whose prior needs it."""
 
     _critics: dict[str, Critic] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -66,6 +82,8 @@ class Comparison:
                 raise ConfigurationError(
                     f"{len(names)} {what}, and {len(set(names))} different names: they must differ"
                 )
+        # Made here, where no event loop waits: a critic behind a server is asked what it is.
+        self._parsed(self.critic)
         for method in self.methods:
             if steered_blindly(method) and not predicts_return(self.critic_of(method)):
                 raise ConfigurationError(
@@ -87,8 +105,30 @@ class Comparison:
         if not isinstance(critic, str):
             return critic
         if critic not in self._critics:
-            self._critics[critic] = parse_critic(critic)
+            self._critics[critic] = ready_critic(critic)
         return self._critics[critic]
+
+    def model_of(self, method: Method, sink: Sink | None = None) -> BaseChatModel:
+        """The chat model that drives a method's agent: the policy, or one that decides among the policy's samples.
+
+        Args:
+            method: one of the methods.
+            sink: is given the record of each decision.
+        """
+        policy, settings = self.policy(method.temperature), method.decision
+        if settings is None:
+            return policy
+        imagines = settings.use_critic and settings.depth and self.imagination is not None
+        scores = settings.prior != "frequency" and self.scorer is not None
+        deciding = actor_critic_model(
+            policy,
+            self.critic_of(method),
+            **_options(settings),
+            world_model=self.imagination(settings.depth) if imagines and self.imagination else None,
+            scorer=self.scorer() if scores and self.scorer else None,
+            config=Config(),
+        )
+        return deciding.model_copy(update={"sink": sink})
 
     def size_of(self, method: Method) -> int:
         """The number of particles of a method."""
@@ -109,9 +149,28 @@ class Comparison:
             "scheme": "systematic",
         }
 
+    @property
+    def method_settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of each method as plain values: what a resumed run must share."""
+        return {method.name: method.as_plain() | self._fingerprint_of(method) for method in self.methods}
+
+    def _fingerprint_of(self, method: Method) -> dict[str, Any]:
+        # The comparison's own critic is told by `settings`.
+        judged = method.decision is not None and method.decision.use_critic and method.critic is not None
+        return {"critic_fingerprint": _fingerprint(self.critic_of(method))} if judged else {}
+
     def jobs(self) -> Iterator[tuple[int, Task, Method]]:
         """Every run, in an order in which an interruption leaves methods with the same tasks."""
         return ((seed, task, method) for seed in self.seeds for task in self.tasks for method in self.methods)
+
+
+def ready_critic(spec: str) -> Critic:
+    """The critic of a string, able to say what it predicts: one behind a server is connected. Not for event loops."""
+    critic = parse_critic(spec)
+    connect = getattr(critic, "connect", None)
+    if connect is not None:
+        run_in_background(connect(), n_workers=1)
+    return critic
 
 
 def steered_blindly(method: Method) -> bool:
@@ -130,12 +189,14 @@ def run_seed(seed: int, task_id: str, method: str) -> int:
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-async def run_one(comparison: Comparison, seed: int, task: Task, method: Method, agent: Any) -> tuple[Record, Run]:
-    """One run and its record."""
+async def run_one(
+    comparison: Comparison, seed: int, task: Task, method: Method, *, sink: Sink | None = None
+) -> tuple[Record, Run]:
+    """One run and its record; `sink` is given the records of its decisions, where the method makes any."""
     critic = comparison.critic_of(method)
     graph = amc(
-        agent,
-        critic,
+        comparison.agent(comparison.model_of(method, sink)),
+        "uniform" if method.decision else critic,
         n_particles=comparison.size_of(method),
         resample=method.resample,
         beta=method.beta,
@@ -151,8 +212,8 @@ async def run_one(comparison: Comparison, seed: int, task: Task, method: Method,
     seconds = time.perf_counter() - begun
     scores = scores_of(
         run,
-        single=comparison.size_of(method) == 1,
-        pick_means_something=predicts_return(critic),
+        single=comparison.size_of(method) == 1 and not method.oracle,
+        pick_means_something=predicts_return(critic) and not method.oracle,
         success=comparison.success,
     )
     return Record(method.name, task.id, seed, scores, cost_of(run, seconds), run.notes), run
@@ -166,6 +227,7 @@ async def compare(
     n_concurrent: int = 8,
     progress: Progress | None = None,
     worker: str = "",
+    keep_decisions: bool = False,
 ) -> list[Record]:
     """Every run of a comparison that `out` does not hold yet.
 
@@ -176,6 +238,7 @@ async def compare(
         n_concurrent: runs at the same time; their particles share the model's batches.
         progress: called after each run.
         worker: name of this process's file, where several share the folder.
+        keep_decisions: keep every decision too (`amc_agents.bench.decisions`), for methods that make any.
 
     Returns:
         The comparison's records, those of earlier calls included.
@@ -183,15 +246,20 @@ async def compare(
     Raises:
         ConfigurationError: `out` holds results and `resume` is not set, or results of other settings.
     """
-    methods = {method.name: method.as_plain() for method in comparison.methods}
-    with ResultsFolder(out, comparison.settings, methods, resume=resume, worker=worker) as folder:
+    folder = ResultsFolder(out, comparison.settings, comparison.method_settings, resume=resume, worker=worker)
+    with ExitStack() as open_files:
+        open_files.enter_context(folder)
+        decisions = open_files.enter_context(DecisionsFile(out, worker)) if keep_decisions else None
         done = {record.key for record in read_records(out)}
-        agents = {method.temperature: comparison.agent(method.temperature) for method in comparison.methods}
         limit = asyncio.Semaphore(n_concurrent)
 
         async def play(seed: int, task: Task, method: Method) -> None:
+            made: list[dict[str, Any]] = []
             async with limit:
-                record, run = await run_one(comparison, seed, task, method, agents[method.temperature])
+                record, run = await run_one(comparison, seed, task, method, sink=made.append)
+            # Before the record: what has one is not played again.
+            if decisions is not None and made:
+                decisions.add(Played(method.name, task.id, seed, record.scores.success > 0, tuple(made)))
             folder.add(record)
             if progress is not None:
                 progress(record, run)
@@ -214,9 +282,15 @@ def records_of(comparison: Comparison, out: str | Path) -> list[Record]:
     return [found[key] for key in keys if key in found]
 
 
+def _options(settings: LacSettings) -> Any:
+    """The settings as arguments of `actor_critic_model`."""
+    return asdict(settings)
+
+
 def _fingerprint(critic: Critic) -> str | None:
-    """Names a value model's weights by what they answered to the prompts kept with them."""
-    checkpoint = getattr(critic, "checkpoint", None)
+    """Names a trained critic's weights by what they answered to the prompts kept with them."""
+    # A verdict critic's is with what reads it; one behind a server is not known before it is asked.
+    checkpoint = getattr(getattr(critic, "reader", critic), "checkpoint", None)
     if checkpoint is None:
         return None
     answers = [checkpoint.base_model_hash, checkpoint.data_hash, *(one.score for one in checkpoint.golden)]

@@ -72,11 +72,18 @@ class Cost:
     """Calls whose provider reported none: token counts are then lower bounds."""
     seconds: float
     """Wall time of the run, while others may have shared the machine."""
+    world_model_calls: int = 0
+    """Requests to the forward model of decisions that imagine what comes next, reflections included."""
+    world_model_tokens: int = 0
+    """Read and written."""
+    world_model_cached_tokens: int = 0
+    steps: float | None = None
+    """Steps of a trajectory, the mean over the final population; None in results of older versions."""
 
     @property
     def tokens(self) -> int:
-        """Policy and critic together."""
-        return self.policy_input_tokens + self.policy_output_tokens + self.critic_tokens
+        """Policy, critic and forward model together."""
+        return self.policy_input_tokens + self.policy_output_tokens + self.critic_tokens + self.world_model_tokens
 
 
 def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: float = 1.0) -> Scores:
@@ -84,7 +91,7 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
 
     Args:
         run: of one task.
-        single: the run has one trajectory, which needs no choice and so is always deployable.
+        single: the run has one trajectory, made without knowing the world: it needs no choice, so it is deployable.
         pick_means_something: the critic predicts whole returns, so that a pick made by it alone is a prediction.
         success: least return that counts as a success, in reward units.
 
@@ -117,7 +124,7 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
 
 def cost_of(run: Run, seconds: float) -> Cost:
     """Cost of a run that took `seconds` of wall time."""
-    policy, critic = run.usage.get("policy", Usage()), run.usage.get("critic", Usage())
+    policy, critic, world = (run.usage.get(role, Usage()) for role in ("policy", "critic", "world model"))
     return Cost(
         policy_calls=policy.calls,
         policy_input_tokens=policy.input_tokens,
@@ -126,8 +133,12 @@ def cost_of(run: Run, seconds: float) -> Cost:
         critic_calls=critic.calls,
         critic_tokens=critic.tokens,
         critic_cached_tokens=critic.cached_tokens,
-        calls_without_usage=policy.missing + critic.missing,
+        calls_without_usage=policy.missing + critic.missing + world.missing,
         seconds=seconds,
+        world_model_calls=world.calls,
+        world_model_tokens=world.tokens,
+        world_model_cached_tokens=world.cached_tokens,
+        steps=float(np.mean([len(one.steps) for one in run.population.trajectories])),
     )
 
 

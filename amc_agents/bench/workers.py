@@ -29,6 +29,7 @@ def run_plan(
     n_workers: int = 1,
     n_concurrent: int = 8,
     progress: Progress | None = None,
+    keep_decisions: bool = False,
 ) -> list[Record]:
     """Every run of a plan that `out` does not hold yet.
 
@@ -39,6 +40,7 @@ def run_plan(
         n_workers: processes; each plays its share of the tasks.
         n_concurrent: runs at the same time in each process.
         progress: called when there is something new.
+        keep_decisions: keep every decision too, in the same folder.
 
     Returns:
         The plan's records, those of earlier calls included.
@@ -48,8 +50,7 @@ def run_plan(
         AmcError: a worker failed; what was finished is kept.
     """
     comparison = plan.comparison()
-    methods = {method.name: method.as_plain() for method in plan.methods}
-    ResultsFolder(out, comparison.settings, methods, resume=resume)
+    ResultsFolder(out, comparison.settings, comparison.method_settings, resume=resume)
     n_workers = min(n_workers, len(comparison.tasks))
 
     def tell() -> None:
@@ -61,14 +62,24 @@ def run_plan(
         with quiet_about_twins():
             # On the loop that stays: a critic's connections belong to one loop, and a run may be drawn afterwards.
             run_in_background(
-                compare(comparison, out, resume=True, n_concurrent=n_concurrent, progress=lambda record, run: tell()),
+                compare(
+                    comparison,
+                    out,
+                    resume=True,
+                    n_concurrent=n_concurrent,
+                    progress=lambda record, run: tell(),
+                    keep_decisions=keep_decisions,
+                ),
                 n_workers=n_concurrent,
             )
         return records_of(comparison, out)
     # Spawned, not forked: the parent may have threads (of BLAS, of an event loop).
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
-        working = [pool.submit(_work, plan, str(out), part, n_workers, n_concurrent) for part in range(n_workers)]
+        working = [
+            pool.submit(_work, plan, str(out), part, n_workers, n_concurrent, keep_decisions)
+            for part in range(n_workers)
+        ]
         while not all(one.done() for one in working):
             tell()
             time.sleep(0.2)
@@ -89,12 +100,16 @@ def quiet_about_twins() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _work(plan: Plan, out: str, part: int, of: int, n_concurrent: int) -> str | None:
+def _work(plan: Plan, out: str, part: int, of: int, n_concurrent: int, keep_decisions: bool) -> str | None:
     """One process's share; the sentence of an error of ours, for not all of them can be sent between processes."""
     comparison = plan.comparison(plan.tasks(part, of))
     try:
         with quiet_about_twins():
-            asyncio.run(compare(comparison, out, resume=True, n_concurrent=n_concurrent, worker=f"{part}-of-{of}"))
+            work = compare(
+                comparison, out, resume=True, n_concurrent=n_concurrent, worker=f"{part}-of-{of}",
+                keep_decisions=keep_decisions,
+            )  # fmt: skip
+            asyncio.run(work)
     except AmcError as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -32,7 +32,10 @@ Tasks = Annotated[int, typer.Option(min=1, help="How many tasks; they are genera
 Particles = Annotated[int, typer.Option(min=1, help="N: trajectories that Best-of-N, SMC and AMC run side by side.")]
 Methods = Annotated[
     str | None,
-    typer.Option(help="Only these methods, separated by commas: react, react-greedy, best-of-n, smc, amc, amc-hidden."),
+    typer.Option(
+        help="Only these methods, separated by commas: react, react-greedy, best-of-n, smc, amc, amc-hidden. Others "
+        "run only where they are named: 'decisions' is ReAct, vote and LAC side by side; an unknown name lists all."
+    ),
 ]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes that share the work. Default: one for each CPU, 4 at most.")
@@ -78,6 +81,13 @@ def bench(
     judge: Annotated[
         str | None, typer.Option(help="A chat model, provider:model, for SMC with a zero-shot and an FoA critic.")
     ] = None,
+    decision_critic: Annotated[
+        str | None, typer.Option(help="The critic that LAC judges single actions by. Default: --critic's.")
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1, help="K: samples that vote and LAC decide among.")] = 5,
+    keep_decisions: Annotated[
+        bool, typer.Option("--keep-decisions", help="Keep every decision of LAC, and report on them.")
+    ] = False,
     model: Model = "crafting",
     workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")] = False,
@@ -89,6 +99,7 @@ def bench(
         out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=_critic(critic, config),
         methods=methods, model=model, workers=workers,
         split=split, temperature=temperature, judge=judge, resume=resume, title="Methods in the crafting world",
+        decision_critic=decision_critic, candidates=candidates, keep_decisions=keep_decisions,
     )  # fmt: skip
 
 
@@ -109,6 +120,9 @@ def _run(
     judge: str | None = None,
     resume: bool = False,
     replace_earlier: bool = False,
+    decision_critic: str | None = None,
+    candidates: int = 5,
+    keep_decisions: bool = False,
 ) -> None:
     from dataclasses import replace
 
@@ -117,11 +131,13 @@ def _run(
     from amc_agents.bench import crafting, plots, report
     from amc_agents.bench.methods import chosen
     from amc_agents.bench.records import clear
-    from amc_agents.critics.spec import parse_critic
+    from amc_agents.bench.runner import ready_critic
 
     console = Console()
     band = band or crafting.BAND
-    wanted = chosen(crafting.methods(judge), methods.split(",") if methods else None)
+    wanted = crafting.methods(judge)
+    if methods:
+        wanted = chosen([*wanted, *crafting.decision_methods(decision_critic, candidates)], methods.split(","))
     if temperature is not None:
         wanted = [replace(one, temperature=temperature) if one.temperature > 0 else one for one in wanted]
     if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
@@ -130,7 +146,7 @@ def _run(
         methods=tuple(wanted), n_tasks=n_tasks, band=band, split=split, seeds=tuple(range(seeds)),
         n_particles=particles, critic=critic, model=model,
     )  # fmt: skip
-    possible = _possible(wanted, parse_critic(plan.critic_spec))
+    possible = _possible(wanted, ready_critic(plan.critic_spec))
     if len(possible) < len(wanted):
         left_out = ", ".join(method.name for method in wanted if method not in possible)
         console.print(f"left out: {left_out} (the critic has to predict the whole return for that)")
@@ -139,7 +155,9 @@ def _run(
     if replace_earlier:
         clear(out)
     begun = time.perf_counter()
-    records = _compared(plan, out, resume=resume, n_workers=workers or available_cpus(), console=console)
+    records = _compared(
+        plan, out, resume=resume, n_workers=workers or available_cpus(), console=console, keep_decisions=keep_decisions
+    )
     seconds = time.perf_counter() - begun
     title = f"{title}: tasks of {band[0]} to {band[1]} steps"
     results = report.summarise(
@@ -153,9 +171,9 @@ def _run(
     written = [results.save(out / "results.json"), out / "results.md"]
     written[1].write_text(report.markdown(results), encoding="utf-8")
     written.append(plots.method_scores(results, out / "scores.png", title=title))
-    drawn = _draw_a_run(plan, records, out / "genealogy.png")
+    more = _draw_a_run(plan, records, out / "genealogy.png"), _tell_decisions(plan, out)
     console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
-    for path in written + ([drawn] if drawn else []):
+    for path in [*written, *(one for one in more if one)]:
         console.print(f"  {path}", highlight=False)
 
 
@@ -176,7 +194,9 @@ def _possible(methods: list[Any], critic: Any) -> list[Any]:
     return [method for method in methods if predicts_return(critic) or not steered_blindly(method)]
 
 
-def _compared(plan: Plan, out: Path, *, resume: bool, n_workers: int, console: Any) -> list[Record]:
+def _compared(
+    plan: Plan, out: Path, *, resume: bool, n_workers: int, console: Any, keep_decisions: bool
+) -> list[Record]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from amc_agents.bench.workers import run_plan
@@ -185,8 +205,24 @@ def _compared(plan: Plan, out: Path, *, resume: bool, n_workers: int, console: A
     with Progress(*columns, console=console) as bar:
         line = bar.add_task("runs", total=len(plan.methods) * plan.n_tasks * len(plan.seeds))
         return run_plan(
-            plan, out, resume=resume, n_workers=n_workers, progress=lambda done: bar.update(line, completed=done)
-        )
+            plan, out, resume=resume, n_workers=n_workers, progress=lambda done: bar.update(line, completed=done),
+            keep_decisions=keep_decisions,
+        )  # fmt: skip
+
+
+def _tell_decisions(plan: Plan, out: Path) -> Path | None:
+    """What the decisions of a folder say of prior and critic; None where it keeps none that asked a critic."""
+    from amc_agents.bench.decision_report import markdown
+    from amc_agents.bench.decisions import read_decisions
+
+    keys = {(task.id, seed) for task in plan.tasks() for seed in plan.seeds}
+    played = [one for one in read_decisions(out) if (one.task, one.seed) in keys]
+    told = markdown(played, {method.name: method.label for method in plan.methods})
+    if not told:
+        return None
+    path = out / "decisions.md"
+    path.write_text(told, encoding="utf-8")
+    return path
 
 
 def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
@@ -205,7 +241,7 @@ def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
     task = next(task for task in comparison.tasks if task.id == best.task)
     method = next(method for method in plan.methods if method.name == "amc")
     with quiet_about_twins():
-        playing = run_one(comparison, best.seed, task, method, comparison.agent(method.temperature))
+        playing = run_one(comparison, best.seed, task, method)
         _, run = run_in_background(playing, n_workers=1)
     if not any(point.ancestors is not None for point in run.history):
         return None

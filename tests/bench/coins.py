@@ -6,7 +6,6 @@ import numpy as np
 
 from amc_agents.bench.methods import Tuned
 from amc_agents.models.seeding import particle_rng
-from amc_agents.nodes.text_agent import text_agent
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import TimeStep
 
@@ -49,13 +48,32 @@ class ShareOfOnes:
         return np.array([np.mean([int(step.action) for step in one.steps]) for one in trajectories])
 
 
-def coin_agent(temperature):
-    def respond(messages):
-        rng = particle_rng()
-        bit = 1 if temperature == 0 else int(rng.integers(2))
-        return f"Action: {bit}"
+class Coins(ScriptedChatModel):
+    """Says 1 at temperature 0, and flips a coin at any other."""
 
-    return text_agent(ScriptedChatModel(respond=respond))
+    temperature: float = 1.0
+
+    def _result(self, messages):
+        bit = 1 if self.temperature == 0 else int(particle_rng().integers(2))
+        told = super()._result(messages)
+        told.generations[0].message.content = f"Action: {bit}"
+        return told
+
+
+def coins(temperature):
+    return Coins(respond=lambda messages: "", temperature=temperature)
+
+
+class LikesOnes:
+    """A perfect critic of single actions, and no worse of whole runs."""
+
+    predicts = "return"
+
+    async def log_odds(self, trajectories):
+        return np.array([9.0 * int(one.steps[-1].action) for one in trajectories])
+
+    async def values(self, trajectories):
+        return 1 / (1 + np.exp(-await self.log_odds(trajectories)))
 
 
 TUNED = Tuned(steps=(2,), beta=0.1)

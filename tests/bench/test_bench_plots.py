@@ -9,7 +9,6 @@ from amc_agents.bench.plots import branches_of, genealogy, method_scores
 from amc_agents.bench.report import summarise
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.types import Population, Run, Step, Task, Trajectory, WeighingPoint
-from tests.bench.coins import coin_agent
 
 TASK = Task("t", "do")
 
@@ -44,7 +43,7 @@ def test_branches_follow_the_run(run):
 
 async def test_no_two_branches_cross(make_comparison):
     comparison = make_comparison(1, [amc(Tuned(steps=(1, 2, 3), beta=0.1))], n_particles=20)
-    _, run = await run_one(comparison, 0, comparison.tasks[0], comparison.methods[0], coin_agent(1.0))
+    _, run = await run_one(comparison, 0, comparison.tasks[0], comparison.methods[0])
     branches = branches_of(run)
     for start in {one.start for one in branches} - {0.0}:
         forks = sorted((one for one in branches if one.start == start), key=lambda one: one.row)

@@ -9,9 +9,10 @@ import pytest
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
 from amc_agents.bench.records import ResultsFolder, clear, read_records
 from amc_agents.bench.runner import compare, run_one, run_seed
-from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.critics import spec
+from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.smc import Never
-from tests.bench.coins import BitWorld, ShareOfOnes, coin_agent
+from tests.bench.coins import BitWorld, ShareOfOnes
 
 
 async def test_every_method_on_every_task_and_seed(make_comparison, tmp_path, six_methods):
@@ -111,7 +112,7 @@ async def test_a_run_is_reproducible_and_seeds_differ(make_comparison):
     method, task = comparison.methods[4], comparison.tasks[0]
 
     async def actions(seed):
-        _, run = await run_one(comparison, seed, task, method, coin_agent(1.0))
+        _, run = await run_one(comparison, seed, task, method)
         return [[step.action for step in one.steps] for one in run.population.trajectories]
 
     assert await actions(0) == await actions(0)
@@ -129,7 +130,7 @@ async def test_a_hidden_run_is_the_same_whatever_the_rewards(make_comparison, tm
 
     async def play(pays):
         comparison = make_comparison(1, hidden, environment=lambda: BitWorld(pays))
-        runs = [(await run_one(comparison, 0, comparison.tasks[0], m, coin_agent(1.0)))[1] for m in hidden]
+        runs = [(await run_one(comparison, 0, comparison.tasks[0], m))[1] for m in hidden]
         return [
             ([[step.action for step in one.steps] for one in run.population.trajectories],
              [step.action for step in run.best.steps])
@@ -150,6 +151,29 @@ async def test_the_critic_steers(make_comparison, tmp_path):
     assert mean["best-of-n"] < 0.15
     assert mean["amc"] > 0.3
     assert mean["amc-hidden"] > 0.3
+
+
+class Distant:
+    """Behind a server: it says what it predicts once it was asked."""
+
+    connected = False
+    values = ShareOfOnes.values
+
+    async def connect(self):
+        type(self).connected = True
+
+    @property
+    def predicts(self):
+        if not self.connected:
+            raise CriticError("not connected")
+        return "return"
+
+
+def test_a_critic_behind_a_server_is_connected_where_the_comparison_is_made(make_comparison, monkeypatch):
+    monkeypatch.setitem(spec.KINDS, "distant", lambda target, options: Distant())
+    comparison = make_comparison(critic="distant")
+    assert comparison.settings["critic"] == "distant"
+    assert Distant.connected
 
 
 async def test_a_critic_of_the_future_cannot_pick_among_finished_runs(make_comparison, tmp_path):

@@ -128,3 +128,16 @@ def test_the_example(policy_url, value_url, value_folder, repository):
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"^best return 1, mean [01]\.\d+$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^critic: [1-9]\d* requests, [1-9]\d* tokens read", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_bench_with_a_served_critic(value_url, value_folder, tmp_path, repository):
+    code = "from amc_agents.cli import main; main()"
+    flags = ["--tasks", "2", "--particles", "4", "--methods", "amc,amc-hidden", "--workers", "1", "--band", "4", "6"]
+    critic = f"vllm:{value_url}?checkpoint={value_folder}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "bench", "--out", tmp_path / "out", "--critic", critic, *flags],
+        env={**os.environ, "PYTHONPATH": str(repository)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "left out" not in done.stdout
+    assert "AMC, rewards hidden" in done.stdout
