@@ -44,9 +44,11 @@ def next_move(book: RecipeBook, goal: str, inventory: Mapping[str, int]) -> Move
     return Move(subgoal, None)
 
 
-def plan(book: RecipeBook, goal: str, *, limit: int = 200) -> list[str] | None:
-    """The planner's whole way from an empty inventory; None where there is none within `limit` actions."""
-    inventory: dict[str, int] = {}
+def plan(
+    book: RecipeBook, goal: str, *, inventory: Mapping[str, int] | None = None, limit: int = 200
+) -> list[str] | None:
+    """The planner's whole way from an inventory (None: empty); None where there is none within `limit` actions."""
+    inventory = dict(inventory or {})
     actions: list[str] = []
     while len(actions) < limit:
         move = next_move(book, goal, inventory)
