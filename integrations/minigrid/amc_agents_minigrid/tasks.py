@@ -1,0 +1,98 @@
+"""Tasks from a seed: a level's missions in splits that share no seed, chosen by how long the expert takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+
+from amc_agents.envs.found import FoundWorld
+from amc_agents.errors import ConfigurationError
+from amc_agents.types import Task
+from amc_agents_minigrid.expert import Expert
+from amc_agents_minigrid.levels import GO_TO_LOCAL, PICKUP_LOCAL, make_level
+from amc_agents_minigrid.world import ACTIONS, HORIZON, BabyAITask, BabyAIWorld, instruction
+
+SPLITS = ("policy", "train", "test")
+"""What the shipped model was trained on; what critics and settings may be made from; what is reported."""
+SEEDS_PER_SPLIT = 100_000_000
+MODEL = Path(__file__).parent / "model"
+"""Folder of the small policy that plays go-to and pick-up: `EmbeddedChatModel(model=str(MODEL))`."""
+BAND = (3, HORIZON)
+"""Difficulty of the offered worlds' tasks: steps that the expert takes."""
+
+
+def generate_task(level: str, number: int, split: str = "train", *, horizon: int = HORIZON) -> Task:
+    """One task, the same for the same arguments.
+
+    Args:
+        level: the level's id in Gymnasium's registry.
+        number: from 0 to `SEEDS_PER_SPLIT` - 1; the level's seed is this plus the split's first.
+        split: "policy", "train" or "test".
+        horizon: steps after which the world cuts the episode short.
+
+    Raises:
+        ConfigurationError: no such level, split or number.
+    """
+    if split not in SPLITS or not 0 <= number < SEEDS_PER_SPLIT:
+        raise ConfigurationError(
+            f"expected a split of {', '.join(SPLITS)} and a number from 0 to {SEEDS_PER_SPLIT - 1}, "
+            f"got {split!r} and {number}"
+        )
+    seed = SPLITS.index(split) * SEEDS_PER_SPLIT + number
+    text = instruction(make_level(level, seed, horizon))
+    return Task(f"{level}/{split}/{number}", text, BabyAITask(level, seed, horizon))
+
+
+def generate_tasks(
+    level: str,
+    n_tasks: int,
+    split: str = "train",
+    first: int = 0,
+    *,
+    expert_steps: tuple[int, int] = (1, HORIZON),
+    horizon: int = HORIZON,
+) -> Iterator[Task]:
+    """`n_tasks` tasks from number `first` on whose expert needs so many steps (both included).
+
+    Raises:
+        ConfigurationError: as `generate_task`, or no task can need so many steps.
+    """
+    low, high = expert_steps
+    if not 1 <= low <= min(high, horizon):
+        raise ConfigurationError(f"expected expert_steps between 1 and the horizon of {horizon}, got {low} to {high}")
+    found = (generate_task(level, number, split, horizon=horizon) for number in count(first))
+    counted = (_counted(task) for task in found)
+    return islice((task for task, steps in counted if low <= steps <= high), n_tasks)
+
+
+def go_to(n_tasks: int, split: str, first: int) -> Iterator[Task]:
+    """Tasks of the world `babyai-go-to`."""
+    return generate_tasks(GO_TO_LOCAL, n_tasks, split, first, expert_steps=BAND)
+
+
+def pick_up(n_tasks: int, split: str, first: int) -> Iterator[Task]:
+    """Tasks of the world `babyai-pick-up`."""
+    return generate_tasks(PICKUP_LOCAL, n_tasks, split, first, expert_steps=BAND)
+
+
+GO_TO = FoundWorld(make=BabyAIWorld, tasks=go_to, horizon=HORIZON, model=str(MODEL))
+"""Go to one of eight things in a room: the entry point `babyai-go-to`."""
+PICK_UP = FoundWorld(make=BabyAIWorld, tasks=pick_up, horizon=HORIZON, model=str(MODEL))
+"""Pick up one of eight things in a room: the entry point `babyai-pick-up`."""
+
+
+def _counted(task: Task) -> tuple[Task, int]:
+    """The task with the expert's steps; one more than the horizon where it does not get there in time."""
+    payload: BabyAITask = task.payload
+    level = make_level(payload.level, payload.seed, payload.horizon)
+    expert = Expert(level)
+    steps = 0
+    over = solved = False
+    while not over:
+        steps += 1
+        _, _, solved, cut, _ = level.step(ACTIONS[expert.turn().action])
+        over = solved or cut
+    steps = steps if solved else steps + 1
+    return replace(task, payload=replace(payload, expert_steps=steps)), steps

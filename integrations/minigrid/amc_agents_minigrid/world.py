@@ -1,0 +1,116 @@
+"""A BabyAI level as a text world: six actions, observations in words, forks by copy."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+
+from minigrid.core.actions import Actions
+from minigrid.minigrid_env import MiniGridEnv
+
+from amc_agents.errors import EnvironmentStateError
+from amc_agents.types import Task, TimeStep
+from amc_agents_minigrid.levels import make_level
+from amc_agents_minigrid.view import describe
+
+ACTIONS = {
+    "turn left": Actions.left,
+    "turn right": Actions.right,
+    "go forward": Actions.forward,
+    "pick up": Actions.pickup,
+    "drop": Actions.drop,
+    "toggle": Actions.toggle,
+}
+"""What an agent can say, and what MiniGrid calls it."""
+HORIZON = 30
+"""Steps of an episode in the LAC paper."""
+_LISTED = "Actions: " + ", ".join(ACTIONS)
+_SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class BabyAITask:
+    """What a `BabyAIWorld` needs to set itself up: the payload of its `Task`."""
+
+    level: str
+    """The level's id in Gymnasium's registry."""
+    seed: int
+    """Draws room, things and mission."""
+    horizon: int = HORIZON
+    """Steps after which the world cuts the episode short."""
+    expert_steps: int | None = None
+    """Steps that the level's bot takes, where they were counted: the task's difficulty."""
+
+
+class BabyAIWorld:
+    """One episode of a BabyAI level. Deterministic given the task; a fork is a copy.
+
+    An action that is none of the six costs a step, changes nothing and is answered with the list of actions; one that
+    has no effect (walking into a wall) shows in the view that stays as it was.
+
+    Args:
+        timed: reward 1 - 0.9 t / horizon for success in step t, as BabyAI has it; False: 1. Failure: 0.
+    """
+
+    def __init__(self, *, timed: bool = True) -> None:
+        self._timed = timed
+        self._level: MiniGridEnv | None = None
+        self._done = False
+
+    @property
+    def level(self) -> MiniGridEnv:
+        """The MiniGrid environment in its present state, for experts and tests; acting on it changes this world."""
+        if self._level is None:
+            raise EnvironmentStateError("BabyAIWorld has no level before reset or after close: call reset(task) first")
+        return self._level
+
+    async def reset(self, task: Task) -> TimeStep:
+        """Start a task whose payload is a `BabyAITask`."""
+        if not isinstance(task.payload, BabyAITask):
+            raise EnvironmentStateError(
+                f"BabyAIWorld.reset expected a Task with a BabyAITask payload, got {type(task.payload).__name__} "
+                f"(task {task.id!r}): make tasks with amc_agents_minigrid.generate_task"
+            )
+        self._level = make_level(task.payload.level, task.payload.seed, task.payload.horizon)
+        self._done = False
+        return TimeStep.restart(instruction(self._level))
+
+    async def step(self, action: str) -> TimeStep:
+        """Carry out one of the six actions; anything else is answered with their list."""
+        if self._level is None or self._done:
+            when = "before reset" if self._level is None else "after the episode's end"
+            raise EnvironmentStateError(f"BabyAIWorld.step was called {when}: call reset(task) first")
+        known = ACTIONS.get(_SPACES.sub(" ", action.strip().rstrip(".")).lower())
+        # MiniGrid's seventh action does nothing but count.
+        _, reward, terminated, truncated, _ = self._level.step(Actions.done if known is None else known)
+        self._done = terminated or truncated
+        view = describe(self._level)
+        observation = view if known is not None else f"There is no such action.\n{_LISTED}\n{view}"
+        if terminated:
+            earned = float(reward)
+            return TimeStep.termination(observation, earned if self._timed else float(earned > 0))
+        return TimeStep.truncation(observation) if truncated else TimeStep.transition(observation)
+
+    async def fork(self, seed: int) -> BabyAIWorld:
+        """An independent world in the same state. The seed is unused: after the reset nothing is random."""
+        twin = BabyAIWorld(timed=self._timed)
+        twin._level, twin._done = _copy_of(self._level), self._done
+        return twin
+
+    async def close(self) -> None:
+        """Let the level go."""
+        self._level = None
+
+
+def instruction(level: MiniGridEnv) -> str:
+    """The first observation of a task: actions, goal, view."""
+    return f"{_LISTED}\nGoal: {level.mission}\n{describe(level)}"
+
+
+def _copy_of(level: MiniGridEnv | None) -> MiniGridEnv | None:
+    if level is None:
+        return None
+    # What describes the level's interface never changes, and is most of what deepcopy would walk through.
+    constant = (level.action_space, level.observation_space, level.spec)
+    return copy.deepcopy(level, {id(part): part for part in constant})
