@@ -16,6 +16,7 @@ from amc_agents.cli.doctor import doctor
 from amc_agents.cli.goal import goal
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
+from amc_agents.cli.verdict import verdict
 from amc_agents.errors import AmcError
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ app.add_typer(train_app, name="train")
 app.add_typer(serve_app, name="serve")
 train_app.command("value")(value)
 train_app.command("goal")(goal)
+train_app.command("verdict")(verdict)
 
 
 def main() -> None:

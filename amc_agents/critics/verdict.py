@@ -134,10 +134,11 @@ class VerdictCritic:
 
 
 def from_spec(target: str, options: Mapping[str, str]) -> VerdictCritic:
-    """The critic of `verdict:http://host:8000?options` (vLLM), or of `verdict:provider:model?options` (a chat API).
+    """The critic of a string: what is asked, and how.
 
-    Both take low=, high= (what failure and success mean in reward units), score=, words=GOOD,BAD, least_mass=,
-    key_env=, timeout=.
+    `verdict:http://host:8000?...` (vLLM) and `verdict:provider:model?...` (a chat API) take low=, high= (what failure
+    and success mean in reward units), score=, words=GOOD,BAD, least_mass=, key_env=, timeout=; the shipped model,
+    `verdict:embedded:crafting`, takes low=, high= and score= alone.
 
     Raises:
         CriticSpecError: it was not understood.
@@ -163,6 +164,10 @@ def from_spec(target: str, options: Mapping[str, str]) -> VerdictCritic:
 def _reader(target: str, options: Mapping[str, str]) -> VerdictReader:
     if target.startswith(("http://", "https://")):
         return _served(target, options)
+    if target.startswith("embedded:"):
+        from amc_agents.critics.verdict_embedded import from_spec as embedded
+
+        return embedded(target.removeprefix("embedded:"), options)
     return _chat(target, options)
 
 

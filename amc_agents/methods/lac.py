@@ -85,7 +85,12 @@ async def decide(
     samples, greedy, notes = await _sampled(actor, settings)
     merged = _merge(samples, greedy)
     shown = [
-        _Shown(found[0], n=sum(one is not greedy for one in found), greedy=any(one is greedy for one in found))
+        _Shown(
+            # The likeliest thought leads on best: a thought stays in the history, and the policy goes by it.
+            next((one for one in found if one is greedy), found[0]),
+            n=sum(one is not greedy for one in found),
+            greedy=any(one is greedy for one in found),
+        )
         for found in merged.values()
     ]
     opinion, judged = await _side_by_side(
@@ -140,7 +145,7 @@ async def decide_among(
 
 
 class _Shown(NamedTuple):
-    """A distinct action, as its first sample shows it."""
+    """A distinct action, as the greedy turn shows it, else its first sample."""
 
     sample: Sample
     n: int = 0

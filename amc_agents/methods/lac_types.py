@@ -134,7 +134,7 @@ class Candidate:
     """One distinct action, and what is known of it."""
 
     thought: str
-    """Of the first sample that does this."""
+    """Of the greedy turn where it does this, else of the first sample that does."""
     action: str
     n: int
     """Samples that do this; 0 for one that only the greedy turn brought, or that the world listed."""
@@ -165,7 +165,7 @@ class Decision:
     alpha: float
     """The weight that the critic had; 0 where it was not asked."""
     sample: Sample
-    """The first sample of the chosen action."""
+    """The greedy turn where it does the chosen action, else the first sample that does."""
     notes: tuple[str, ...] = ()
     """What a reader has to know: samples dropped, answers not to be trusted."""
     round_trips: int = 0
