@@ -2,6 +2,7 @@
 
 from amc_agents_minigrid.expert import Expert, Turn
 from amc_agents_minigrid.levels import GO_TO_LOCAL, PICKUP_LOCAL, make_level
+from amc_agents_minigrid.oracle import ExpertCritic, ExpertLabels, steps_left
 from amc_agents_minigrid.tasks import GO_TO, MODEL, PICK_UP, SPLITS, generate_task, generate_tasks
 from amc_agents_minigrid.view import Sighting, describe
 from amc_agents_minigrid.world import ACTIONS, HORIZON, BabyAITask, BabyAIWorld, instruction
@@ -18,6 +19,8 @@ __all__ = [
     "BabyAITask",
     "BabyAIWorld",
     "Expert",
+    "ExpertCritic",
+    "ExpertLabels",
     "Sighting",
     "Turn",
     "describe",
@@ -25,4 +28,5 @@ __all__ = [
     "generate_tasks",
     "instruction",
     "make_level",
+    "steps_left",
 ]

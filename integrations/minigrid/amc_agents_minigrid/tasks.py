@@ -45,6 +45,18 @@ def generate_task(level: str, number: int, split: str = "train", *, horizon: int
     return Task(f"{level}/{split}/{number}", text, BabyAITask(level, seed, horizon))
 
 
+def task_of(name: str) -> Task:
+    """The task of that id, for datasets, which keep no payload.
+
+    Raises:
+        ConfigurationError: not the id of a task of `generate_task`'s, with the horizon of `HORIZON` steps.
+    """
+    level, split, number = [*name.rsplit("/", 2), "", ""][:3]
+    if not number.isdecimal():
+        raise ConfigurationError(f"expected a task's id such as {GO_TO_LOCAL}/train/7, got {name!r}")
+    return generate_task(level, int(number), split)
+
+
 def generate_tasks(
     level: str,
     n_tasks: int,

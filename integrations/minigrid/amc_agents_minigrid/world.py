@@ -81,21 +81,18 @@ class BabyAIWorld:
         if self._level is None or self._done:
             when = "before reset" if self._level is None else "after the episode's end"
             raise EnvironmentStateError(f"BabyAIWorld.step was called {when}: call reset(task) first")
-        known = ACTIONS.get(_SPACES.sub(" ", action.strip().rstrip(".")).lower())
-        # MiniGrid's seventh action does nothing but count.
-        _, reward, terminated, truncated, _ = self._level.step(Actions.done if known is None else known)
+        known, earned, terminated, truncated = act(self._level, action)
         self._done = terminated or truncated
         view = describe(self._level)
-        observation = view if known is not None else f"There is no such action.\n{_LISTED}\n{view}"
+        observation = view if known else f"There is no such action.\n{_LISTED}\n{view}"
         if terminated:
-            earned = float(reward)
             return TimeStep.termination(observation, earned if self._timed else float(earned > 0))
         return TimeStep.truncation(observation) if truncated else TimeStep.transition(observation)
 
     async def fork(self, seed: int) -> BabyAIWorld:
         """An independent world in the same state. The seed is unused: after the reset nothing is random."""
         twin = BabyAIWorld(timed=self._timed)
-        twin._level, twin._done = _copy_of(self._level), self._done
+        twin._level, twin._done = self._level and copied(self._level), self._done
         return twin
 
     async def close(self) -> None:
@@ -108,9 +105,16 @@ def instruction(level: MiniGridEnv) -> str:
     return f"{_LISTED}\nGoal: {level.mission}\n{describe(level)}"
 
 
-def _copy_of(level: MiniGridEnv | None) -> MiniGridEnv | None:
-    if level is None:
-        return None
+def act(level: MiniGridEnv, action: str) -> tuple[bool, float, bool, bool]:
+    """Carries out an action as an agent wrote it: (whether it is one of the six, reward, terminated, truncated)."""
+    known = ACTIONS.get(_SPACES.sub(" ", action.strip().rstrip(".")).lower())
+    # MiniGrid's seventh action does nothing but count.
+    _, reward, terminated, truncated, _ = level.step(Actions.done if known is None else known)
+    return known is not None, float(reward), terminated, truncated
+
+
+def copied(level: MiniGridEnv) -> MiniGridEnv:
+    """A level in the same state, independent of this one."""
     # What describes the level's interface never changes, and is most of what deepcopy would walk through.
     constant = (level.action_space, level.observation_space, level.spec)
     return copy.deepcopy(level, {id(part): part for part in constant})
