@@ -1,14 +1,12 @@
-"""The comparison in the crafting world with the embedded policy: its tuned settings, in one place.
+"""The tuned settings of the comparison in the crafting world, in one place; other worlds begin with them.
 
 The constants come from `reproduce/crafting/tune.py`, on tasks of the training split that no model was trained on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import (
     Method,
     Tuned,
@@ -22,16 +20,11 @@ from amc_agents.bench.methods import (
     smc,
     vote,
 )
-from amc_agents.bench.runner import Comparison
-from amc_agents.critics.checkpoint import weights_hash
-from amc_agents.critics.rescoring_embedded import EmbeddedScorer
-from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.envs.crafting import generate_tasks
 from amc_agents.types import Task
 
-HORIZON = 20
 BAND = (12, 16)
-"""Difficulty of the demo's tasks: least and most steps of the planner's way, as hard as a horizon of 20 allows."""
+"""Difficulty of the demo's tasks: least and most steps of the planner's way, as hard as its horizon of 20 allows."""
 
 REACT = Tuned(temperature=0.4)
 BEST_OF_N = Tuned(temperature=0.6, beta=0.1)
@@ -41,9 +34,7 @@ AMC = Tuned(temperature=0.4, steps=(6, 12), beta=0.1)
 AMC_HIDDEN = AMC
 VOTE = Tuned(temperature=0.6)
 LAC = Tuned(temperature=0.6, alpha=1.0)
-"""A first choice, on 20 training tasks and with the value model; `reproduce/crafting/lac.py` makes it for a critic."""
-ORACLE = "amc_agents.bench.planner_critic:PlannerCritic"
-"""Judges actions by the world's planner: what could be had at most, and never what an agent could have."""
+"""A first choice, on 20 training tasks and with the value model; `reproduce/lac.py` makes it for a critic."""
 
 
 def methods(judge: str | None = None) -> list[Method]:
@@ -52,70 +43,22 @@ def methods(judge: str | None = None) -> list[Method]:
     return ours + (judged(judge, AMC) if judge else [])
 
 
-def decision_methods(critic: str | None = None, k: int = 5) -> list[Method]:
+def decision_methods(critic: str | None = None, k: int = 5, oracle: str | None = None) -> list[Method]:
     """The methods that decide each step among K candidates: run only where they are named.
 
     Args:
         critic: judges candidate actions; None: the comparison's.
         k: K.
+        oracle: the critic that knows the world; None: there is none.
     """
+    voting = replace(VOTE, k=k)
     return [
-        vote(VOTE, k=k),
-        vote(VOTE, k=k, greedy=True),
-        *lac_variants(LAC, critic=critic, oracle=ORACLE, k=k),
+        vote(voting),
+        vote(voting, greedy=True),
+        *lac_variants(replace(LAC, k=k), critic=critic, oracle=oracle),
     ]
 
 
 def tasks(n_tasks: int, band: tuple[int, int] = BAND, *, split: str = "test", first: int = 0) -> list[Task]:
     """Crafting tasks of a band of difficulty; those of the split "test" were used for nothing before."""
     return list(generate_tasks(n_tasks, split, first_seed=first, optimal_steps=band))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A comparison with the embedded policy, as plain values: what a worker process is given."""
-
-    methods: tuple[Method, ...]
-    n_tasks: int
-    band: tuple[int, int] = BAND
-    split: str = "test"
-    first: int = 0
-    """Number of the first task of the split."""
-    seeds: tuple[int, ...] = (0,)
-    n_particles: int = 15
-    critic: str | None = None
-    """None: the value model beside the policy."""
-    model: str = "crafting"
-    """The policy: a shipped one's name, or a folder."""
-
-    @property
-    def critic_spec(self) -> str:
-        """The critic's string."""
-        return f"embedded:{self.model}" if self.critic is None else self.critic
-
-    def tasks(self, part: int = 0, of: int = 1) -> list[Task]:
-        """The tasks, or every `of`-th of them from number `part` on."""
-        return tasks(self.n_tasks, self.band, split=self.split, first=self.first)[part::of]
-
-    def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
-        """The comparison on these tasks; None: on all."""
-        folder = model_folder(self.model)
-        return Comparison(
-            policy=lambda temperature: EmbeddedChatModel(model=self.model, temperature=temperature),
-            environment=CraftingWorld,
-            tasks=self.tasks() if tasks is None else tasks,
-            methods=self.methods,
-            seeds=self.seeds,
-            n_particles=self.n_particles,
-            critic=self.critic_spec,
-            horizon=HORIZON,
-            about={
-                "world": "crafting",
-                "policy": folder.name,
-                "policy_weights": weights_hash(folder),
-                "band": list(self.band),
-                "split": self.split,
-            },
-            imagination=lambda depth: EmbeddedImagination(self.model, depth=depth),
-            scorer=lambda: EmbeddedScorer.load(self.model),
-        )

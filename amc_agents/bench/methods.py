@@ -66,6 +66,8 @@ class Tuned:
     beta: float = 1.0
     alpha: float = 1.0
     """Weight of the critic in a decision."""
+    k: int = 5
+    """K, samples that a decision is made among."""
 
     @property
     def schedule(self) -> Schedule:
@@ -117,9 +119,9 @@ def amc_hidden(tuned: Tuned) -> Method:
     return Method(AMC_HIDDEN, "AMC, rewards hidden", tuned.temperature, tuned.schedule, tuned.beta, hide_rewards=True)
 
 
-def vote(tuned: Tuned = Tuned(), *, k: int = 5, greedy: bool = False) -> Method:
+def vote(tuned: Tuned = Tuned(), *, greedy: bool = False) -> Method:
     """Each step is the most frequent of K samples: LAC without a critic. With `greedy`, the greedy turn votes too."""
-    settings = LacSettings(k=k, greedy=greedy, use_critic=False)
+    settings = LacSettings(k=tuned.k, greedy=greedy, use_critic=False)
     name, label = (VOTE_GREEDY, "vote + greedy") if greedy else (VOTE, "vote")
     return Method(name, label, tuned.temperature, n_particles=1, critic="uniform", decision=settings)
 
@@ -135,40 +137,39 @@ def lac(
     """Each step is decided among K samples by prior x exp(alpha Q).
 
     Args:
-        tuned: temperature and alpha.
+        tuned: temperature, alpha and K.
         name: of the method.
         label: of the method.
         critic: judges candidate actions; None: the comparison's.
-        **settings: of the decision, as `LacSettings` has them; an `alpha` here goes before the tuned one.
+        **settings: of the decision, as `LacSettings` has them; they go before the tuned ones.
     """
-    decision = LacSettings(**{"alpha": tuned.alpha, **settings})
+    decision = LacSettings(**{"alpha": tuned.alpha, "k": tuned.k, **settings})
     return Method(name, label, tuned.temperature, n_particles=1, critic=critic, decision=decision)
 
 
-def lac_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None = None, k: int = 5) -> list[Method]:
+def lac_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None = None) -> list[Method]:
     """LAC and what is left of it when a part is taken away or added, all at one temperature.
 
     Args:
-        tuned: temperature and alpha.
+        tuned: temperature, alpha and K.
         critic: judges candidate actions; None: the comparison's.
         oracle: a critic that knows the world: what could be had at most from these candidates.
-        k: K.
     """
     variants = [
-        lac(tuned, critic=critic, k=k),
-        lac(tuned, name=LAC_GREEDY, label="LAC + greedy", critic=critic, k=k, greedy=True),
-        lac(tuned, name=CRITIC_ONLY, label="LAC, critic only", critic=critic, k=k, alpha=math.inf),
-        lac(tuned, name="lac-thoughts", label="LAC, prior of thoughts", critic=critic, k=k, prior="thoughts"),
-        lac(tuned, name="lac-rollout", label="LAC, 1 step imagined", critic=critic, k=k, depth=1),
-        lac(tuned, name="lac-rollout-4", label="LAC, 4 steps imagined", critic=critic, k=k, depth=4),
+        lac(tuned, critic=critic),
+        lac(tuned, name=LAC_GREEDY, label="LAC + greedy", critic=critic, greedy=True),
+        lac(tuned, name=CRITIC_ONLY, label="LAC, critic only", critic=critic, alpha=math.inf),
+        lac(tuned, name="lac-thoughts", label="LAC, prior of thoughts", critic=critic, prior="thoughts"),
+        lac(tuned, name="lac-rollout", label="LAC, 1 step imagined", critic=critic, depth=1),
+        lac(tuned, name="lac-rollout-4", label="LAC, 4 steps imagined", critic=critic, depth=4),
         *(
-            lac(tuned, name=f"lac-alpha-{alpha:g}", label=f"LAC, alpha {alpha:g}", critic=critic, k=k, alpha=alpha)
+            lac(tuned, name=f"lac-alpha-{alpha:g}", label=f"LAC, alpha {alpha:g}", critic=critic, alpha=alpha)
             for alpha in ALPHAS
         ),
     ]
     if oracle is not None:
-        best = lac(tuned, name=LAC_ORACLE, label="LAC, ORACLE critic", critic=oracle, k=k)
-        more = lac(tuned, name=LAC_ORACLE_GREEDY, label="LAC + greedy, ORACLE", critic=oracle, k=k, greedy=True)
+        best = lac(tuned, name=LAC_ORACLE, label="LAC, ORACLE critic", critic=oracle)
+        more = lac(tuned, name=LAC_ORACLE_GREEDY, label="LAC + greedy, ORACLE", critic=oracle, greedy=True)
         variants += [replace(best, oracle=True), replace(more, oracle=True)]
     return variants
 

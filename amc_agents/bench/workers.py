@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from amc_agents.bench.crafting import Plan
+from amc_agents.bench.plan import Plan
 from amc_agents.bench.records import Record, ResultsFolder
 from amc_agents.bench.runner import compare, records_of
 from amc_agents.errors import AmcError

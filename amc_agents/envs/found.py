@@ -30,6 +30,10 @@ class FoundWorld:
     """Steps that an episode may have."""
     model: str | None = None
     """A small policy that plays it, as `EmbeddedChatModel(model=...)` takes it; None: there is none."""
+    success: float = 1.0
+    """Least return that counts as a success."""
+    oracle: str | None = None
+    """A critic that knows the world, as `module:object`: an upper bound for comparisons; None: there is none."""
 
 
 def world(name: str) -> FoundWorld:
@@ -71,4 +75,5 @@ def _crafting() -> FoundWorld:
         tasks=lambda n_tasks, split, first: generate_tasks(n_tasks, split, first_seed=first),
         horizon=20,
         model="crafting",
+        oracle="amc_agents.bench.planner_critic:PlannerCritic",
     )

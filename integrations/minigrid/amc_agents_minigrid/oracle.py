@@ -7,10 +7,10 @@ A step is worth what it saves: how many steps the expert still needs before and 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from minigrid.minigrid_env import MiniGridEnv
@@ -42,12 +42,12 @@ class Reached:
 
 
 class ExpertLabels:
-    """GOOD where the expert needs fewer steps after a step than before it, else BAD: an `amc train verdict` labeller."""
+    """GOOD where the expert needs fewer steps after a step than before it, else BAD: labels for `amc train verdict`."""
 
     def __call__(self, trajectory: Trajectory) -> list[Label]:
         """`[T]` labels. Raises `ConfigurationError` where the task is none of this package's."""
         left = [one.left for one in _passed(trajectory)]
-        return ["GOOD" if after < before else "BAD" for before, after in zip(left, left[1:], strict=False)]
+        return ["GOOD" if after < before else "BAD" for before, after in pairwise(left)]
 
 
 class ExpertCritic:
