@@ -16,17 +16,19 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 
+from amc_agents.critics.calibration import Calibration
 from amc_agents.critics.embeddings import CachedEmbeddings, HashedWords, TextEmbeddings, Vectors, as_embeddings
 from amc_agents.critics.goal_checkpoint import GoalCheckpoint, GoalNetwork, GoldenTriple
 from amc_agents.critics.summaries import ChatSummary, Summary, as_summary
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.dataset import data_hash
+from amc_agents.training.goal_calibration import SAME_GOAL, calibrated, independent_triples
 from amc_agents.training.goal_data import Episode, GoalBatch, GoalData, GoalShares, goal_data
 from amc_agents.training.goal_metrics import evaluate
 from amc_agents.training.value_data import split_by_task
@@ -66,6 +68,8 @@ class GoalTrainingSettings:
     """Where goals come from."""
     validation_share: float = 0.2
     """Share of the tasks held out."""
+    calibrate: bool = True
+    """Make a probability of Q, on the held-out tasks, by goals of other trajectories (`training.goal_calibration`)."""
     device: str = "cpu"
     """Where torch computes: "cpu", "cuda", ..."""
     seed: int = 0
@@ -156,6 +160,9 @@ async def atrain_goal(
     network, history = await asyncio.to_thread(fit, training, train_vectors, settings, rng, report)
     cost = {"embedding": asdict(used), "summary": asdict(training.usage + validation.usage)}
     metrics = evaluate(network, validation, held_out, settings.discount, rng)
+    calibration = None
+    if settings.calibrate:
+        calibration, metrics["calibration"] = _calibrated(network, validation, held_out, rng)
     golden, golden_vectors = _golden(network, validation, held_out)
     checkpoint = GoalCheckpoint(
         network=network,
@@ -165,6 +172,7 @@ async def atrain_goal(
         prompt=describe.prompt if isinstance(describe, ChatSummary) else None,
         golden=golden,
         golden_vectors=golden_vectors,
+        calibration=calibration,
         data_hash=data_hash([one.trajectory for one in episodes]),
         settings=asdict(settings),
         metrics=metrics | {"history": history, "usage": cost},
@@ -294,6 +302,18 @@ def _mlp(inputs: int, hidden: int) -> nn.Sequential:
     )
 
 
+def _calibrated(
+    network: GoalNetwork, data: GoalData, vectors: Vectors, rng: np.random.Generator
+) -> tuple[Calibration | None, dict[str, Any]]:
+    """The curve and its report; where the held-out data allows none, the reason, and Q stays as it is."""
+    triples = independent_triples(network, data, vectors, rng, _TRIPLES, SAME_GOAL)
+    try:
+        curve, report = calibrated(triples, "independent", SAME_GOAL, rng)
+    except ConfigurationError as error:
+        return None, {"none": str(error)}
+    return curve, report.as_plain()
+
+
 def _golden(network: GoalNetwork, data: GoalData, vectors: Vectors) -> tuple[tuple[GoldenTriple, ...], Vectors]:
     """A few held-out triples with their embeddings: half of the goals are reached next, half lie elsewhere."""
     chosen = np.linspace(0, len(data.at) - 1, min(_GOLDEN, len(data.at))).round().astype(np.int64)
@@ -310,3 +330,5 @@ def _golden(network: GoalNetwork, data: GoalData, vectors: Vectors) -> tuple[tup
 
 _GOLDEN = 6
 """Golden triples of a checkpoint."""
+_TRIPLES = 4000
+"""Held-out triples that a calibration is fitted on."""

@@ -126,7 +126,8 @@ def train_verdict(
         What was written to `amc_verdict.json`; its `metrics` are of held-out tasks.
 
     Raises:
-        ConfigurationError: `out` holds something, the words cannot be told apart, or nothing is GOOD or nothing BAD.
+        ConfigurationError: `out` holds something, the words cannot be told apart or the model never learnt them, or
+            nothing is GOOD or nothing BAD.
     """
     settings = settings or VerdictTrainingSettings()
     out = Path(out)
@@ -137,6 +138,7 @@ def train_verdict(
     model = _with_adapter(base_model, settings)
     model.config.pad_token_id = _pad_token(tokenizer)
     builder = _builder(tokenizer, settings, _context(model))
+    _check_words(model, builder, settings.words)
     of = {id(one.trajectory): one for one in judged}
     parts = split_by_task([one.trajectory for one in judged], settings.validation_share, rng)
     training, validation = ([of[id(one)] for one in part] for part in parts)
@@ -291,6 +293,22 @@ def _check_labels(judged: Sequence[Judged]) -> None:
         raise ConfigurationError(f"a verdict is learnt from GOOD and BAD steps, got {counts}: use another labeller")
 
 
+def _check_words(model: Any, builder: RowBuilder, words: Sequence[str]) -> None:
+    """Tokens that were never seen in training share one embedding: no adapter makes a model say one of them alone."""
+    table = torch.nn.functional.normalize(model.get_output_embeddings().weight.detach().float(), dim=1)
+    labels: tuple[Label, ...] = ("GOOD", "BAD")
+    for word, label in zip(words, labels, strict=False):
+        token = builder.spellings[label][0]
+        likeness = table @ table[token]
+        likeness[token] = 0.0
+        if float(likeness.max()) > _SAME:
+            twins = int((likeness > _SAME).sum())
+            raise ConfigurationError(
+                f"the model cannot be taught to say {word!r} for {label}: its first token has the same embedding as "
+                f"{twins} others, as tokens have that it never saw in training. Choose words that it knows (`words=`)"
+            )
+
+
 def _golden(merged: Any, builder: RowBuilder, judged: Sequence[Judged], words: Words) -> tuple[Golden, ...]:
     """One prompt each of a few trajectories, after an action and after its observation."""
     found = []
@@ -304,5 +322,7 @@ def _golden(merged: Any, builder: RowBuilder, judged: Sequence[Judged], words: W
     return tuple(found)
 
 
+_SAME = 0.999
+"""Cosine of two tokens' embeddings that cannot be told apart."""
 _GOLDEN = 5
 """Golden prompts of a checkpoint."""

@@ -52,12 +52,11 @@ class OutcomeLabels:
 class CraftingLabels:
     """Labels from the crafting world and its planner: by how many steps the goal has come nearer.
 
-    Fewer steps are left: GOOD. More, or the world refused the action: BAD. As many: `useless`, but UNKNOWN for
-    `inventory`, which tells something.
+    Fewer steps are left: GOOD. More, or the world refused the action: BAD. As many: `useless`.
     """
 
     useless: Label = "BAD"
-    """What a step is that changes something and brings nothing."""
+    """What a step is that brings nothing; `inventory` too, as it tells nothing that was not seen before."""
 
     def __call__(self, trajectory: Trajectory) -> list[Label]:
         """`[T]` labels. Raises `ConfigurationError` where the task is no crafting task."""
@@ -78,9 +77,8 @@ class CraftingLabels:
                 labels.append("GOOD")
                 break
             now = left if carried == before else self._left(task.payload, carried)
-            if carried == before:
-                labels.append("UNKNOWN" if step.action.strip() == "inventory" else "BAD")
-            elif now == left:
+            refused = carried == before and step.action.strip() != "inventory"
+            if now == left and not refused:
                 labels.append(self.useless)
             else:
                 labels.append("GOOD" if now < left else "BAD")

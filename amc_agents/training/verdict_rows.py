@@ -97,7 +97,9 @@ class RowBuilder:
         found = []
         for start, first, last in windows([len(ids) for ids in trunk], limit - room if limit else None):
             mine = [i for i, one in enumerate(wanted) if first <= self._leaves(one) <= last]
-            for part in _parts(mine, [len(own[i]) for i in mine]):
+            # Each row computes its trunk anew, and attention costs the square of a row's length.
+            beside = max(_BRANCH_TOKENS, sum(map(len, trunk[start : last + 1])))
+            for part in _parts(mine, [len(own[i]) for i in mine], beside):
                 row = self._row(trajectory, trunk, (start, last), [wanted[i] for i in part], [own[i] for i in part])
                 # The world is learnt once of each trajectory.
                 found.append(row if part[0] == mine[0] else replace(row, observed=()))
@@ -170,18 +172,18 @@ class RowBuilder:
         return before, min(len(ids), len(ids) - behind + 1)
 
 
-def _parts(items: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Cuts a trajectory's branches into rows: attention costs the square of a row's length."""
+def _parts(items: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Cuts a trajectory's branches into rows of at most `most` tokens beside the trunk."""
     parts: list[list[int]] = []
     room = 0
     for item, size in zip(items, sizes, strict=True):
         if not parts or size > room:
             parts.append([])
-            room = _BRANCH_TOKENS
+            room = most
         parts[-1].append(item)
         room -= size
     return parts
 
 
 _BRANCH_TOKENS = 320
-"""Tokens of all branches of a row: attention costs the square of a row's length."""
+"""Tokens of all branches of a row, where its trunk is not longer."""

@@ -68,7 +68,7 @@ class Dialogues(IterableDataset[Any]):
                 pool.sort(key=lambda row: len(row[0]))
                 order = np.random.default_rng([self.seed, step // 4]).permutation(4)
             part = int(order[step % 4])
-            yield _padded(pool[part * BATCH : (part + 1) * BATCH])
+            yield padded(pool[part * BATCH : (part + 1) * BATCH])
 
     def _dialogue(self, tokenizer: Any, index: int) -> tuple[list[int], list[float]]:
         number = (ord(self.stage.name) - ord("A")) * 10_000_000 + self.seed * 1_000_000 + index
@@ -101,7 +101,8 @@ def dialogue(level_name: str, number: int, error_rate: float, rng: np.random.Gen
     return task.instruction, rounds
 
 
-def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[B, S]` token ids and loss weights of a batch of rows."""
     length = max(len(ids) for ids, _ in rows)
     ids = torch.ones((len(rows), length), dtype=torch.long)
     weights = torch.zeros((len(rows), length))

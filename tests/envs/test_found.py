@@ -10,6 +10,7 @@ from amc_agents.envs.found import FoundWorld, world, worlds
 from amc_agents.errors import ConfigurationError
 
 OFFERED = FoundWorld(make=CraftingWorld, tasks=lambda n_tasks, split, first: [], horizon=3)
+OWN = ("bandit", "combination-lock", "crafting", "informative-bandit", "riverswim", "riverswim-4", "wordle")
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_an_installed_package_s_world_is_found_by_its_entry_point(installed, mon
     installed(harbour=f"{__name__}:OFFERED", absent="no_such_package_anywhere:WORLD")
     monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(OFFERED=OFFERED))
     # Listing imports nothing, so a broken package does not stand in the way of the others.
-    assert worlds() == ["absent", "crafting", "harbour"]
+    assert worlds() == sorted({"absent", "harbour", *OWN})
     assert world("harbour") is OFFERED
     with pytest.raises(ModuleNotFoundError, match="no_such_package_anywhere"):
         world("absent")
@@ -42,7 +43,7 @@ def test_an_installed_package_s_world_is_found_by_its_entry_point(installed, mon
 
 def test_an_unknown_name_lists_those_that_there_are(installed):
     installed(harbour="harbour:WORLD")
-    with pytest.raises(ConfigurationError, match="no world 'ocean'; there are: crafting, harbour"):
+    with pytest.raises(ConfigurationError, match=r"no world 'ocean'; there are: bandit, .*, crafting, harbour, "):
         world("ocean")
 
 

@@ -21,6 +21,10 @@ MODEL = Path(__file__).parent / "model"
 """Folder of the small policy that plays go-to and pick-up: `EmbeddedChatModel(model=str(MODEL))`."""
 BAND = (3, HORIZON)
 """Difficulty of the offered worlds' tasks: steps that the expert takes."""
+LEAST_RETURN = 0.05
+"""What any success returns: in the last step 1 - 0.9, in earlier ones more."""
+ORACLE = "amc_agents_minigrid.oracle:ExpertCritic"
+"""Judges steps by what the expert still needs: an upper bound."""
 
 
 def generate_task(level: str, number: int, split: str = "train", *, horizon: int = HORIZON) -> Task:
@@ -89,9 +93,11 @@ def pick_up(n_tasks: int, split: str, first: int) -> Iterator[Task]:
     return generate_tasks(PICKUP_LOCAL, n_tasks, split, first, expert_steps=BAND)
 
 
-GO_TO = FoundWorld(make=BabyAIWorld, tasks=go_to, horizon=HORIZON, model=str(MODEL))
+GO_TO = FoundWorld(
+    BabyAIWorld, go_to, HORIZON, model=str(MODEL), success=LEAST_RETURN, oracle=ORACLE, actions=tuple(ACTIONS)
+)
 """Go to one of eight things in a room: the entry point `babyai-go-to`."""
-PICK_UP = FoundWorld(make=BabyAIWorld, tasks=pick_up, horizon=HORIZON, model=str(MODEL))
+PICK_UP = replace(GO_TO, tasks=pick_up)
 """Pick up one of eight things in a room: the entry point `babyai-pick-up`."""
 
 

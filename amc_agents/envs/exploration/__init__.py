@@ -1,0 +1,56 @@
+"""Worlds with hidden instances that have to be explored over several episodes, with exact optimal values."""
+
+from amc_agents.envs.exploration.bandit import BernoulliBandit, bandit_task, read_pull
+from amc_agents.envs.exploration.hidden_sequence import (
+    FEEDBACKS,
+    Entered,
+    Feedback,
+    HiddenSequence,
+    feedback_on,
+    read_entered,
+)
+from amc_agents.envs.exploration.informative_bandit import (
+    InformativeBandit,
+    informative_bandit_task,
+    payment,
+    read_payment,
+)
+from amc_agents.envs.exploration.lock import CODES, CombinationLock, lock_task
+from amc_agents.envs.exploration.planning import Plan, plan
+from amc_agents.envs.exploration.riverswim import REWARDS, TUNNELS, RiverSwim, Swum, read_swum, riverswim_task
+from amc_agents.envs.exploration.wordle import Wordle, load_words, usable_words, wordle_task
+from amc_agents.envs.exploration.world import ExplorationWorld, Instance, episodes
+
+__all__ = [
+    "CODES",
+    "FEEDBACKS",
+    "REWARDS",
+    "TUNNELS",
+    "BernoulliBandit",
+    "CombinationLock",
+    "Entered",
+    "ExplorationWorld",
+    "Feedback",
+    "HiddenSequence",
+    "InformativeBandit",
+    "Instance",
+    "Plan",
+    "RiverSwim",
+    "Swum",
+    "Wordle",
+    "bandit_task",
+    "episodes",
+    "feedback_on",
+    "informative_bandit_task",
+    "load_words",
+    "lock_task",
+    "payment",
+    "plan",
+    "read_entered",
+    "read_payment",
+    "read_pull",
+    "read_swum",
+    "riverswim_task",
+    "usable_words",
+    "wordle_task",
+]
