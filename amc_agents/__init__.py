@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from amc_agents.errors import AmcError
     from amc_agents.nodes.actor_critic import actor_critic_model, actor_critic_node
     from amc_agents.nodes.amc import AmcGraph, amc
+    from amc_agents.nodes.critique_refine import critique_refine_model, critique_refine_node
     from amc_agents.nodes.text_agent import text_agent
     from amc_agents.nodes.world import current_environment, use_environment
     from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
@@ -40,6 +41,8 @@ __all__ = [
     "actor_critic_model",
     "actor_critic_node",
     "amc",
+    "critique_refine_model",
+    "critique_refine_node",
     "current_environment",
     "parse_critic",
     "text_agent",
@@ -65,6 +68,8 @@ _HOME = {
     "actor_critic_model": "nodes.actor_critic",
     "actor_critic_node": "nodes.actor_critic",
     "amc": "nodes.amc",
+    "critique_refine_model": "nodes.critique_refine",
+    "critique_refine_node": "nodes.critique_refine",
     "current_environment": "nodes.world",
     "parse_critic": "critics.spec",
     "text_agent": "nodes.text_agent",

@@ -14,6 +14,9 @@
     │   └── QuorumLost              too many particles failed
     ├── AgentContractError          the wrapped agent cannot be run as particles
     ├── DecisionError               no candidate is left to choose from
+    ├── RoleError                   a language model in a role failed, or did not answer in the form asked for
+    ├── PosteriorError              a posterior is missing or damaged, or was edited meanwhile
+    │   └── UpdateError             an update failed or was refused; the posterior is as it was
     ├── ServerError                 a model server of ours did not start, or died
     ├── CheckpointError             a saved model or dataset is not what was expected
     └── MissingExtra                an optional dependency is not installed; also an ImportError
@@ -127,6 +130,40 @@ class AgentContractError(AmcError):
 
 class DecisionError(AmcError):
     """A decision has no candidate left to choose from; the message says what became of them."""
+
+
+class RoleError(AmcError):
+    """A language model in one role of a method failed, refused, took too long, or answered in another form, twice.
+
+    Args:
+        role: which one.
+        reason: what came, and what to do.
+    """
+
+    def __init__(self, role: str, reason: str) -> None:
+        self.role, self.reason = role, reason
+        super().__init__(reason)
+
+
+class PosteriorError(AmcError):
+    """A posterior is missing or damaged, or was edited by its owner elsewhere meanwhile."""
+
+
+class UpdateError(PosteriorError):
+    """An update failed or was refused. The posterior is as it was, and the evidence is kept as not applied.
+
+    Args:
+        number: of the version that is still the head.
+        episode: where the evidence comes from.
+        reason: what came.
+    """
+
+    def __init__(self, number: int, episode: str, reason: str) -> None:
+        self.number, self.episode, self.reason = number, episode, reason
+        super().__init__(
+            f"the update of episode {episode!r} failed ({reason}). The posterior stays at version {number}, and the "
+            "observation is kept as not applied: mend the cause, then call apply_pending."
+        )
 
 
 class ServerError(AmcError):

@@ -32,12 +32,25 @@ def split_turn(text: str) -> tuple[str, str]:
 
 
 def turn_of(message: AIMessage) -> tuple[str, str]:
-    """(thought, action) of one message: tool calls become canonical JSON, their text the thought."""
+    """(thought, action) of one message: tool calls become canonical JSON, their text the thought.
+
+    Where a reasoning model wrote no thought into its text, its reasoning is the thought.
+    """
     if not message.tool_calls:
-        return split_turn(message.text)
+        thought, action = split_turn(message.text)
+        return thought or reasoning_of(message), action
     calls = [{"name": call["name"], "args": call["args"]} for call in message.tool_calls]
     action = json.dumps(calls[0] if len(calls) == 1 else calls, sort_keys=True, ensure_ascii=False, default=str)
-    return message.text.strip(), action
+    return message.text.strip() or reasoning_of(message), action
+
+
+def reasoning_of(message: AIMessage) -> str:
+    """What a reasoning model shows of its reasoning, apart from its text; empty where it shows none."""
+    if isinstance(message.content, str) and "reasoning_content" not in message.additional_kwargs:
+        return ""
+    return "\n".join(
+        block.get("reasoning", "") for block in message.content_blocks if block["type"] == "reasoning"
+    ).strip()
 
 
 def instruction_of(messages: Sequence[BaseMessage]) -> str:

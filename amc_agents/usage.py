@@ -97,3 +97,15 @@ def metering(meter: Meter) -> Iterator[None]:
         yield
     finally:
         _meter.reset(token)
+
+
+@contextmanager
+def counting() -> Iterator[Meter]:
+    """Count what is recorded inside, and tell whoever counted before as well."""
+    meter = Meter()
+    try:
+        with metering(meter):
+            yield meter
+    finally:
+        for (role, model), used in meter.by_model().items():
+            record(role, used, model)

@@ -3,12 +3,15 @@
     python benchmarks/local_server.py PORT_FILE
 
 The request's own fields say what it does: `latency` (seconds; 0.1 where absent), `replies` (texts of the choices,
-one after the other), and `logprobs` (then GOOD is said, and BAD was nearly as likely).
+one after the other), `marked` (a mark in the last message -> what is then said instead), `count_words` (tokens are
+those words), and `logprobs` (then GOOD is said, and BAD was nearly as likely). One with `input` is answered by
+embeddings.
 """
 
 import asyncio
 import itertools
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -26,8 +29,26 @@ VERDICT = {
 }  # fmt: skip
 
 
+DIMENSIONS = 384
+
+
+def embeddings(texts: list[str]) -> bytes:
+    """The same text gives the same vector."""
+    rows = [[random.Random(f"{text}{i}").gauss(0, 1) for i in range(8)] * (DIMENSIONS // 8) for text in texts]
+    data = [{"index": i, "embedding": row} for i, row in enumerate(rows)]
+    return json.dumps({"data": data, "usage": {"prompt_tokens": sum(len(text.split()) for text in texts)}}).encode()
+
+
+def texts_for(request: dict) -> list[str]:
+    last = str(request["messages"][-1]["content"])
+    marked = [text for mark, text in request.get("marked", {}).items() if mark in last]
+    return marked[:1] or request.get("replies", ["Thought: go on\nAction: 1"])
+
+
 def answer(request: dict) -> bytes:
-    texts = request.get("replies", ["Thought: go on\nAction: 1"])
+    if "input" in request:
+        return embeddings(request["input"])
+    texts = texts_for(request)
     verdict = request.get("logprobs")
     n = request.get("n") or 1
     choices = [
@@ -39,7 +60,11 @@ def answer(request: dict) -> bytes:
         }
         for i in range(n)
     ]
-    usage = {"prompt_tokens": 20, "completion_tokens": 8 * n, "total_tokens": 20 + 8 * n}
+    read, written = 20, 8 * n
+    if request.get("count_words"):
+        read = sum(len(str(message["content"]).split()) for message in request["messages"])
+        written = sum(len(choice["message"]["content"].split()) for choice in choices)
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     reply = {"id": "reply", "object": "chat.completion", "created": 0, "model": "local", "choices": choices}
     return json.dumps({**reply, "usage": usage}).encode()
 

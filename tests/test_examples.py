@@ -77,6 +77,14 @@ def test_decisions_of_an_actor_and_a_critic():
     assert "Crafted" in printed.splitlines()[-1]
 
 
+def test_a_thought_that_is_refined_before_anything_is_done():
+    printed = run(ROOT / "examples/critique_refine.py").splitlines()
+    assert printed[0] == "I pay first."
+    assert "- bad, likelihood 0.73: It is paid twice." in printed
+    assert "I ask whether it is open." in printed
+    assert printed[-1] == "Done: It was paid last week."
+
+
 def test_every_example_is_tested_and_short():
     # Those that need a server are run by tests/service.
     pages = [Path(__file__), *(ROOT / "tests/service").glob("test_*.py")]

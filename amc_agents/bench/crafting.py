@@ -15,10 +15,12 @@ from amc_agents.bench.methods import (
     best_of_n,
     judged,
     lac_variants,
+    listed_variants,
     react,
     react_greedy,
     smc,
     vote,
+    without_critic_first,
 )
 from amc_agents.envs.crafting import generate_tasks
 from amc_agents.types import Task
@@ -43,20 +45,25 @@ def methods(judge: str | None = None) -> list[Method]:
     return ours + (judged(judge, AMC) if judge else [])
 
 
-def decision_methods(critic: str | None = None, k: int = 5, oracle: str | None = None) -> list[Method]:
+def decision_methods(
+    critic: str | None = None, k: int = 5, oracle: str | None = None, listed: bool = False
+) -> list[Method]:
     """The methods that decide each step among K candidates: run only where they are named.
 
     Args:
         critic: judges candidate actions; None: the comparison's.
         k: K.
         oracle: the critic that knows the world; None: there is none.
+        listed: the world lists its actions.
     """
-    voting = replace(VOTE, k=k)
-    return [
+    voting, deciding = replace(VOTE, k=k), replace(LAC, k=k)
+    every = [
         vote(voting),
         vote(voting, greedy=True),
-        *lac_variants(replace(LAC, k=k), critic=critic, oracle=oracle),
+        *lac_variants(deciding, critic=critic, oracle=oracle),
+        *(listed_variants(deciding, critic=critic, oracle=oracle) if listed else []),
     ]
+    return without_critic_first(every)
 
 
 def tasks(n_tasks: int, band: tuple[int, int] = BAND, *, split: str = "test", first: int = 0) -> list[Task]:

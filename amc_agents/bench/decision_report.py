@@ -21,33 +21,44 @@ from amc_agents.types import FloatArray
 LEAST_STEPS = 3
 """Decisions that a run needs for a correlation with time."""
 
+Read = Callable[[Mapping[str, Any]], float]
+"""A candidate's record -> a number."""
+WITH_WORDS: Mapping[str, Read] = {
+    "p(GOOD)": lambda one: one["p_good"],
+    "p(BAD)": lambda one: one["p_bad"],
+    "Q": lambda one: one["q"],
+}
+WITHOUT_WORDS: Mapping[str, Read] = {
+    "p = sigmoid(Q)": lambda one: float(1 / (1 + np.exp(-one["q"]))),
+    "Q": lambda one: one["q"],
+}
+"""Where the critic reads no words."""
+
 
 class OverTime(NamedTuple):
-    """How Q moves along runs: Pearson's r with the step, taken within each run (LAC, table 1)."""
+    """How the opinion on chosen actions moves along runs: Pearson's r with the step, within each run (LAC, table 1)."""
 
-    q: Estimate | None
-    """Of Q of the chosen action; None where no run has enough decisions."""
-    p_good: Estimate | None
-    """Of sigmoid(Q): p(GOOD) where the two words have all the probability, and then p(BAD) has the opposite r."""
-    steps: int
-    """Decisions of the runs that took part."""
+    correlations: Mapping[str, Estimate | None]
+    """Of "p(GOOD)", "p(BAD)" and "Q"; without the words' probabilities, of "Q" and "p = sigmoid(Q)". None where no run
+    has a correlation: too few decisions, or one opinion all along."""
+    runs: int
+    """That have three decisions or more."""
+    decisions: int
+    """Of these."""
 
 
 def over_time(played: Sequence[Played], *, success: bool) -> OverTime:
-    """Correlation of the critic's opinion with time, over the runs that succeeded, or over those that failed.
-
-    Runs of fewer than three decisions, or with one opinion all along, have no correlation and are left out.
-    """
-    chosen = {
-        (one.task, one.seed): np.array([made["candidates"][made["chosen"]]["q"] for made in one.decisions])
-        for one in played
-        if one.success == success and len(one.decisions) >= LEAST_STEPS
-    }
-    kept = {key: q for key, q in chosen.items() if np.ptp(q) > 0}
+    """Correlation of the critic's opinion with time, over the runs that succeeded, or over those that failed."""
+    long = [one for one in played if one.success == success and len(one.decisions) >= LEAST_STEPS]
+    chosen = {(one.task, one.seed): [made["candidates"][made["chosen"]] for made in one.decisions] for one in long}
+    read_of = WITH_WORDS if _words_are_known(played) else WITHOUT_WORDS
     return OverTime(
-        _mean({key: _with_time(q) for key, q in kept.items()}),
-        _mean({key: _with_time(1 / (1 + np.exp(-q))) for key, q in kept.items()}),
-        sum(map(len, kept.values())),
+        {
+            name: _mean_with_time({key: np.array([read(one) for one in made]) for key, made in chosen.items()})
+            for name, read in read_of.items()
+        },
+        len(long),
+        sum(map(len, chosen.values())),
     )
 
 
@@ -72,8 +83,9 @@ class Agreement(NamedTuple):
     """With at least two candidates."""
     of: int
     """All."""
-    same_favourite: float
-    """Share in which the action of the largest prior is that of the largest Q; a tie counts where they can agree."""
+    same_favourite: Estimate | None
+    """Share in which the action of the largest prior is that of the largest Q, within each run, over tasks; a tie
+    counts where they can agree. None where no decision had two candidates."""
     rank_correlation: float | None
     """Mean of Spearman's rho between prior and Q; None where one of them never differs between candidates."""
     ranked: int
@@ -84,17 +96,18 @@ class Agreement(NamedTuple):
 
 def agreement(played: Sequence[Played]) -> Agreement:
     """How often the favourite of the prior is that of the critic, and whom the choice then follows."""
-    every = [made for one in played for made in one.decisions]
-    opened = [_Opinions.of(made) for made in every if len(made["candidates"]) > 1]
+    by_run = {(one.task, one.seed): run for one in played if (run := _opened(one))}
+    opened = [one for run in by_run.values() for one in run]
     found: dict[str, list[_Opinions]] = {name: [] for name in ("both", "prior alone", "Q alone", "neither")}
     for one in opened:
         prior, q = one.prior_agrees, one.q_agrees
         found["both" if prior and q else "prior alone" if prior else "Q alone" if q else "neither"].append(one)
     ranks = [rho for one in opened if (rho := one.rank_correlation) is not None]
+    agreed = {key: float(np.mean([one.same_favourite for one in run])) for key, run in by_run.items()}
     return Agreement(
         decisions=len(opened),
-        of=len(every),
-        same_favourite=float(np.mean([one.same_favourite for one in opened])) if opened else math.nan,
+        of=sum(len(one.decisions) for one in played),
+        same_favourite=_mean(agreed),
         rank_correlation=float(np.mean(ranks)) if ranks else None,
         ranked=len(ranks),
         cases={name: _case(members, len(opened)) for name, members in found.items() if members},
@@ -118,7 +131,7 @@ def choices(played: Sequence[Played], alphas: Iterable[float] = ALPHAS) -> list[
 
     Where a run would have gone with another weight, only a run with it can tell.
     """
-    opened = [_Opinions.of(made) for one in played for made in one.decisions if len(made["candidates"]) > 1]
+    opened = [opinions for one in played for opinions in _opened(one)]
     if not opened:
         return []
 
@@ -191,6 +204,11 @@ class _Opinions(NamedTuple):
         return choose(improved(self.log_prior, self.q, alpha), self.log_prior)
 
 
+def _opened(played: Played) -> list[_Opinions]:
+    """The decisions of a run that had at least two candidates."""
+    return [_Opinions.of(made) for made in played.decisions if len(made["candidates"]) > 1]
+
+
 def _favourites(scores: FloatArray) -> BoolArray:
     """`[A]` True for the largest, and for what equals it up to rounding."""
     found: BoolArray = np.isclose(scores, scores.max(), rtol=1e-9, atol=1e-12)
@@ -216,34 +234,53 @@ def _case(members: Sequence[_Opinions], of: int) -> Case:
     return Case(len(members) / of, float(prior), float(q), float(whole))
 
 
+def _words_are_known(played: Sequence[Played]) -> bool:
+    return all(
+        candidate.get("p_good") is not None
+        for one in played
+        for made in one.decisions
+        for candidate in made["candidates"]
+    )
+
+
+def _mean_with_time(runs: Mapping[tuple[str, int], FloatArray]) -> Estimate | None:
+    """Mean correlation with the step; runs with one value all along have none."""
+    moving = {key: values for key, values in runs.items() if np.ptp(values) > 1e-9 * np.abs(values).max()}
+    return _mean({key: _with_time(values) for key, values in moving.items()})
+
+
 def _with_time(values: FloatArray) -> float:
-    return float(np.corrcoef(np.arange(len(values)), values)[0, 1])
+    # Probabilities may be so small that their squares are 0.
+    return float(np.corrcoef(np.arange(len(values)), values / np.abs(values).max())[0, 1])
 
 
 def _mean(values: Mapping[tuple[str, int], float]) -> Estimate | None:
-    finite = {key: value for key, value in values.items() if math.isfinite(value)}
-    return estimate(finite) if finite else None
+    return estimate(values) if values else None
 
 
 def _time_table(played: Sequence[Played]) -> str:
     columns = {
         f"{name} runs": over_time(played, success=won) for name, won in (("successful", True), ("failed", False))
     }
-    headings = [f"{name} ({one.steps} decisions)" for name, one in columns.items()]
+    headings = [f"{name} ({one.runs}, {one.decisions} decisions)" for name, one in columns.items()]
     rows = [["correlation with the step, n tasks", *headings], ["---", *["---:"] * len(headings)]]
-    rows.append(["p(GOOD), normalised", *(_cell(one.p_good) for one in columns.values())])
-    rows.append(["Q of the chosen action", *(_cell(one.q) for one in columns.values())])
+    names = next(iter(columns.values())).correlations
+    rows += [
+        [f"{name} of the chosen action", *(_cell(one.correlations[name]) for one in columns.values())] for name in names
+    ]
     return _table(rows)
 
 
 def _agreement_table(played: Sequence[Played]) -> str:
     found = agreement(played)
     rho = "-" if found.rank_correlation is None else f"{found.rank_correlation:+.2f} ({found.ranked:,} decisions)"
-    if not found.decisions:
+    same = found.same_favourite
+    if same is None:
         return f"None of {found.of:,} decisions had two candidates.\n"
+    error = "" if same.standard_error is None else f" ± {same.standard_error:.1%}"
     told = (
-        f"{found.decisions:,} of {found.of:,} decisions had two candidates or more. In {found.same_favourite:.1%} of "
-        f"them prior and Q have the same favourite; mean rank correlation {rho}.\n\n"
+        f"{found.decisions:,} of {found.of:,} decisions had two candidates or more. In {same.mean:.1%}{error} of them "
+        f"(mean over {same.tasks} tasks) prior and Q have the same favourite; mean rank correlation {rho}.\n\n"
     )
     rows = [["the choice follows", "share", "margin of the prior", "of Q", "of the improved policy"]]
     rows.append(["---", *["---:"] * 4])

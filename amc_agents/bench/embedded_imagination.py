@@ -1,7 +1,7 @@
-"""The embedded policy as a forward model: it goes on writing the dialogue, the world's part too.
+"""An embedded policy as a forward model: it goes on writing the dialogue, the world's part too.
 
 Its training saw what the world answers, with a small weight, so it can imagine an observation without being asked in
-words, which it could not read.
+words, which it could not read. An adapter that was trained on observations can play the world's part instead.
 """
 
 from __future__ import annotations
@@ -9,22 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 from amc_agents.critics.render import turn
 from amc_agents.messages import split_turn
 from amc_agents.models.batcher import Batcher
-from amc_agents.models.embedded.chat import EmbeddedChatModel
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.embedded.chat import EmbeddedChatModel, model_folder
+from amc_agents.models.embedded.decoder import EmbeddedDecoder
+from amc_agents.models.embedded.llama import NumpyLlama
+from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
 from amc_agents.models.engine import Answer, Request, Sampling
 from amc_agents.types import Step, Trajectory
 from amc_agents.usage import Usage, record
 
-MAX_TOKENS = 64
+MAX_TOKENS = 160
 """Of one observation, or one turn."""
+FORWARD = "forward"
+"""Name of the forward model's adapter (LoRA, as the value model's) inside the policy's folder."""
 
 
 class EmbeddedImagination:
-    """What may come after candidate actions, by the likeliest words of the embedded policy.
+    """What may come after candidate actions, by the likeliest words of an embedded policy.
 
     An `amc_agents.methods.lac.Imagination` that writes no reflections. A step after the first takes two requests, one
     for the agent's turn and one for the world's.
@@ -32,12 +38,18 @@ class EmbeddedImagination:
     Args:
         model: a shipped model's name, or a folder.
         depth: the most steps, the candidate's own included.
+        adapter: of the model that plays the world; None: `forward/` inside the policy's folder, or where there is none
+            the policy itself.
     """
 
-    def __init__(self, model: str = "crafting", *, depth: int = 1) -> None:
+    def __init__(self, model: str = "crafting", *, depth: int = 1, adapter: str | Path | None = None) -> None:
         engine = EmbeddedChatModel(model=model)._engine()
         assert isinstance(engine.tokenizer, WordTokenizer)
-        self._batcher: Batcher = engine.batcher
+        folder = model_folder(model)
+        if adapter is None and (folder / FORWARD).is_dir():
+            adapter = folder / FORWARD
+        self._agent: Batcher = engine.batcher
+        self._world = _world(folder, None if adapter is None else Path(adapter))
         self._tokenizer = engine.tokenizer
         self._depth, self._name = depth, model
 
@@ -71,8 +83,18 @@ class EmbeddedImagination:
         # The newest observation is empty, so the prompt ends with the token after which the world speaks.
         prompt = self._tokenizer.encode_chat(dialogue, add_generation_prompt=not by_world)
         sampling = Sampling(temperature=0.0, max_tokens=MAX_TOKENS)
-        answer: Answer = await self._batcher.agenerate(Request(tuple(prompt), sampling, seed=0))
+        speaker = self._world if by_world else self._agent
+        answer: Answer = await speaker.agenerate(Request(tuple(prompt), sampling, seed=0))
         (said,) = answer.completions
         used = Usage(1, answer.prompt_tokens, len(said.tokens), answer.cached_tokens)
         record("world model", used, model=f"amc_agents:{self._name}")
         return said.text.strip() if said.finish_reason == "stop" else ""
+
+
+@lru_cache(maxsize=4)
+def _world(folder: Path, adapter: Path | None) -> Batcher:
+    """Who writes what the world says: it is over where the agent would speak."""
+    tokenizer = WordTokenizer.from_folder(folder)
+    decoder = EmbeddedDecoder(NumpyLlama.load(folder, adapter), tokenizer)
+    decoder.end_tokens |= {tokenizer.vocabulary[ASSISTANT]}
+    return Batcher(decoder)

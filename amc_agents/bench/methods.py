@@ -37,11 +37,18 @@ class Method:
     """How each step is decided among several candidates (LAC); the critic then judges these. None: it is sampled."""
     oracle: bool = False
     """The critic knows the world: an upper bound, which nobody could deploy."""
+    listed: bool = False
+    """The candidates are all actions that the world lists; samples only lend their thoughts."""
 
     @property
     def single(self) -> bool:
         """One trajectory, which needs no choice."""
         return self.n_particles == 1
+
+    @property
+    def asks_the_critic(self) -> bool:
+        """Its decisions are judged by the comparison's own critic."""
+        return self.critic is None and self.decision is not None and self.decision.use_critic
 
     def as_plain(self) -> dict[str, Any]:
         """The settings as plain values: what the results keep, and what a resumed run must share."""
@@ -53,6 +60,7 @@ class Method:
             "critic": self.critic,
             "hide_rewards": self.hide_rewards,
             **({} if self.decision is None else {"decision": _plain(self.decision), "oracle": self.oracle}),
+            **({"listed": True} if self.listed else {}),
         }
 
 
@@ -80,6 +88,7 @@ REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
 )  # fmt: skip
 VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
 LAC_ORACLE, LAC_ORACLE_GREEDY = "lac-oracle", "lac-oracle-greedy"
+VOTE_LIST, LAC_LIST, LAC_LIST_ORACLE = "vote-list", "lac-list", "lac-list-oracle"
 ALPHAS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Weights of the critic that the paper tries (LAC, table 12)."""
 GROUPS = {
@@ -172,6 +181,27 @@ def lac_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None 
         more = lac(tuned, name=LAC_ORACLE_GREEDY, label="LAC + greedy, ORACLE", critic=oracle, greedy=True)
         variants += [replace(best, oracle=True), replace(more, oracle=True)]
     return variants
+
+
+def listed_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None = None) -> list[Method]:
+    """Vote and LAC over all actions that a world lists, under the mean over K thoughts of the exact prior.
+
+    Args:
+        tuned: temperature, alpha and K.
+        critic: judges candidate actions; None: the comparison's.
+        oracle: a critic that knows the world.
+    """
+    voting = lac(tuned, name=VOTE_LIST, label="vote, listed", critic="uniform", prior="thoughts", use_critic=False)
+    variants = [voting, lac(tuned, name=LAC_LIST, label="LAC, listed", critic=critic, prior="thoughts")]
+    if oracle is not None:
+        best = lac(tuned, name=LAC_LIST_ORACLE, label="LAC, listed, ORACLE", critic=oracle, prior="thoughts")
+        variants.append(replace(best, oracle=True))
+    return [replace(one, listed=True) for one in variants]
+
+
+def without_critic_first(methods: Iterable[Method]) -> list[Method]:
+    """The methods in an order in which each comes after what it is held against."""
+    return sorted(methods, key=lambda one: one.decision is not None and one.decision.use_critic)
 
 
 def judged(model: str, tuned: Tuned) -> list[Method]:

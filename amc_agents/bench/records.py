@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO, TypeVar
 
 from amc_agents.bench.scores import Cost, Scores
 from amc_agents.errors import CheckpointError, ConfigurationError
@@ -22,6 +22,22 @@ SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
 VERSION = 1
+
+
+class Kept(Protocol):
+    """One line of a results folder."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What it is the result of: method, task, seed."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        ...
+
+
+KeptT = TypeVar("KeptT", bound=Kept)
 
 
 @dataclass(frozen=True)
@@ -109,7 +125,7 @@ class ResultsFolder:
             self._open.close()
             self._open = None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Kept) -> None:
         """Keep a record: it is in the file when this returns."""
         if self._open is None:
             raise ConfigurationError("a results folder takes records only while it is open: with folder: ...")
@@ -132,13 +148,18 @@ def read_records(path: str | Path) -> list[Record]:
     Raises:
         CheckpointError: a line that is not a record, elsewhere than at a file's end.
     """
-    found: dict[tuple[str, str, int], Record] = {}
+    return read_kept(path, Record.from_json)
+
+
+def read_kept(path: str | Path, from_json: Callable[[Mapping[str, Any]], KeptT]) -> list[KeptT]:
+    """The same for lines of another kind; `from_json` raises `KeyError` or `TypeError` where a line is not of it."""
+    found: dict[tuple[str, str, int], KeptT] = {}
     for file in sorted(Path(path).glob(RECORDS)):
         lines = file.read_text(encoding="utf-8").split("\n")
         # What follows the last line break is empty, or a line that was being written.
         for number, line in enumerate(lines[:-1], start=1):
             try:
-                record = Record.from_json(json.loads(line))
+                record = from_json(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(f"{file}, line {number}, is not a record: {error!r}") from error
             found.setdefault(record.key, record)

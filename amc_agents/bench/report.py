@@ -143,8 +143,17 @@ def measured(records: Sequence[Record], metric: str) -> Measured:
 
 def score_table(results: Results, title: str = "") -> Table:
     """The main scores with standard errors, for the terminal."""
-    headings = {"oracle": "oracle's\npick", "deployable": "deployable\npick", "top5": "top 5", "mean": "mean\nparticle"}
-    return _table(results, _used(results, headings), {}, title or None, _caption(results))
+    headings = {
+        "success": "success",
+        "oracle": "oracle's\npick",
+        "deployable": "deployable\npick",
+        "top5": "top 5",
+        "mean": "mean\nparticle",
+    }
+    used = _used(results, headings)
+    # Five do not fit; the Markdown has them all.
+    shown = dict(list(used.items())[:4])
+    return _table(results, shown, {}, title or None, _caption(results))
 
 
 def detail_table(results: Results) -> Table:
@@ -198,14 +207,14 @@ def asked_first(results: Results) -> list[PairedDifference]:
     """The differences that a reader asks for first.
 
     A method that decides by a critic is held against ReAct, and against the better of what a policy can do alone: most
-    of what it gains over ReAct may be voting.
+    of what it gains over ReAct may be voting. One whose critic knows the world has no deployable pick.
     """
-    rival = _rival(results)
     wanted = _ASKED_FIRST | {
-        (one.name, other, "oracle" if one.settings.get("oracle") else "deployable")
+        (one.name, other, metric)
         for one in results.methods
-        for other in ("react", rival)
         if _asks_a_critic(one)
+        for metric in _decided_by(results, one)
+        for other in ("react", _rival(results, metric))
     }
     return [one for one in results.comparisons if (one.a, one.b, one.metric) in wanted]
 
@@ -215,7 +224,7 @@ def results_schema() -> dict[str, Any]:
     return Results.model_json_schema()
 
 
-_SHOWN = ("oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinct")
+_SHOWN = ("success", "oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinct")
 """Metrics of the tables; the others are in the JSON."""
 
 _COSTS: Mapping[str, Callable[[MethodCost], str]] = {
@@ -228,7 +237,7 @@ _COSTS: Mapping[str, Callable[[MethodCost], str]] = {
 }
 """Costs of the tables, per task. A critic's tokens are those computed: a cache answers the rest."""
 
-_ALONE = ("react-greedy", "vote", "vote-greedy")
+_ALONE = ("react-greedy", "vote", "vote-greedy", "vote-list")
 """What the policy can do without a critic."""
 
 _ASKED_FIRST = {
@@ -249,7 +258,14 @@ def _used(results: Results, headings: Mapping[str, str]) -> dict[str, str]:
         metric: heading
         for metric, heading in headings.items()
         if any(_cell_of(method, metric) != "-" for method in results.methods)
+        and (metric != "success" or _success_differs(results))
     }
+
+
+def _success_differs(results: Results) -> bool:
+    """A success is not worth 1 in this world: what is won, and how often, are two things."""
+    pairs = [(one.scores[name].mean for name in ("success", "oracle")) for one in results.methods]
+    return any(won != earned for won, earned in pairs)
 
 
 def _costs(results: Results) -> dict[str, Callable[[MethodCost], str]]:
@@ -265,18 +281,27 @@ def _asks_a_critic(method: MethodResult) -> bool:
     return bool((method.settings.get("decision") or {}).get("use_critic"))
 
 
-def _rival(results: Results) -> str | None:
+def _decided_by(results: Results, method: MethodResult) -> list[str]:
+    """The metrics that a method of single trajectories is compared by."""
+    earned = "oracle" if method.settings.get("oracle") else "deployable"
+    return ["success", earned] if _success_differs(results) else [earned]
+
+
+def _rival(results: Results, metric: str) -> str | None:
     """The better of vote and greedy ReAct, by their means."""
-    rivals = [one for one in results.methods if one.name in _ALONE and "deployable" in one.scores]
-    return max(rivals, key=lambda one: one.scores["deployable"].mean).name if rivals else None
+    rivals = [one for one in results.methods if one.name in _ALONE and metric in one.scores]
+    return max(rivals, key=lambda one: one.scores[metric].mean).name if rivals else None
 
 
 def _rival_note(results: Results) -> str:
     judged = [one for one in results.methods if _asks_a_critic(one)]
-    rival = next((one.label for one in results.methods if judged and one.name == _rival(results)), "")
-    notes = [f"{rival}: the best here of {', '.join(_ALONE)}, chosen by these figures."] if rival else []
+    rivals = {_rival(results, metric) for one in judged for metric in _decided_by(results, one)}
+    named = " and ".join(one.label for one in results.methods if one.name in rivals)
+    notes = [f"{named}: the best here of {', '.join(_ALONE)}, chosen by these figures."] if named else []
     if any(one.settings.get("oracle") for one in judged):
         notes.append("ORACLE: judged by what knows the world; an upper bound, not a method.")
+    if any(one.settings.get("listed") for one in results.methods):
+        notes.append("listed: all actions that the world lists are candidates, under the exact prior.")
     return " ".join(notes)
 
 
@@ -350,7 +375,7 @@ def _cells(
 def _cell_of(method: MethodResult, metric: str) -> str:
     # One trajectory has no top 5 and no spread: its return is what one gets, with and without seeing rewards.
     single = method.settings["n_particles"] == 1
-    return _cell(None if single and metric not in ("oracle", "deployable") else method.scores.get(metric))
+    return _cell(None if single and metric not in ("success", "oracle", "deployable") else method.scores.get(metric))
 
 
 def _cell(score: Mean | None) -> str:
@@ -366,12 +391,20 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _caption(results: Results) -> str:
-    counts = [score for method in results.methods for score in method.scores.values()]
-    tasks, seeds = {one.tasks for one in counts}, {one.seeds for one in counts}
-    return (
+    means = [score for method in results.methods for score in method.scores.values()]
+    tasks, seeds = {one.tasks for one in means}, {one.seeds for one in means}
+    told = (
         f"{_range(tasks)} tasks, {_range(seeds)} seed(s), N = {results.settings.get('n_particles', '?')}; "
         "mean ± standard error over tasks. The oracle's pick sees the rewards; the deployable pick does not."
     )
+    if _success_differs(results):
+        least = results.settings.get("success", 1)
+        told += f" Success: the oracle's pick returned {least:g} or more; the picks' columns are returns."
+    tried = results.settings.get("settings_tried")
+    if tried:
+        counts = ", ".join(f"{name} {count}" for name, count in tried.items())
+        told += f" Settings tried on training tasks: {sum(tried.values())} ({counts})."
+    return told
 
 
 def _range(numbers: set[int]) -> str:

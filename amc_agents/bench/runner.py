@@ -18,6 +18,7 @@ from langchain_core.language_models import BaseChatModel
 
 from amc_agents.bench.decisions import DecisionsFile, Played
 from amc_agents.bench.methods import Method
+from amc_agents.bench.oracle import for_task
 from amc_agents.bench.records import Record, ResultsFolder, read_records
 from amc_agents.bench.scores import cost_of, scores_of
 from amc_agents.config import Config
@@ -28,7 +29,7 @@ from amc_agents.methods.lac import Imagination, LacSettings
 from amc_agents.nodes.actor_critic import actor_critic_model
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.background import run_in_background
-from amc_agents.nodes.lac_model import Sink
+from amc_agents.nodes.deciding_model import Sink
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.smc import Never
 from amc_agents.types import Critic, Environment, Run, Task
@@ -65,6 +66,8 @@ class Comparison:
     """Steps -> the forward model of decisions that imagine so many; None: the policy, asked as a chat model."""
     scorer: Callable[[], TextScorer] | None = None
     """Scores texts by the policy, for decisions whose prior needs it."""
+    actions: Sequence[str] | None = None
+    """All that can be done at any step, for methods whose candidates are these."""
 
     _critics: dict[str, Critic] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -82,6 +85,9 @@ class Comparison:
                 raise ConfigurationError(
                     f"{len(names)} {what}, and {len(set(names))} different names: they must differ"
                 )
+        for method in self.methods:
+            if method.listed and self.actions is None:
+                raise ConfigurationError(f"{method.name} decides among all actions, and this world lists none")
         # Made here, where no event loop waits: a critic behind a server is asked what it is.
         self._parsed(self.critic)
         for method in self.methods:
@@ -108,11 +114,12 @@ class Comparison:
             self._critics[critic] = ready_critic(critic)
         return self._critics[critic]
 
-    def model_of(self, method: Method, sink: Sink | None = None) -> BaseChatModel:
+    def model_of(self, method: Method, task: Task, sink: Sink | None = None) -> BaseChatModel:
         """The chat model that drives a method's agent: the policy, or one that decides among the policy's samples.
 
         Args:
             method: one of the methods.
+            task: what is played; an oracle is told, nobody else.
             sink: is given the record of each decision.
         """
         policy, settings = self.policy(method.temperature), method.decision
@@ -120,12 +127,14 @@ class Comparison:
             return policy
         imagines = settings.use_critic and settings.depth and self.imagination is not None
         scores = settings.prior != "frequency" and self.scorer is not None
+        critic = self.critic_of(method)
         deciding = actor_critic_model(
             policy,
-            self.critic_of(method),
+            for_task(critic, task) if method.oracle else critic,
             **_options(settings),
             world_model=self.imagination(settings.depth) if imagines and self.imagination else None,
             scorer=self.scorer() if scores and self.scorer else None,
+            actions=self.actions if method.listed else None,
             config=Config(),
         )
         return deciding.model_copy(update={"sink": sink})
@@ -195,7 +204,7 @@ async def run_one(
     """One run and its record; `sink` is given the records of its decisions, where the method makes any."""
     critic = comparison.critic_of(method)
     graph = amc(
-        comparison.agent(comparison.model_of(method, sink)),
+        comparison.agent(comparison.model_of(method, task, sink)),
         "uniform" if method.decision else critic,
         n_particles=comparison.size_of(method),
         resample=method.resample,

@@ -14,6 +14,7 @@ import typer
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.doctor import doctor
 from amc_agents.cli.goal import goal
+from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
 from amc_agents.cli.verdict import verdict
@@ -36,6 +37,7 @@ app.command()(collect)
 app.command()(doctor)
 app.add_typer(train_app, name="train")
 app.add_typer(serve_app, name="serve")
+app.add_typer(posterior_app, name="posterior")
 train_app.command("value")(value)
 train_app.command("goal")(goal)
 train_app.command("verdict")(verdict)

@@ -1,4 +1,4 @@
-"""`amc demo` and `amc bench`: the comparison in the crafting world."""
+"""`amc demo` and `amc bench`: the comparison in a world with a small policy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import typer
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from amc_agents.bench.crafting import Plan
+    from amc_agents.bench.plan import Plan
     from amc_agents.bench.records import Record
 
-Model = Annotated[str, typer.Option(help="The policy: a shipped model's name, or a folder of that layout.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="The policy: a shipped model's name, or a folder of that layout. Default: the world's."),
+]
 Critic = Annotated[
     str | None,
     typer.Option(
@@ -42,7 +45,9 @@ Workers = Annotated[
 ]
 Band = Annotated[
     tuple[int, int] | None,
-    typer.Option(metavar="LOW HIGH", help="Difficulty: steps of the planner's way. Default: as tuned."),
+    typer.Option(
+        metavar="LOW HIGH", help="Difficulty, in the crafting world: steps of the planner's way. Default: as tuned."
+    ),
 ]
 
 
@@ -54,20 +59,22 @@ def demo(
     methods: Methods = None,
     critic: Critic = None,
     config: ConfigFile = None,
-    model: Model = "crafting",
+    model: Model = None,
     workers: Workers = None,
 ) -> None:
     """Compare AMC with its alternatives on tasks that no model was trained on, in under a minute."""
     _run(
         out, n_tasks=tasks, seeds=1, particles=particles, band=band, critic=_critic(critic, config),
         methods=methods, model=model, workers=workers,
-        split="test", replace_earlier=True, title="Agentic Monte Carlo in the crafting world",
+        split="test", replace_earlier=True, title="Agentic Monte Carlo",
     )  # fmt: skip
 
 
 def bench(
     out: Annotated[Path, typer.Option(help="Folder for the results; every run is kept there as it ends.")],
+    world: Annotated[str, typer.Option(help="The world: crafting, or one of an installed package.")] = "crafting",
     tasks: Tasks = 100,
+    first: Annotated[int, typer.Option(min=0, help="Number of the first task of the split.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions of every task, each with a seed of its own.")] = 1,
     particles: Particles = 15,
     band: Band = None,
@@ -88,7 +95,7 @@ def bench(
     keep_decisions: Annotated[
         bool, typer.Option("--keep-decisions", help="Keep every decision of LAC, and report on them.")
     ] = False,
-    model: Model = "crafting",
+    model: Model = None,
     workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")] = False,
 ) -> None:
@@ -98,7 +105,7 @@ def bench(
     _run(
         out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=_critic(critic, config),
         methods=methods, model=model, workers=workers,
-        split=split, temperature=temperature, judge=judge, resume=resume, title="Methods in the crafting world",
+        split=split, temperature=temperature, judge=judge, resume=resume, title="Methods", world=world, first=first,
         decision_critic=decision_critic, candidates=candidates, keep_decisions=keep_decisions,
     )  # fmt: skip
 
@@ -112,9 +119,11 @@ def _run(
     band: tuple[int, int] | None,
     critic: str | None,
     methods: str | None,
-    model: str,
+    model: str | None,
     split: str,
     title: str,
+    world: str = "crafting",
+    first: int = 0,
     workers: int | None = None,
     temperature: float | None = None,
     judge: str | None = None,
@@ -130,27 +139,34 @@ def _run(
 
     from amc_agents.bench import crafting, plots, report
     from amc_agents.bench.methods import chosen
+    from amc_agents.bench.plan import CRAFTING, Plan
     from amc_agents.bench.records import clear
     from amc_agents.bench.runner import ready_critic
 
     console = Console()
-    band = band or crafting.BAND
+    if band is None and world == CRAFTING:
+        band = crafting.BAND
+    plan = Plan(
+        methods=(), n_tasks=n_tasks, world=world, band=band, split=split, first=first, seeds=tuple(range(seeds)),
+        n_particles=particles, critic=critic, model=model,
+    )  # fmt: skip
     wanted = crafting.methods(judge)
     if methods:
-        wanted = chosen([*wanted, *crafting.decision_methods(decision_critic, candidates)], methods.split(","))
+        found = plan.found
+        deciding = crafting.decision_methods(decision_critic, candidates, found.oracle, found.actions is not None)
+        wanted = chosen([*wanted, *deciding], methods.split(","))
     if temperature is not None:
         wanted = [replace(one, temperature=temperature) if one.temperature > 0 else one for one in wanted]
     if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
         console.print(f"--judge {judge}: no critic of this kind is known to this version; left out")
-    plan = crafting.Plan(
-        methods=tuple(wanted), n_tasks=n_tasks, band=band, split=split, seeds=tuple(range(seeds)),
-        n_particles=particles, critic=critic, model=model,
-    )  # fmt: skip
     possible = _possible(wanted, ready_critic(plan.critic_spec))
     if len(possible) < len(wanted):
         left_out = ", ".join(method.name for method in wanted if method not in possible)
         console.print(f"left out: {left_out} (the critic has to predict the whole return for that)")
-    plan = replace(plan, methods=tuple(possible))
+    unjudged = [method.name for method in possible if not plan.has_critic and method.asks_the_critic]
+    if unjudged:
+        console.print(f"left out: {', '.join(unjudged)} (nothing to judge by: name it with --decision-critic)")
+    plan = replace(plan, methods=tuple(method for method in possible if method.name not in unjudged))
 
     if replace_earlier:
         clear(out)
@@ -159,7 +175,7 @@ def _run(
         plan, out, resume=resume, n_workers=workers or available_cpus(), console=console, keep_decisions=keep_decisions
     )
     seconds = time.perf_counter() - begun
-    title = f"{title}: tasks of {band[0]} to {band[1]} steps"
+    title = f"{title} in the {world} world" + (f": tasks of {band[0]} to {band[1]} steps" if band else "")
     results = report.summarise(
         records, plan.methods, plan.comparison().settings, command=_command(), seconds=None if resume else seconds
     )
@@ -245,7 +261,7 @@ def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
         _, run = run_in_background(playing, n_workers=1)
     if not any(point.ancestors is not None for point in run.history):
         return None
-    return plots.genealogy(run, path, title=f"AMC at work: craft {task.payload.goal}")
+    return plots.genealogy(run, path, title=f"AMC at work: {getattr(task.payload, 'goal', task.id)}")
 
 
 def available_cpus() -> int:

@@ -4,6 +4,7 @@
     goal:critics/support?embeddings=vllm:http://host:8002?model=org/name     the same model, where it is served now
 
 Numpy only. A question costs one request for embeddings (none for texts seen before) and one pass of a small network.
+Where a chat model describes states, one request for each state, which `prepare` makes ahead.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from langchain_core.language_models import BaseChatModel
 from amc_agents.critics.embeddings import TextEmbeddings, Vectors, as_embeddings
 from amc_agents.critics.goal_checkpoint import GoalCheckpoint
 from amc_agents.critics.options import allow, needed
-from amc_agents.critics.summaries import Summary, as_summary
+from amc_agents.critics.summaries import Summary, as_summary, written
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import CheckpointError
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
+
+STATES_REMEMBERED = 256
+"""Descriptions that are kept: a decision asks about one state several times."""
 
 
 def from_spec(target: str, options: Mapping[str, str]) -> GoalValueCritic:
@@ -78,6 +82,7 @@ class GoalValueCritic:
                 f"critic {self.name} was trained on states described by {checkpoint.summary!r}, and would be asked "
                 f"with {self._summary.spec!r}"
             )
+        self._states: OrderedDict[str, str] = OrderedDict()
         self._memory: OrderedDict[str, Vectors] = OrderedDict()
         self._remembered = remembered
         self._checked: int | None = None
@@ -95,14 +100,28 @@ class GoalValueCritic:
         """
         if not goals:
             return np.zeros(0)
-        described = await self._summary.describe([trajectory])
-        self._count(described.usage, self._summary.spec)
-        state, said, *wanted = await self._vectors([described.states[0], thought, *goals])
+        state, said, *wanted = await self._vectors([await self._described(trajectory), thought, *goals])
         n = len(wanted)
         q = self.checkpoint.network.q(np.tile(state, (n, 1)), np.tile(said, (n, 1)), np.stack(wanted))
         q = checked_values(q, n, self.name)
         calibrated = q if self.checkpoint.calibration is None else self.checkpoint.calibration(q)
         return np.clip(calibrated, 0.0, 1.0)
+
+    async def prepare(self, trajectory: Trajectory) -> None:
+        """Describe a state ahead of `reach`, beside whatever else is waited for. Raises `CriticError`."""
+        await self._described(trajectory)
+
+    async def _described(self, trajectory: Trajectory) -> str:
+        """The state as it is embedded; each is described once."""
+        key = written(trajectory)
+        if key not in self._states:
+            described = await self._summary.describe([trajectory])
+            self._count(described.usage, self._summary.spec)
+            self._states[key] = described.states[0]
+            if len(self._states) > STATES_REMEMBERED:
+                self._states.popitem(last=False)
+            return described.states[0]
+        return self._states[key]
 
     async def _vectors(self, texts: Sequence[str]) -> list[Vectors]:
         """`[D]` each; texts not seen before, and at the first use the golden ones, go out in one batch."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import ConfigurationError, CriticError
@@ -22,6 +23,28 @@ class LogOdds(Protocol):
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[K]` Q: log p(GOOD) - log p(BAD) of each trajectory, in one batch."""
+        ...
+
+
+class Judgements(NamedTuple):
+    """Q of trajectories, and what it was made of."""
+
+    q: FloatArray
+    """`[N]` log-odds."""
+    flagged: npt.NDArray[np.bool_]
+    """`[N]` True where it is a bound or a stand-in."""
+    p_good: FloatArray | None = None
+    """`[N]` probability of the word for success; None: no words were read."""
+    p_bad: FloatArray | None = None
+    """`[N]` probability of the word for failure; what both lack of 1, other words have."""
+
+
+@runtime_checkable
+class ExplainedLogOdds(LogOdds, Protocol):
+    """A critic that also says what its log-odds were made of, and which are not to be trusted."""
+
+    async def judgements(self, trajectories: Sequence[Trajectory]) -> Judgements:
+        """`[N]` judgements, in one batch."""
         ...
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from amc_agents.critics.http import ModelServer
+from amc_agents.critics.log_odds import Judgements
 from amc_agents.critics.options import allow, choice, needed, number, positive_integer, server_options, understood
 from amc_agents.critics.validation import checked_values
 from amc_agents.critics.verdict_checkpoint import STEPWISE, VerdictFormat, VerdictPrompt, Words
@@ -107,12 +107,12 @@ class VerdictCritic:
 
         Raises as `verdicts`.
         """
-        return (await self.flagged_log_odds(trajectories))[0]
+        return (await self.judgements(trajectories)).q
 
-    async def flagged_log_odds(self, trajectories: Sequence[Trajectory]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """`[N]` Q of each, and `[N]` True where it is a bound or a stand-in. Raises as `verdicts`."""
+    async def judgements(self, trajectories: Sequence[Trajectory]) -> Judgements:
+        """`[N]` Q of each, and the probabilities that it is made of. Raises as `verdicts`."""
         verdicts = await self.verdicts(trajectories)
-        return self._q(verdicts), verdicts.flagged
+        return Judgements(self._q(verdicts), verdicts.flagged, np.exp(verdicts.log_good), np.exp(verdicts.log_bad))
 
     async def q_values(self, trajectory: Trajectory, actions: Sequence[str]) -> FloatArray:
         """`[K]` Q of each action at the newest state, as a step with no observation yet. Raises as `verdicts`."""

@@ -8,15 +8,14 @@ here knows of a framework. What the arithmetic is: `amc_agents.methods.improveme
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from amc_agents.critics.log_odds import LogOdds, OddsOfLastAction
+from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
 from amc_agents.critics.uses import for_lac
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError
@@ -24,23 +23,22 @@ from amc_agents.methods.improvement import choose, improved
 from amc_agents.methods.lac_prior import Opinion, listed_opinion, sampled_opinion
 from amc_agents.methods.lac_types import (
     Actor,
-    BoolArray,
     Candidate,
     Decision,
-    FlaggedLogOdds,
     GreedyActor,
     Imagination,
     LacSettings,
     Rescorer,
     Sample,
 )
-from amc_agents.types import FloatArray, Step, Trajectory
+from amc_agents.methods.samples import no_action, with_actions
+from amc_agents.methods.side_by_side import side_by_side
+from amc_agents.types import Step, Trajectory
 
 __all__ = [
     "Actor",
     "Candidate",
     "Decision",
-    "FlaggedLogOdds",
     "GreedyActor",
     "Imagination",
     "LacSettings",
@@ -84,16 +82,8 @@ async def decide(
     begun = time.perf_counter()
     samples, greedy, notes = await _sampled(actor, settings)
     merged = _merge(samples, greedy)
-    shown = [
-        _Shown(
-            # The likeliest thought leads on best: a thought stays in the history, and the policy goes by it.
-            next((one for one in found if one is greedy), found[0]),
-            n=sum(one is not greedy for one in found),
-            greedy=any(one is greedy for one in found),
-        )
-        for found in merged.values()
-    ]
-    opinion, judged = await _side_by_side(
+    shown = [_as_shown(found, greedy) for found in merged.values()]
+    opinion, judged = await side_by_side(
         sampled_opinion(settings.prior, merged, greedy, rescorer),
         _judge(trajectory, shown, critic, settings, imagination),
     )
@@ -110,38 +100,42 @@ async def decide_among(
     critic: Any,
     settings: LacSettings,
     *,
-    thoughts: Sequence[str] = ("",),
+    actor: Actor | None = None,
     imagination: Imagination | None = None,
     rng: np.random.Generator | None = None,
 ) -> Decision:
-    """One decision among the actions that the world lists: the exact prior over them, nothing is sampled.
+    """One decision among the actions that the world lists: all are candidates, under the exact prior over them.
 
     Args:
         trajectory: what has happened so far.
-        actions: all that can be done; `settings.k`, `prior` and `greedy` play no part.
+        actions: all that can be done; `settings.prior` plays no part.
         rescorer: scores them.
         critic: as in `decide`.
         settings: alpha, and what is switched off.
-        thoughts: what the policy thought before; of several, the mean is taken.
+        actor: a policy that thinks before it acts: the prior is the mean over the thoughts of K samples. None: nothing
+            is sampled, and actions are scored without a thought.
         imagination: as in `decide`.
         rng: as in `decide`.
 
     Raises:
-        DecisionError: the list is empty.
+        DecisionError: the list is empty, or no sample could be read as an action.
         ConfigurationError, CriticError: as in `decide`.
     """
     _check(settings, critic, imagination, rng)
     begun = time.perf_counter()
     listed = list(dict.fromkeys(actions))
-    if not listed or not thoughts:
-        raise DecisionError("expected a list of actions and at least one thought (it may be empty), got none")
-    shown = [_Shown(Sample(thoughts[0], action)) for action in listed]
-    opinion, judged = await _side_by_side(
+    if not listed:
+        raise DecisionError("expected a list of actions, got none")
+    samples, greedy, notes = ([], None, []) if actor is None else await _sampled(actor, settings)
+    thoughts = [one.thought for one in samples] or ["" if greedy is None else greedy.thought]
+    merged = _merge(samples, greedy)
+    shown = [_as_shown(merged.get(one) or [Sample(thoughts[0], one)], greedy, sampled=one in merged) for one in listed]
+    opinion, judged = await side_by_side(
         listed_opinion(thoughts, listed, rescorer), _judge(trajectory, shown, critic, settings, imagination)
     )
     decision = _choose(shown, opinion, judged, settings, rng)
-    trips = max(int(opinion.rescored), judged.round_trips)
-    return replace(decision, round_trips=trips, seconds=time.perf_counter() - begun)
+    trips = int(actor is not None) + max(int(opinion.rescored), judged.round_trips)
+    return replace(decision, notes=(*notes, *decision.notes), round_trips=trips, seconds=time.perf_counter() - begun)
 
 
 class _Shown(NamedTuple):
@@ -153,11 +147,18 @@ class _Shown(NamedTuple):
     greedy: bool = False
 
 
+def _as_shown(found: Sequence[Sample], greedy: Sample | None, *, sampled: bool = True) -> _Shown:
+    """An action as the samples that do it show it."""
+    # The likeliest thought leads on best: a thought stays in the history, and the policy goes by it.
+    best = next((one for one in found if one is greedy), found[0])
+    n = sum(one is not greedy for one in found) if sampled else 0
+    return _Shown(best, n, greedy=any(one is greedy for one in found))
+
+
 class _Judged(NamedTuple):
     """`[A]` what the critic thinks of the candidates."""
 
-    q: FloatArray
-    flagged: BoolArray
+    judgements: Judgements
     imagined: Sequence[tuple[Step, ...]]
     round_trips: int
     notes: tuple[str, ...] = ()
@@ -179,21 +180,15 @@ async def _sampled(actor: Actor, settings: LacSettings) -> tuple[list[Sample], S
     if not settings.greedy:
         asked, best = await actor.sample(settings.k), None
     elif isinstance(actor, GreedyActor):
-        asked, best = await _side_by_side(actor.sample(settings.k), actor.greedy())
+        asked, best = await side_by_side(actor.sample(settings.k), actor.greedy())
     else:
         raise ConfigurationError(f"greedy=True needs an actor with `greedy`, got {type(actor).__name__}")
-    notes = [] if len(asked) == settings.k else [f"{settings.k} samples were asked for and {len(asked)} came"]
-    samples = [one for one in asked if one.action.strip()]
-    if len(samples) < len(asked):
-        notes.append(f"{len(asked) - len(samples)} of {len(asked)} samples name no action and were dropped")
+    samples, notes = with_actions(asked, settings.k)
     if best is not None and not best.action.strip():
         notes.append("the greedy sample names no action and was dropped")
         best = None
     if not samples and best is None:
-        raise DecisionError(
-            f"none of {len(asked)} samples names an action: look at the policy's prompt, at what it writes, and at the "
-            "most tokens that it may write"
-        )
+        raise no_action(len(asked))
     return samples, best, notes
 
 
@@ -214,7 +209,7 @@ async def _judge(
 ) -> _Judged:
     """Q of the candidates: at the action itself, or after an imagined rollout (eq. 1 and 3)."""
     size = len(shown)
-    nothing = _Judged(np.zeros(size), np.zeros(size, dtype=np.bool_), [()] * size, 0)
+    nothing = _Judged(Judgements(np.zeros(size), np.zeros(size, dtype=np.bool_)), [()] * size, 0)
     if not settings.use_critic:
         return nothing
     judge = for_lac(critic, returns=settings.returns)
@@ -228,20 +223,22 @@ async def _judge(
             candidates = list(await imagination.imagine(candidates))
             if len(candidates) != size:
                 raise CriticError(f"the forward model gave {len(candidates)} trajectories, expected {size}")
-        q, flagged = await _q(judge, candidates)
+        judgements = await _judgements(judge, candidates)
     except CriticError as error:
         if settings.on_critic_error == "raise":
             raise
         failed = f"the critic failed and the prior decided alone: {type(error).__name__}: {error}"
-        return nothing._replace(flagged=np.ones(size, dtype=np.bool_), round_trips=settings.depth + 1, notes=(failed,))
+        unknown = Judgements(np.zeros(size), np.ones(size, dtype=np.bool_))
+        return _Judged(unknown, [()] * size, settings.depth + 1, (failed,))
     imagined = [_imagined(one, len(trajectory.steps)) for one in candidates]
     notes = []
     if settings.depth and not all(imagined):
         notes.append(f"nothing could be imagined after {imagined.count(())} of {size} candidates")
-    if flagged.any():
-        notes.append(f"the critic's answer is a bound or a stand-in for {flagged.sum()} of {size} candidates")
+    if judgements.flagged.any():
+        flagged = judgements.flagged.sum()
+        notes.append(f"the critic's answer is a bound or a stand-in for {flagged} of {size} candidates")
     asked = max(1, *map(len, imagined)) if settings.depth else 0
-    return _Judged(q, flagged, imagined, asked + 1, tuple(notes))
+    return _Judged(judgements, imagined, asked + 1, tuple(notes))
 
 
 def _imagined(candidate: Trajectory, past: int) -> tuple[Step, ...]:
@@ -250,12 +247,12 @@ def _imagined(candidate: Trajectory, past: int) -> tuple[Step, ...]:
     return steps if steps[0].observation else ()
 
 
-async def _q(judge: LogOdds, candidates: Sequence[Trajectory]) -> tuple[FloatArray, BoolArray]:
+async def _judgements(judge: LogOdds, candidates: Sequence[Trajectory]) -> Judgements:
     size, name = len(candidates), type(judge).__name__
-    if isinstance(judge, FlaggedLogOdds):
-        q, flagged = await judge.flagged_log_odds(candidates)
-        return checked_values(q, size, name), np.asarray(flagged, dtype=np.bool_)
-    return checked_values(await judge.log_odds(candidates), size, name), np.zeros(size, dtype=np.bool_)
+    if not isinstance(judge, ExplainedLogOdds):
+        return Judgements(checked_values(await judge.log_odds(candidates), size, name), np.zeros(size, dtype=np.bool_))
+    found = await judge.judgements(candidates)
+    return found._replace(q=checked_values(found.q, size, name))
 
 
 def _choose(
@@ -270,7 +267,8 @@ def _choose(
         raise DecisionError(f"no candidate has any probability under the prior {opinion.name!r}")
     log_prior = opinion.log_prior - np.logaddexp.reduce(opinion.log_prior)
     alpha = settings.alpha if settings.use_critic else 0.0
-    probabilities = improved(log_prior, judged.q, alpha)
+    q, flagged, p_good, p_bad = judged.judgements
+    probabilities = improved(log_prior, q, alpha)
     chosen = choose(probabilities, log_prior, rng if settings.sample else None)
     candidates = tuple(
         Candidate(
@@ -278,24 +276,14 @@ def _choose(
             action=one.sample.action,
             n=one.n,
             log_prior=float(log_prior[i]),
-            q=float(judged.q[i]),
+            q=float(q[i]),
             probability=float(probabilities[i]),
             imagined=judged.imagined[i],
-            flagged=bool(judged.flagged[i]),
+            flagged=bool(flagged[i]),
             greedy=one.greedy,
+            p_good=None if p_good is None else float(p_good[i]),
+            p_bad=None if p_bad is None else float(p_bad[i]),
         )
         for i, one in enumerate(shown)
     )
     return Decision(candidates, chosen, opinion.name, alpha, shown[chosen].sample, notes=judged.notes)
-
-
-async def _side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """What all of them give; where one fails, the others are given up and its error is raised as it is."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

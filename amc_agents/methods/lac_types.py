@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.critics.log_odds import LogOdds
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray, Step, Trajectory
 
@@ -78,15 +77,6 @@ class Imagination(Protocol):
         ...
 
 
-@runtime_checkable
-class FlaggedLogOdds(LogOdds, Protocol):
-    """A critic that says which of its answers are not to be trusted."""
-
-    async def flagged_log_odds(self, trajectories: Sequence[Trajectory]) -> tuple[FloatArray, BoolArray]:
-        """`[A]` Q of each, and `[A]` True where it is a bound or a stand-in."""
-        ...
-
-
 @dataclass(frozen=True)
 class LacSettings:
     """How a decision is made. The defaults decide without rollouts; `docs/lac.md` has the paper's ablations."""
@@ -148,8 +138,17 @@ class Candidate:
     """The rollout: this action with its imagined observation, then the imagined steps after it."""
     flagged: bool = False
     """The critic says that its Q is a bound or a stand-in."""
+    p_good: float | None = None
+    """Probability of the word for success, of which Q was made; None: the critic reads no words."""
+    p_bad: float | None = None
+    """Probability of the word for failure."""
     greedy: bool = False
     """The greedy turn does this."""
+
+    @property
+    def mass(self) -> float | None:
+        """Probability of both words together; where it is small, the model was not answering."""
+        return None if self.p_good is None or self.p_bad is None else self.p_good + self.p_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,10 @@ class Decision:
 
     def as_plain(self) -> dict[str, Any]:
         """As JSON values, for a graph's state, an event or a trace."""
-        candidates = [{**asdict(one), "imagined": [_plain(step) for step in one.imagined]} for one in self.candidates]
+        candidates = [
+            {**asdict(one), "mass": one.mass, "imagined": [_plain(step) for step in one.imagined]}
+            for one in self.candidates
+        ]
         for one in candidates:
             # JSON has no infinity.
             one["log_prior"] = one["log_prior"] if math.isfinite(one["log_prior"]) else None

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from amc_agents.middleware.actor_critic import ActorCritic
+    from amc_agents.middleware.critique_refine import CritiqueRefine
 
-__all__ = ["ActorCritic"]
+__all__ = ["ActorCritic", "CritiqueRefine"]
 
-_HOME = {"ActorCritic": "actor_critic"}
+_HOME = {
+    "ActorCritic": "actor_critic",
+    "CritiqueRefine": "critique_refine",
+}
 """Where each name lives."""
 
 

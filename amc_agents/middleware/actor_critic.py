@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NotRequired, Unpack
+from typing import Annotated, Any, ClassVar, NotRequired, Unpack
 
-from langchain.agents.middleware import AgentMiddleware, AgentState
-from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse, PrivateStateAttr
-from langgraph.types import Command
+from langchain.agents.middleware import AgentState
+from langchain.agents.middleware.types import PrivateStateAttr
+from langchain_core.language_models import BaseChatModel
 
+from amc_agents.middleware.deciding import DecidingMiddleware, latest
 from amc_agents.nodes.actor_critic import LacOptions, face, parts
-from amc_agents.nodes.lac_actor import unbound
-from amc_agents.nodes.lac_model import Record
-
-_log = logging.getLogger(__name__)
-
-MOST_KEPT = 100
-"""Decisions that the state keeps, so that long conversations do not grow by them."""
-
-
-def latest(kept: list[Record] | None, new: list[Record]) -> list[Record]:
-    """The newest decisions: the reducer of the state's channel."""
-    return [*(kept or []), *new][-MOST_KEPT:]
+from amc_agents.nodes.deciding_model import Record, Sink
+from amc_agents.nodes.lac_model import ActorCriticModel
 
 
 class ActorCriticState(AgentState[Any]):
@@ -33,7 +22,7 @@ class ActorCriticState(AgentState[Any]):
     states and in `get_state`."""
 
 
-class ActorCritic(AgentMiddleware[ActorCriticState, Any, Any]):
+class ActorCritic(DecidingMiddleware):
     """K candidates for each answer of the model; prior and critic choose (LAC).
 
         agent = create_agent(model, tools, middleware=[ActorCritic("verdict:http://127.0.0.1:8000?model=critic")])
@@ -56,36 +45,11 @@ class ActorCritic(AgentMiddleware[ActorCriticState, Any, Any]):
     """
 
     state_schema = ActorCriticState
+    channel: ClassVar[str] = "lac_decisions"
 
     def __init__(self, critic: Any = None, *, keep_decisions: bool = True, **options: Unpack[LacOptions]) -> None:
-        super().__init__()
-        self._parts, self._keep = parts(critic, options), keep_decisions
+        super().__init__(keep_decisions=keep_decisions)
+        self._parts = parts(critic, options)
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Answer by a decision."""
-        records: list[Record] = []
-        return self._recorded(handler(self._deciding(request, records)), records)
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Answer by a decision."""
-        records: list[Record] = []
-        return self._recorded(await handler(self._deciding(request, records)), records)
-
-    def _deciding(self, request: ModelRequest[Any], records: list[Record]) -> ModelRequest[Any]:
-        actor, bound = unbound(request.model)
-        has_prompt = request.system_message is not None
-        model = face(actor, self._parts, bound=bound, sink=records.append, system_is_task=not has_prompt)
-        return request.override(model=model)
-
-    def _recorded(
-        self, response: ModelResponse[Any], records: list[Record]
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        if not records:
-            _log.warning("ActorCritic decided nothing: a middleware after it has answered, or replaced the model")
-        if not records or not self._keep:
-            return response
-        return ExtendedModelResponse(response, Command(update={"lac_decisions": records}))
+    def _face(self, actor: BaseChatModel, bound: dict[str, Any], sink: Sink, system_is_task: bool) -> ActorCriticModel:
+        return face(actor, self._parts, bound=bound, sink=sink, system_is_task=system_is_task)

@@ -16,11 +16,12 @@ from typing_extensions import TypedDict
 from amc_agents.config import Config, configured
 from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.uses import for_lac
+from amc_agents.errors import ConfigurationError
 from amc_agents.methods.lac import Imagination, LacSettings
 from amc_agents.nodes.chosen_critic import CriticChoice
-from amc_agents.nodes.contract import as_mapping
+from amc_agents.nodes.deciding_model import deciding_node
 from amc_agents.nodes.lac_actor import require_temperature, unbound
-from amc_agents.nodes.lac_model import ActorCriticModel, Record
+from amc_agents.nodes.lac_model import ActorCriticModel, Listed
 
 
 class LacOptions(TypedDict, total=False):
@@ -49,9 +50,12 @@ class LacOptions(TypedDict, total=False):
     world_model: BaseChatModel | Imagination | None
     """Imagines and reflects. Default: the policy itself."""
     scorer: TextScorer | None
-    """Scores texts by the policy: needed by prior="thoughts"."""
+    """Scores texts by the policy: needed by prior="thoughts", and by `actions`."""
+    actions: Listed | None
+    """All that can be done, or a function of the conversation that lists it: these are the candidates then, under the
+    exact prior over them. prior="thoughts": under K sampled thoughts; "likelihood": without a thought."""
     seed: int | None
-    """See `amc_agents.nodes.lac_model.ActorCriticModel.seed`."""
+    """See `amc_agents.nodes.deciding_model.DecidingModel.seed`."""
     config: Config | None
     """The configuration file. Default: the one that AMC_CONFIG names."""
 
@@ -95,23 +99,7 @@ def actor_critic_node(
     Raises:
         ConfigurationError: as `actor_critic_model`.
     """
-    # A system message is part of the state here, as all that `amc` reads.
-    wrapped = actor_critic_model(model, critic, **options).model_copy(update={"system_is_task": True})
-
-    def update(message: AIMessage, records: list[Record]) -> dict[str, Any]:
-        return {"messages": [message]} | ({} if decisions is None else {decisions: records})
-
-    def call(state: Any) -> dict[str, Any]:
-        records: list[Record] = []
-        deciding = wrapped.model_copy(update={"sink": records.append})
-        return update(deciding.invoke(as_mapping(state)["messages"]), records)
-
-    async def acall(state: Any) -> dict[str, Any]:
-        records: list[Record] = []
-        deciding = wrapped.model_copy(update={"sink": records.append})
-        return update(await deciding.ainvoke(as_mapping(state)["messages"]), records)
-
-    return RunnableLambda(call, acall, name="actor_critic")
+    return deciding_node(actor_critic_model(model, critic, **options), decisions, "actor_critic")
 
 
 def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,11 +109,16 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         ConfigurationError: a setting makes no sense, or the critic does not fit.
     """
     given = dict(options)
-    kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "seed")}
+    kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "actions", "seed")}
     config = given.pop("config", None) or configured()
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
     settings = LacSettings(**given)
+    if kept["actions"] is not None and (kept["scorer"] is None or settings.prior == "frequency"):
+        raise ConfigurationError(
+            'actions= are scored, each of them: it needs scorer=, and prior="thoughts" for a policy that thinks before '
+            'it acts, else prior="likelihood"'
+        )
     critics = CriticChoice(
         critic if settings.use_critic else "uniform",
         config,

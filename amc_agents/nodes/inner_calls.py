@@ -133,8 +133,22 @@ async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-def world_model_answers(model: BaseChatModel, threads: Executor | None) -> Answers:
-    """A chat model as a forward model asks it: prompts in, texts out, all at once, counted as "world model"."""
+def world_model_answers(model: BaseChatModel, threads: Executor | None, *, run_name: str = "world model") -> Answers:
+    """A chat model that imagines what may come: `role_answers`, counted as "world model"."""
+    return role_answers(model, "world model", threads, run_name=run_name)
+
+
+def role_answers(
+    model: BaseChatModel, role: str, threads: Executor | None = None, *, run_name: str | None = None
+) -> Answers:
+    """A chat model in one role of a method: prompts in, texts out, all at once, counted under the role.
+
+    Args:
+        model: is asked; its temperature is the role's.
+        role: for usage.
+        threads: as in `ask`.
+        run_name: in traces; None: the role.
+    """
     quiet = quietly(model)
 
     async def answer(prompt: str) -> str:
@@ -143,10 +157,10 @@ def world_model_answers(model: BaseChatModel, threads: Executor | None) -> Answe
             [HumanMessage(prompt)],
             threads=threads,
             callbacks=ensure_config().get("callbacks"),
-            tags=["world model"],
-            run_name="world model",
+            tags=["role"],
+            run_name=run_name or role,
         )
-        record("world model", usage_of(told), model_of(told))
+        record(role, usage_of(told), model_of(told))
         return told.generations[0][0].text
 
     async def answers(prompts: Sequence[str]) -> list[str]:

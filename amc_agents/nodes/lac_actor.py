@@ -37,6 +37,7 @@ class ChatActor:
         callbacks: who is told of the requests.
         threads: as in `amc_agents.nodes.inner_calls.ask`.
         log_likelihoods: ask for each sample's log-likelihood too.
+        run_name: what tracers call a sample.
         **call: further arguments of the requests, such as `tools` and `stop`.
     """
 
@@ -48,6 +49,7 @@ class ChatActor:
         callbacks: Callbacks = None,
         threads: Executor | None = None,
         log_likelihoods: bool = False,
+        run_name: str = "candidate",
         **call: Any,
     ) -> None:
         chat, bound = unbound(model)
@@ -56,6 +58,7 @@ class ChatActor:
         self._model = quietly(_kept_to_completions(chat) if self._takes_n else chat)
         self._messages, self._callbacks, self._threads = list(messages), callbacks, threads
         self._log_likelihoods = log_likelihoods and "logprobs" in type(chat).model_fields
+        self._run_name = run_name
         self.usage = Usage()
         """What its requests used."""
         self.notes: list[str] = []
@@ -65,10 +68,10 @@ class ChatActor:
         """`k` independent turns, in one round trip."""
         asked = {"logprobs": True} if self._log_likelihoods else {}
         together = k > 1 and self._takes_n
-        messages = await self._ask(self._model, "candidates", **asked, n=k) if together else []
+        messages = await self._ask(self._model, f"{self._run_name}s", **asked, n=k) if together else []
         # Some servers take `n` and give a single answer all the same.
         missing = k - len(messages)
-        for more in await side_by_side([self._ask(self._model, "candidate", **asked) for _ in range(missing)]):
+        for more in await side_by_side([self._ask(self._model, self._run_name, **asked) for _ in range(missing)]):
             messages += more
         self._notice_copies(messages, together=together and not missing)
         return [self._sample(message) for message in messages[:k]]
@@ -82,7 +85,7 @@ class ChatActor:
         require_temperature(self._model)
         model = self._model.model_copy(update={"temperature": 0.0})
         bound = {"temperature": 0.0} if "temperature" in self._call else {}
-        return self._sample((await self._ask(model, "greedy candidate", **bound))[0])
+        return self._sample((await self._ask(model, f"greedy {self._run_name}", **bound))[0])
 
     async def _ask(self, model: BaseChatModel, run_name: str, **more: Any) -> list[AIMessage]:
         """One request; all its answers."""

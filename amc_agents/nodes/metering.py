@@ -24,9 +24,9 @@ class _Asked:
     """Candidates wanted."""
 
 
-WRAPPER_TYPES = frozenset({"actor-critic"})
+WRAPPER_TYPES = frozenset({"actor-critic", "critique-refine"})
 """`_llm_type` of chat models that send no requests themselves: those of the models they ask are counted."""
-OTHER_ROLES = frozenset({"critic", "world model"})
+OTHER_ROLES = frozenset({"critic", "world model", "role"})
 """Tags of requests that are not the policy's: whoever makes them records them under that role."""
 
 

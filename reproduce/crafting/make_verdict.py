@@ -18,6 +18,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
@@ -35,10 +36,13 @@ from amc_agents.training.verdict_metrics import print_metrics
 
 HORIZON = 20
 SPLIT, FIRST_TASK, BAND = "train", 100_000, (5, 16)
-PLAYED = ((1.0, 3), (0.5, 3), (0.0, 1))
-"""(temperature, trajectories of each task): states that good and bad play come by."""
+PLAYED = ((0.5, 3), (0.0, 1))
+"""(temperature, trajectories of each task): near the states that a critic leads to."""
 CANDIDATES = 8
-"""Samples of each state, at temperature 1; the greedy turn is one more candidate."""
+"""Samples of each state, at the temperature of the play; the greedy turn is one more candidate."""
+ERRORS = 2
+"""A trajectory is cut after so many steps that are not GOOD: play that a critic leads seldom comes by what follows."""
+SETTINGS = replace(EMBEDDED, epochs=3, lora_rank=16, lora_alpha=32)
 
 
 def judged_play(options: argparse.Namespace, bar: Bar) -> list[Judged]:
@@ -66,7 +70,15 @@ def judged_play(options: argparse.Namespace, bar: Bar) -> list[Judged]:
             )  # fmt: skip
             write_judged(kept, labelled(played, CraftingLabels(), candidates))
         found += read_judged(kept)
-    return found
+    return [cut for one in found if (cut := until_errors(one, ERRORS)).labels]
+
+
+def until_errors(judged: Judged, errors: int) -> Judged:
+    """What was played until before the step that is one error too many."""
+    seen = np.cumsum([label != "GOOD" for label in judged.labels])
+    length = int((seen <= errors).sum())
+    cut = replace(judged.trajectory.prefix(length), done=True)
+    return Judged(cut, judged.labels[:length], judged.options[:length])
 
 
 def main() -> None:
@@ -76,16 +88,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="default: FOLDER/verdict")
     parser.add_argument("--tasks", type=int, default=400)
-    parser.add_argument("--epochs", type=int, default=EMBEDDED.epochs)
-    parser.add_argument("--learning-rate", type=float, default=EMBEDDED.learning_rate)
-    parser.add_argument("--disagreement", type=float, default=EMBEDDED.disagreement)
+    parser.add_argument("--epochs", type=int, default=SETTINGS.epochs)
+    parser.add_argument("--learning-rate", type=float, default=SETTINGS.learning_rate)
+    parser.add_argument("--disagreement", type=float, default=SETTINGS.disagreement)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console()
     out = options.out or options.folder / "verdict"
     settings = replace(
-        EMBEDDED,
+        SETTINGS,
         epochs=options.epochs,
         learning_rate=options.learning_rate,
         disagreement=options.disagreement,

@@ -25,6 +25,7 @@ from rich.progress import Progress as Bar
 
 from amc_agents.bench import crafting, methods
 from amc_agents.bench.methods import Method, Tuned
+from amc_agents.bench.plan import Plan
 from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import predicts_return, steered_blindly
@@ -136,7 +137,7 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     low, high = options.band
-    plan = crafting.Plan(
+    plan = Plan(
         methods=(), n_tasks=options.tasks, band=(low, high), split="train", first=FIRST_TASK,
         seeds=tuple(range(options.seeds)), n_particles=options.particles, critic=options.critic, model=options.model,
     )  # fmt: skip

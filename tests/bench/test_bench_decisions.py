@@ -22,6 +22,7 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.planner import plan
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.models.embedded import model_folder
 from amc_agents.types import Step, Trajectory
 
 PLANNER = "amc_agents.bench.planner_critic:PlannerCritic"
@@ -30,10 +31,11 @@ METHODS = [react(), react_greedy(), vote(), lac(critic=LIKES_ONES)]
 
 
 def made(*candidates, chosen=0, alpha=1.0):
-    """A decision: candidates as (prior, Q, probability)."""
+    """A decision: candidates as (prior, Q, probability), or with p(GOOD) and p(BAD) after them."""
     rows = [
         {"log_prior": math.log(prior) if prior else None, "q": q, "probability": probability}
-        for prior, q, probability in candidates
+        | dict(zip(("p_good", "p_bad"), words or (None, None), strict=True))
+        for prior, q, probability, *words in candidates
     ]
     return {"candidates": rows, "chosen": chosen, "alpha": alpha}
 
@@ -112,6 +114,26 @@ async def test_a_forward_model_and_a_scorer_of_the_comparison_are_used(make_comp
     assert {one["prior"] for one in thought} == {"thoughts"}
 
 
+async def test_an_oracle_alone_is_told_the_task(make_comparison):
+    class Curious:
+        def __init__(self):
+            self.tasks = set()
+
+        async def log_odds(self, trajectories):
+            self.tasks |= {one.task.id for one in trajectories}
+            return np.zeros(len(trajectories))
+
+        async def values(self, trajectories):
+            return np.zeros(len(trajectories))
+
+    for oracle in (True, False):
+        critic = Curious()
+        comparison = make_comparison(2, [replace(lac(), oracle=oracle)], critic=critic)
+        for task in comparison.tasks:
+            await run_one(comparison, 0, task, comparison.methods[0])
+        assert critic.tasks == ({"bits/0", "bits/1"} if oracle else {""})
+
+
 async def test_lac_is_held_against_the_better_of_vote_and_greedy(make_comparison, tmp_path):
     oracle = [one for one in lac_variants(Tuned(), oracle=LIKES_ONES) if one.name == "lac-oracle"]
     comparison = make_comparison(4, [*METHODS, *oracle])
@@ -149,12 +171,22 @@ def test_correlation_with_time_is_taken_within_each_run():
     mixed = run([0.0, 1.0, 0.0], task="c")  # no trend
     short, flat = run([0.0, 9.0], task="d"), run([1.0, 1.0, 1.0], task="e")
     won = over_time([rising, falling, mixed, short, flat], success=True)
-    assert won.q.mean == pytest.approx(0.5)
-    assert (won.q.tasks, won.steps) == (2, 7)
+    assert won.correlations["Q"].mean == pytest.approx(0.5)
+    assert (won.correlations["Q"].tasks, won.runs, won.decisions) == (2, 3, 10)
     p = 1 / (1 + np.exp(-np.array([-2.0, 0.0, 2.0, 4.0])))
-    assert won.p_good.mean == pytest.approx(np.corrcoef(range(4), p)[0, 1] / 2)
-    assert over_time([rising, falling], success=False).q.mean == pytest.approx(-1.0)
-    assert over_time([short], success=True) == (None, None, 0)
+    assert won.correlations["p = sigmoid(Q)"].mean == pytest.approx(np.corrcoef(range(4), p)[0, 1] / 2)
+    assert over_time([rising, falling], success=False).correlations["Q"].mean == pytest.approx(-1.0)
+    assert over_time([short], success=True).correlations["Q"] is None
+
+
+def test_the_words_probabilities_have_correlations_of_their_own():
+    # The words lose their mass: both fall, and Q rises.
+    words = ((0.3, 0.2), (0.1, 0.02), (0.01, 1e-170))
+    run = played([made((1.0, math.log(good / bad), 1.0, good, bad)) for good, bad in words])
+    found = over_time([run], success=True).correlations
+    assert found["Q"].mean > 0
+    expected = np.corrcoef(range(3), [0.3, 0.1, 0.01])[0, 1], np.corrcoef(range(3), [0.2, 0.02, 0.0])[0, 1]
+    assert (found["p(GOOD)"].mean, found["p(BAD)"].mean) == pytest.approx(expected)
 
 
 def test_agreement_of_prior_and_critic():
@@ -165,15 +197,17 @@ def test_agreement_of_prior_and_critic():
     alone = made((1.0, 5.0, 1.0))
     found = agreement([played([both, both, prior_alone, q_alone, neither, alone])])
     assert (found.decisions, found.of, found.ranked) == (5, 6, 5)
-    assert found.same_favourite == pytest.approx(2 / 5)
+    assert found.same_favourite[:3] == (pytest.approx(2 / 5), None, 1)
+    two = agreement([played([both, both]), played([both, neither, alone], task="b"), played([alone], task="c")])
+    assert two.same_favourite[:3] == (pytest.approx(3 / 4), pytest.approx(1 / 4), 2)
     assert {name: case.share for name, case in found.cases.items()} == {
         "both": 0.4, "prior alone": 0.2, "Q alone": 0.2, "neither": 0.2,
     }  # fmt: skip
     assert found.cases["Q alone"][1:] == pytest.approx((0.2, 3.0, 0.8))
     assert found.rank_correlation == pytest.approx((1 + 1 - 1 - 1 - 1) / 5)
     tied = agreement([played([made((0.5, 1.0, 0.7), (0.5, 0.0, 0.3))])])
-    assert (tied.same_favourite, tied.rank_correlation) == (1.0, None)
-    assert math.isnan(agreement([played([alone])]).same_favourite)
+    assert (tied.same_favourite.mean, tied.rank_correlation) == (1.0, None)
+    assert agreement([played([alone])]).same_favourite is None
 
 
 def test_what_other_weights_would_choose():
@@ -194,6 +228,9 @@ def test_only_what_asked_a_critic_is_told_of():
     text = markdown([asked, voted, infinite], {"vote": "vote", "lac": "LAC", "only": "critic alone"})
     assert [line for line in text.splitlines() if line.startswith("##")] == ["## LAC", "## critic alone"]
     assert "| Q of the chosen action | +1.00 (n = 1) | - |" in text
+    assert "In 66.7% of them (mean over 1 tasks)" in markdown(
+        [replace(asked, decisions=(*asked.decisions[:2], made((0.2, 1.0, 0.9), (0.8, 0.0, 0.1))))], {"lac": "LAC"}
+    )
     assert markdown([voted], {"vote": "vote"}) == ""
 
 
@@ -242,6 +279,15 @@ async def test_the_embedded_policy_imagines_what_the_world_says():
     assert thrice[0].steps[0] == once[0].steps[0]
     assert 1 < len(thrice[0].steps) <= 3
     assert all(step.action and step.observation for step in thrice[0].steps)
+
+
+async def test_an_adapter_plays_the_world_and_ends_where_the_agent_would_speak():
+    task = generate_task(7, "train", optimal_steps=(4, 6))
+    begun = [Trajectory(task).extended(Step(f"get 1 {task.payload.goal}"))]
+    (alone,) = await EmbeddedImagination().imagine(begun)
+    assert alone == begun[0]  # goes on and on: no end, no observation
+    (helped,) = await EmbeddedImagination(adapter=model_folder("crafting") / "verdict").imagine(begun)
+    assert helped.steps[0].observation == f"Could not find {task.payload.goal}"
 
 
 def test_the_command_line_runs_them_and_reports(tmp_path, monkeypatch, capsys):

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from amc_agents.bench.methods import best_of_n, react
+from amc_agents.bench.methods import best_of_n, lac, react, react_greedy, vote
+from amc_agents.bench.records import Record
 from amc_agents.bench.report import (
     Results,
+    asked_first,
     detail_table,
     difference_table,
     markdown,
@@ -17,6 +20,7 @@ from amc_agents.bench.report import (
     summarise,
 )
 from amc_agents.bench.runner import compare
+from amc_agents.bench.scores import Cost, Scores
 from amc_agents.errors import ConfigurationError
 
 
@@ -91,3 +95,35 @@ def test_no_records_no_results():
 
 def test_the_published_schema_is_that_of_the_code(repository):
     assert json.loads((repository / "docs/results/schema.json").read_text()) == results_schema()
+
+
+def record(method, task, return_):
+    played = Scores(
+        oracle=return_, success=float(return_ > 0), deployable=return_, top5=return_, mean=return_,
+        top5_distinct=return_, mean_distinct=return_, weighted_mean=return_, particles=1, distinct=1,
+    )  # fmt: skip
+    return Record(method, task, 0, played, Cost(0, 0, 0, 0, 0, 0, 0, 0, 0.0))
+
+
+def test_where_a_success_is_not_always_worth_the_same_both_are_compared_each_with_its_own_rival():
+    # Greedy succeeds rarely and fast, the vote often and late.
+    returns = {"react-greedy": [0.9, 0.0], "vote": [0.2, 0.2], "lac": [0.9, 0.2]}
+    methods = [react_greedy(), vote(), lac()]
+    records = [record(name, str(task), one) for name, both in returns.items() for task, one in enumerate(both)]
+    results = summarise(records, methods, {"success": 0.1, "n_particles": 15, "settings_tried": {"vote": 4, "lac": 16}})
+    asked = {(one.a, one.b, one.metric): one.difference for one in asked_first(results)}
+    assert asked == {
+        ("lac", "react-greedy", "deployable"): pytest.approx(0.1),
+        ("lac", "vote", "success"): pytest.approx(0.0),
+    }
+    text = markdown(results)
+    assert "| ReAct, greedy | 0.500 ± 0.500 | 0.450 ± 0.450 |" in text
+    assert "Settings tried on training tasks: 20 (vote 4, lac 16)." in text
+    assert "ReAct, greedy and vote: the best here of" in text
+    console = Console(width=80, record=True, file=io.StringIO())
+    populations = [replace(one, n_particles=None) for one in methods]
+    console.print(score_table(summarise(records, populations, results.settings)))
+    assert "…" not in console.export_text()
+    # Where every success is worth 1, one of the two says it all.
+    whole = [record(name, str(task), float(one > 0)) for name, both in returns.items() for task, one in enumerate(both)]
+    assert "success" not in markdown(summarise(whole, methods, {"n_particles": 15}))

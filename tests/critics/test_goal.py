@@ -27,7 +27,7 @@ from amc_agents.critics.goal import GoalValueCritic
 from amc_agents.critics.goal_checkpoint import FILE, GoalCheckpoint, GoalNetwork, GoldenTriple
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.summaries import ChatSummary, as_summary
+from amc_agents.critics.summaries import ChatSummary, Described, as_summary
 from amc_agents.errors import (
     CheckpointError,
     ConfigurationError,
@@ -435,3 +435,26 @@ def test_a_calibration_that_cannot_be_fitted_is_refused(q, reached, said):
 def test_a_curve_that_falls_or_leaves_the_unit_interval_is_refused(broken):
     with pytest.raises(CheckpointError):
         Calibration(*broken)
+
+
+async def test_a_state_is_described_once_and_ahead_where_it_is_prepared():
+    asked = []
+
+    class Describes:
+        spec = "none"
+
+        async def describe(self, states):
+            asked.append(states)
+            return Described([f"state {len(one.steps)}" for one in states], [], Usage(1, 7))
+
+    critic = GoalValueCritic(await checkpoint_for(HashedWords(64), 64), summary=Describes())
+    meter = Meter()
+    with metering(meter):
+        await critic.prepare(STATE)
+        first = await critic.reach(STATE, "try", GOALS)
+        again = await critic.reach(STATE, "try", GOALS)
+    assert first.tolist() == again.tolist()
+    assert asked == [[STATE]]
+    assert meter.read() == {"critic": Usage(1, 7)}
+    await critic.reach(STATE.prefix(0), "try", GOALS)
+    assert len(asked) == 2

@@ -223,7 +223,9 @@ async def test_little_mass_is_no_verdict():
         critic = VerdictCritic(Fixed(math.log(p_good), math.log(0.001)))
         assert await critic.log_odds([trajectory(1)]) == pytest.approx([q])
         assert await critic.q_values(trajectory(0), ["left", "right"]) == pytest.approx([q, q])
-        assert (await critic.verdicts([trajectory(1)])).flagged.tolist() == [flagged]
+        told = await critic.judgements([trajectory(1)])
+        assert told.flagged.tolist() == [flagged]
+        assert (told.q, told.p_good, told.p_bad) == pytest.approx((q, p_good, 0.001))
 
 
 async def test_a_value_is_the_expected_return_between_failure_and_success():

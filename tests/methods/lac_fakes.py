@@ -7,6 +7,7 @@ import selectors
 
 import numpy as np
 
+from amc_agents.critics.log_odds import Judgements
 from amc_agents.methods.lac import Sample
 
 
@@ -55,8 +56,8 @@ class Odds:
 class Flagging(Odds):
     """The same, but nothing that it says is to be trusted."""
 
-    async def flagged_log_odds(self, trajectories):
-        return np.zeros(len(trajectories)), np.ones(len(trajectories), dtype=bool)
+    async def judgements(self, trajectories):
+        return Judgements(np.zeros(len(trajectories)), np.ones(len(trajectories), dtype=bool))
 
 
 def acts(*actions, **more):

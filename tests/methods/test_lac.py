@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from amc_agents.critics.log_odds import LogOdds
+from amc_agents.critics.log_odds import Judgements, LogOdds
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError
 from amc_agents.methods.imagination import ChatImagination
@@ -196,6 +196,18 @@ async def test_among_listed_actions_the_prior_is_exact_and_nothing_is_sampled():
     assert rescorer.asked == [("rescore", ("",), ("push", "pull", "wait"))]
 
 
+def test_a_policy_that_thinks_has_the_mean_over_its_thoughts_as_the_exact_prior():
+    table = {("a", "push"): 0.9, ("a", "pull"): 0.1, ("b", "push"): 0.3, ("b", "pull"): 0.7}
+    samples = [Sample("a", "push", "first"), Sample("b", "push", "second"), Sample("a", "push", "third")]
+    script = Script(samples, table=table, delay=1.0)
+    decided = decide_among(STATE, ["pull", "push"], script, Odds(LOGIT), LacSettings(k=3, alpha=0), actor=script)
+    decision, seconds = virtual_seconds(decided)
+    assert [math.exp(one.log_prior) for one in decision.candidates] == pytest.approx([0.9 / 3, 2.1 / 3])
+    assert [(one.action, one.thought, one.n) for one in decision.candidates] == [("pull", "a", 0), ("push", "a", 3)]
+    assert (decision.prior, decision.sample.payload, decision.round_trips, seconds) == ("list", "first", 2, 2)
+    assert script.asked[1:] == [("rescore", ("a", "b"), ("pull", "push"))]
+
+
 async def test_drawn_actions_follow_the_improved_policy_and_the_seed():
     rng = np.random.default_rng(5)
     settings = LacSettings(sample=True)
@@ -346,7 +358,22 @@ async def test_a_decision_is_explained_in_json():
         "imagined": [],
         "flagged": False,
         "greedy": True,
+        "p_good": None,
+        "p_bad": None,
+        "mass": None,
     }
+
+
+async def test_the_words_probabilities_are_kept_with_each_candidate():
+    class Words(Odds):
+        async def judgements(self, trajectories):
+            good = np.array([{"push": 0.1, "pull": 0.3}[one.steps[-1].action] for one in trajectories])
+            return Judgements(np.log(good / 0.2), np.zeros(len(good), dtype=bool), good, np.full(len(good), 0.2))
+
+    decision = await decide(STATE, Script(acts("push", "pull")), Words({}), LacSettings(k=2))
+    assert decision.sample.action == "pull"
+    told = [(one["p_good"], one["p_bad"], one["mass"]) for one in decision.as_plain()["candidates"]]
+    assert told == [(0.1, 0.2, pytest.approx(0.3)), (0.3, 0.2, pytest.approx(0.5))]
 
 
 def imagined(prompt):

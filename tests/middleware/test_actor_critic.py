@@ -22,7 +22,7 @@ from amc_agents import AtSteps, amc
 from amc_agents.envs.crafting import generate_task
 from amc_agents.errors import ConfigurationError
 from amc_agents.middleware import ActorCritic
-from amc_agents.middleware.actor_critic import MOST_KEPT, latest
+from amc_agents.middleware.deciding import MOST_KEPT, latest
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage, record

@@ -728,3 +728,37 @@ def test_a_prior_that_scores_texts_refuses_tool_calls():
         ask(model.bind_tools([go]))
     answer = ask(actor_critic_model(in_turn("left"), prior="thoughts", scorer=Scorer(), k=2))
     assert answer.response_metadata["lac"]["prior"] == "thoughts"
+
+
+class TwoButtons:
+    """Scores a turn by its action alone."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def log_likelihoods(self, messages, texts, temperature):
+        self.asked.append([text.given + text.scored for text in texts])
+        return np.log([0.8 if text.scored == " left" else 0.2 for text in texts])
+
+
+@both_ways
+def test_all_actions_that_the_world_lists_are_candidates(sync):
+    scorer, asked = TwoButtons(), []
+    policy = ScriptedChatModel(respond=lambda messages: asked.append(1) or "Thought: on\nAction: left")
+    options = {"scorer": scorer, "actions": lambda messages: ["left", *messages[-1].text.split()], "k": 3}
+    thinking = actor_critic_model(policy, Prefers(right=2.0), prior="thoughts", **options)
+    answer = ask(thinking, HumanMessage("right"), sync=sync)
+    assert (answer.text, len(asked)) == ("Thought: on\nAction: right", 3)  # no sample did it
+    assert answer.id is not None
+    told = answer.response_metadata["lac"]
+    assert (told["prior"], told["candidates"], told["samples"], told["round_trips"]) == ("list", 2, 3, 2)
+    assert scorer.asked == [["Thought: on\nAction: left", "Thought: on\nAction: right"]]
+    plain = actor_critic_model(policy, Prefers(right=1.0), prior="likelihood", **options)
+    assert ask(plain, HumanMessage("right"), sync=sync).text == "Action: left"  # log 4 > 1
+    assert len(asked) == 3
+
+
+def test_a_list_of_actions_needs_what_scores_them():
+    for options in ({"prior": "thoughts"}, {"scorer": TwoButtons()}):
+        with pytest.raises(ConfigurationError, match="it needs scorer="):
+            actor_critic_model(in_turn("left"), actions=["left"], **options)

@@ -1,6 +1,6 @@
-"""What the expert thinks of others' steps: labels to train a verdict critic on, and a perfect critic as upper bound.
+"""What is known of others' steps by who sees the whole room: labels for a verdict critic, and a perfect critic.
 
-A step is worth what it saves: how many steps the expert still needs before and after it.
+A step is worth what it saves: how many steps the mission needs before and after it.
 """
 
 # mypy: allow-untyped-calls
@@ -18,6 +18,7 @@ from minigrid.minigrid_env import MiniGridEnv
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.verdict_labels import Label
 from amc_agents.types import FloatArray, Task, Trajectory
+from amc_agents_minigrid.distance import walking_steps
 from amc_agents_minigrid.expert import Expert
 from amc_agents_minigrid.levels import make_level
 from amc_agents_minigrid.tasks import task_of
@@ -38,11 +39,11 @@ class Reached:
     over: bool
     """The world has ended the episode."""
     left: int
-    """Steps that the expert still needs; 0 at the goal."""
+    """Steps that the mission still needs; 0 at its end."""
 
 
 class ExpertLabels:
-    """GOOD where the expert needs fewer steps after a step than before it, else BAD: labels for `amc train verdict`."""
+    """GOOD where the mission needs fewer steps after a step than before it, else BAD; for `amc train verdict`."""
 
     def __call__(self, trajectory: Trajectory) -> list[Label]:
         """`[T]` labels. Raises `ConfigurationError` where the task is none of this package's."""
@@ -51,7 +52,7 @@ class ExpertLabels:
 
 
 class ExpertCritic:
-    """Q of a trajectory: how many steps of it the expert would not have needed. An oracle: it knows the whole room."""
+    """Q of a trajectory: how many steps of it were wasted. An oracle: it knows the whole room."""
 
     predicts = "return"
 
@@ -65,7 +66,13 @@ class ExpertCritic:
 
 
 def steps_left(level: MiniGridEnv) -> int:
-    """Steps that the expert needs from here, the level's own limit aside; `STEPS_AT_MOST` where it is lost."""
+    """Steps to the mission's end, the level's own limit aside; `STEPS_AT_MOST` where it is lost.
+
+    By exact walks where they lead there, else by the expert's own way.
+    """
+    walk = walking_steps(level)
+    if walk is not None:
+        return min(walk, STEPS_AT_MOST)
     level = copied(level)
     level.step_count, level.max_steps = 0, STEPS_AT_MOST + 1
     expert = Expert(level)

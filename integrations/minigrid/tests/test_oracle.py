@@ -3,7 +3,7 @@ import pytest
 
 pytest.importorskip("minigrid")
 
-from amc_agents_minigrid import GO_TO, PICK_UP, Expert, ExpertCritic, ExpertLabels, steps_left
+from amc_agents_minigrid import ACTIONS, GO_TO, PICK_UP, Expert, ExpertCritic, ExpertLabels, steps_left
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Step, Task, Trajectory
@@ -23,14 +23,39 @@ async def played(found, task, actions=(), error_rate=0.0):
 
 
 @pytest.mark.parametrize("found", [GO_TO, PICK_UP])
-async def test_the_experts_own_steps_are_good(found):
+async def test_the_experts_own_steps_are_mostly_good(found):
     tasks = list(found.tasks(10, "train", 0))
     labels = [ExpertLabels()(await played(found, task)) for task in tasks]
-    # Afresh, it does not know what it has seen before: now and then it looks around again.
-    assert np.mean([label == "GOOD" for labels in labels for label in labels]) > 0.95
-    wasted = await ExpertCritic().log_odds([await played(found, task) for task in tasks])
-    assert np.median(wasted) == 0.0
+    # It does not see the whole room: now and then it looks around.
+    assert np.mean([label == "GOOD" for labels in labels for label in labels]) > 0.8
+    assert all(labels[-1] == "GOOD" for labels in labels)
     assert [len(one) for one in labels] == [task.payload.expert_steps for task in tasks]
+
+
+@pytest.mark.parametrize("found", [GO_TO, PICK_UP])
+async def test_from_every_state_one_action_leaves_one_step_less(found):
+    for number, task in enumerate(found.tasks(15, "train", 40)):
+        world, rng = found.make(), np.random.default_rng(number)
+        await world.reset(task)
+        # Some blind steps first, so that things are carried and put down elsewhere.
+        for action in rng.choice(list(ACTIONS), 12, p=[0.15, 0.15, 0.3, 0.3, 0.1, 0.0]):
+            if not (await world.step(action)).done:
+                continue
+            break
+        else:
+            ended, left = False, steps_left(world.level)
+            while not ended:
+                tried = {}
+                for action in ACTIONS:
+                    twin = await world.fork(0)
+                    answer = await twin.step(action)
+                    tried[action] = 0 if answer.terminated and answer.reward > 0 else steps_left(twin.level)
+                best = min(tried, key=tried.get)
+                # Taking an obstacle away can save more.
+                assert tried[best] <= left - 1, (task.id, left, tried)
+                answer = await world.step(best)
+                left, ended = tried[best], answer.done or world.level.step_count > 28
+            assert left == 0 or world.level.step_count > 28
 
 
 @pytest.mark.parametrize("found", [GO_TO, PICK_UP])
@@ -70,5 +95,5 @@ async def test_counting_leaves_the_level_as_it_was():
     world = GO_TO.make()
     await world.reset(task)
     before = world.level.agent_pos, world.level.agent_dir, world.level.step_count
-    assert steps_left(world.level) == task.payload.expert_steps
+    assert 0 < steps_left(world.level) <= task.payload.expert_steps
     assert (world.level.agent_pos, world.level.agent_dir, world.level.step_count) == before

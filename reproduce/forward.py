@@ -1,0 +1,150 @@
+"""Trains a forward model: an adapter (LoRA) with which an embedded policy says what the world says.
+
+    python reproduce/forward.py WORLD [WORLD ...] --data DATA [--out FOLDER] [--tasks 300] [--epochs 12]
+
+The policy that the worlds share plays tasks of the split "train", at temperature 1; DATA keeps what was played. The
+loss is on observations alone, and on the token after each, where the agent speaks: so it learns where an observation
+ends. Written to `forward/` inside the policy's folder (or --out), it plays the world in imagined rollouts. Prints how
+many observations of held-out tasks it gives word by word. It needs the extra `train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from rich.progress import Progress as Bar
+from transformers import AutoModelForCausalLM
+
+from amc_agents.bench.embedded_imagination import FORWARD, EmbeddedImagination
+from amc_agents.critics.render import turn
+from amc_agents.envs.found import world
+from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer, model_folder
+from amc_agents.models.embedded.tokenizer import ASSISTANT
+from amc_agents.nodes.text_agent import text_agent
+from amc_agents.training.collect import collect
+from amc_agents.training.dataset import read_trajectories
+from amc_agents.training.value import _save_adapter
+from amc_agents.types import Trajectory
+
+FIRST_TASK = 600_000
+"""Training tasks from here on are used for nothing else."""
+HELD_OUT = 40
+"""Trajectories that it is judged by."""
+Row = tuple[list[int], list[int]]
+"""Token ids, and which of them are learnt (the others are -100)."""
+
+
+def row(trajectory: Trajectory, tokenizer: WordTokenizer) -> Row:
+    """A trajectory as the policy reads it."""
+    ids = tokenizer.encode_chat([("user", trajectory.task.instruction)])
+    targets = [-100] * len(ids)
+    for step in trajectory.steps:
+        said = tokenizer.encode_chat([("assistant", turn(step)), ("user", "")], add_generation_prompt=False)
+        seen = [*tokenizer.encode(step.observation), tokenizer.vocabulary[ASSISTANT]]
+        # The token after which the agent speaks is there already.
+        ids += [*said[1:], *seen]
+        targets += [*[-100] * (len(said) - 1), *seen]
+    return ids, targets
+
+
+def batches(rows: Sequence[Row], size: int, rng: np.random.Generator) -> list[list[Row]]:
+    """Rows of like length together."""
+    order = sorted(rng.permutation(len(rows)), key=lambda index: len(rows[index][0]) // 64)
+    found = [[rows[index] for index in order[at : at + size]] for at in range(0, len(order), size)]
+    return [found[index] for index in rng.permutation(len(found))]
+
+
+def padded(batch: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[B, S]` ids and targets."""
+    length = max(len(ids) for ids, _ in batch)
+    ids = torch.tensor([one + [0] * (length - len(one)) for one, _ in batch])
+    return ids, torch.tensor([one + [-100] * (length - len(one)) for _, one in batch])
+
+
+def train(folder: Path, rows: Sequence[Row], options: argparse.Namespace) -> torch.nn.Module:
+    """The policy with a trained adapter."""
+    torch.manual_seed(options.seed)
+    rng = np.random.default_rng(options.seed)
+    base = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+    shape = LoraConfig(task_type="CAUSAL_LM", r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear")
+    model = get_peft_model(base, shape)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=options.learning_rate, weight_decay=0.0)
+    steps = options.epochs * -(-len(rows) // options.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.learning_rate, total_steps=steps, pct_start=0.05)
+    for epoch in range(options.epochs):
+        losses = []
+        for batch in batches(rows, options.batch_size, rng):
+            ids, targets = padded(batch)
+            loss = model(input_ids=ids, labels=targets).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", flush=True)
+    return model
+
+
+async def word_by_word(folder: Path, adapter: Path, held_out: Sequence[Trajectory]) -> tuple[float, float]:
+    """Shares of observations that are given exactly, and that find no end."""
+    states = [one.prefix(length) for one in held_out for length in range(1, len(one.steps) + 1)]
+    asked = [replace(one, steps=(*one.steps[:-1], replace(one.steps[-1], observation=""))) for one in states]
+    imagined = await EmbeddedImagination(str(folder), adapter=adapter).imagine(asked)
+    pairs = [
+        (mine.steps[-1].observation, one.steps[-1].observation) for mine, one in zip(imagined, states, strict=True)
+    ]
+    return (
+        float(np.mean([mine.strip() == real.strip() for mine, real in pairs])),
+        float(np.mean([not mine for mine, _ in pairs])),
+    )
+
+
+def main() -> None:
+    """Plays, trains, and says how well it imagines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("worlds", nargs="+")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="default: forward/ inside the policy's folder")
+    parser.add_argument("--model", help="the policy; default: the world's")
+    parser.add_argument("--tasks", type=int, default=300, help="of each world")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    policy = options.model or world(options.worlds[0]).model
+    folder = model_folder(policy)
+    played: list[Trajectory] = []
+    for name in options.worlds:
+        found = world(name)
+        tasks = list(found.tasks(options.tasks, "train", FIRST_TASK))
+        with Bar() as bar:
+            line = bar.add_task(f"playing {name}", total=len(tasks))
+            collect(
+                text_agent(EmbeddedChatModel(model=policy, temperature=1.0)), tasks, found.make, 1, options.data / name,
+                horizon=found.horizon, policy=folder.name, seed=options.seed,
+                settings={"temperature": 1.0, "split": "train", "first": FIRST_TASK},
+                progress=lambda done, bar=bar, line=line: bar.update(line, completed=done.tasks),
+            )  # fmt: skip
+        played += read_trajectories(options.data / name)
+    np.random.default_rng(options.seed).shuffle(played)
+    tokenizer = WordTokenizer.from_folder(folder)
+    model = train(folder, [row(one, tokenizer) for one in played[HELD_OUT:]], options)
+    out = options.out or folder / FORWARD
+    _save_adapter(model, out)
+    exact, endless = asyncio.run(word_by_word(folder, out, played[:HELD_OUT]))
+    print(f"{exact:.3f} of the held-out observations word by word, {endless:.3f} without an end")
+
+
+if __name__ == "__main__":
+    main()
