@@ -77,6 +77,16 @@ def test_decisions_of_an_actor_and_a_critic():
     assert "Crafted" in printed.splitlines()[-1]
 
 
+def test_posterior_sampling():
+    *_, pulls, first, second, third = run(ROOT / "examples/posterior_sampling.py").splitlines()
+    pulled = pulls.split()[1:]
+    assert len(pulled) == 30
+    assert pulled[-10:] == ["A"] * 10, "the best arm has been found"
+    for line in (first, second, third):
+        arm, successes, failures = re.fullmatch(r"mean of arm (\w): Beta\((\d+), (\d+)\)", line).groups()
+        assert int(successes) + int(failures) - 2 == pulled.count(arm)
+
+
 def test_a_thought_that_is_refined_before_anything_is_done():
     printed = run(ROOT / "examples/critique_refine.py").splitlines()
     assert printed[0] == "I pay first."

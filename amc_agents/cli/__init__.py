@@ -1,4 +1,4 @@
-"""The command line: `amc demo`, `amc bench`, `amc collect`, `amc train value`, `amc serve`, `amc doctor`.
+"""The command line: `amc demo`, `bench`, `explore`, `collect`, `train`, `posterior`, `serve`, `doctor`.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -13,6 +13,7 @@ import typer
 
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.doctor import doctor
+from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
 from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.serve import serve_app
@@ -35,6 +36,7 @@ app.command()(demo)
 app.command()(bench)
 app.command()(collect)
 app.command()(doctor)
+app.command()(explore)
 app.add_typer(train_app, name="train")
 app.add_typer(serve_app, name="serve")
 app.add_typer(posterior_app, name="posterior")

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amc_agents.middleware.actor_critic import ActorCritic
     from amc_agents.middleware.critique_refine import CritiqueRefine
+    from amc_agents.middleware.information_directed import InformationDirected
+    from amc_agents.middleware.posterior_sampling import PosteriorSampling
 
-__all__ = ["ActorCritic", "CritiqueRefine"]
+__all__ = ["ActorCritic", "CritiqueRefine", "InformationDirected", "PosteriorSampling"]
 
 _HOME = {
     "ActorCritic": "actor_critic",
     "CritiqueRefine": "critique_refine",
+    "InformationDirected": "information_directed",
+    "PosteriorSampling": "posterior_sampling",
 }
 """Where each name lives."""
 

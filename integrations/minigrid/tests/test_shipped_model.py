@@ -3,14 +3,12 @@ import pytest
 
 pytest.importorskip("minigrid")
 
-from amc_agents_minigrid import ACTIONS, GO_TO, MODEL, PICK_UP, ExpertLabels
+from amc_agents_minigrid import ACTIONS, GO_TO, MODEL, PICK_UP
 from langchain_core.messages import HumanMessage
 
-from amc_agents.critics.spec import parse_critic
 from amc_agents.messages import turn_of
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer
 from amc_agents.models.seeding import use_rng
-from amc_agents.types import Step, Trajectory
 
 
 async def episode(model, found, task):
@@ -50,22 +48,3 @@ def test_every_word_of_the_worlds_is_in_the_vocabulary():
 
 def test_the_model_is_small():
     assert sum(path.stat().st_size for path in MODEL.iterdir()) < 1_000_000
-
-
-async def test_the_shipped_verdict_model_prefers_what_the_expert_calls_good():
-    critic = parse_critic(f"verdict:embedded:{MODEL}")
-    model = EmbeddedChatModel(model=str(MODEL), temperature=0.7)
-    pairs = []
-    for task in GO_TO.tasks(12, "test", 1000):
-        _, actions = await episode(model, GO_TO, task)
-        trajectory, world = Trajectory(task), GO_TO.make()
-        await world.reset(task)
-        for action in actions[:8]:
-            candidates = [trajectory.extended(Step(one, thought="")) for one in ACTIONS]
-            good = np.array([ExpertLabels()(one)[-1] == "GOOD" for one in candidates])
-            q = await critic.log_odds(candidates)
-            pairs += [float(a > b) for a in q[good] for b in q[~good]]
-            answer = await world.step(action)
-            trajectory = trajectory.extended(Step(action, answer.observation), done=answer.done)
-    assert len(pairs) > 100
-    assert np.mean(pairs) > 0.65

@@ -1,0 +1,74 @@
+"""A chat model that plays every role of PSRL and IDS exactly: it reads the prompt, and does what Bayes' rule says.
+
+With it, LLM-PSRL has to be classic PSRL, action for action: what the prompts carry, and how answers are read, is then
+right. It knows nothing but the prompt and the world's public rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from langchain_core.messages import BaseMessage
+
+from amc_agents.methods.classic import exact_model
+from amc_agents.methods.classic.model import ExactModel, Stakes
+from amc_agents.methods.estimates import GAIN_IS, REGRET_IS
+from amc_agents.methods.exact_roles import hypothesis_text, read_hypothesis
+from amc_agents.methods.experience import read_experience
+from amc_agents.methods.priors import parse_prior
+from amc_agents.methods.roles import ACTION, HYPOTHESIS, POSTERIOR
+from amc_agents.models.seeding import particle_rng
+from amc_agents.testing.scripted import ScriptedChatModel
+from amc_agents.types import Task, Trajectory
+
+
+def exact_roles_model(task: Task) -> ScriptedChatModel:
+    """The model for a task of `amc_agents.envs.exploration`: the prompts have to be the library's own.
+
+    Its draws come from `amc_agents.models.seeding`; without a stream there, from fresh entropy.
+    """
+    return ScriptedChatModel(respond=_ExactRoles(task))
+
+
+class _ExactRoles:
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._model: ExactModel[Any] = exact_model(task)
+        self._stakes = lru_cache(maxsize=64)(self._computed_stakes)
+        self._policy = lru_cache(maxsize=64)(self._planned)
+
+    def __call__(self, messages: Sequence[BaseMessage]) -> str:
+        prompt = messages[-1].text
+        told = {tag: text for tag, text in _TAGGED.findall(prompt)}
+        if prompt.endswith(_ASKS_FOR_NUMBER[REGRET_IS]):
+            stakes = self._stakes(told["posterior"], told["episode"])
+            return f"{REGRET_IS} {float(stakes.regrets[stakes.actions.index(told['action'])])!r}"
+        if prompt.endswith(_ASKS_FOR_NUMBER[GAIN_IS]):
+            stakes = self._stakes(told["posterior"], told["episode"])
+            return f"{GAIN_IS} {float(stakes.gains[stakes.actions.index(told['action'])])!r}"
+        if "hypothesis" in told:
+            policy = self._policy(told["hypothesis"])
+            return f"{ACTION} {policy(Trajectory(self._task, read_experience(told['episode'])))}"
+        if "experience" in told:
+            posterior: Any = parse_prior(told["posterior"])
+            for step in read_experience(told["experience"]):
+                posterior = self._model.updated(posterior, step)
+            return f"{POSTERIOR}\n{posterior}"
+        rng = particle_rng() or np.random.default_rng()
+        return f"{HYPOTHESIS}\n{hypothesis_text(parse_prior(told['posterior']).sample(rng))}"
+
+    def _computed_stakes(self, posterior: str, episode: str) -> Stakes:
+        informed: Any = self._model
+        stakes: Stakes = informed.stakes(parse_prior(posterior), Trajectory(self._task, read_experience(episode)))
+        return stakes
+
+    def _planned(self, hypothesis: str) -> Any:
+        return self._model.policy(self._task, read_hypothesis(hypothesis))
+
+
+_TAGGED = re.compile(r"^<(\w+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
+_ASKS_FOR_NUMBER = {mark: f"{mark} <number>" for mark in (REGRET_IS, GAIN_IS)}
