@@ -41,7 +41,8 @@ def babbler(task, seed):
 
 
 def failing(task, seed):
-    return Stubborn(task.payload.actions[0], broken.add(task.id) or task.id)
+    broken.add(task.id)
+    return Stubborn(task.payload.actions[0], task.id)
 
 
 def nobody(task, seed):

@@ -259,7 +259,7 @@ def test_each_user_may_have_one():
 def test_wrong_settings():
     exact = exact_roles_model(TASK)
     with pytest.raises(ConfigurationError, match="unknown: namspace"):
-        PosteriorSampling(exact, namspace="x")
+        PosteriorSampling(exact, **{"namspace": "x"})
     with pytest.raises(ConfigurationError, match="nobody writes the posterior"):
         PosteriorSampling(object())
     with pytest.raises(ConfigurationError, match="has to use"):

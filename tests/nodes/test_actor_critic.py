@@ -744,7 +744,12 @@ class TwoButtons:
 @both_ways
 def test_all_actions_that_the_world_lists_are_candidates(sync):
     scorer, asked = TwoButtons(), []
-    policy = ScriptedChatModel(respond=lambda messages: asked.append(1) or "Thought: on\nAction: left")
+
+    def respond(messages):
+        asked.append(1)
+        return "Thought: on\nAction: left"
+
+    policy = ScriptedChatModel(respond=respond)
     options = {"scorer": scorer, "actions": lambda messages: ["left", *messages[-1].text.split()], "k": 3}
     thinking = actor_critic_model(policy, Prefers(right=2.0), prior="thoughts", **options)
     answer = ask(thinking, HumanMessage("right"), sync=sync)
