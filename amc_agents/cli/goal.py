@@ -46,6 +46,10 @@ def goal(
         bool, typer.Option(help="Also read how near state and thought are to the goal (the paper does not).")
     ] = True,
     twin: Annotated[bool, typer.Option("--twin", help="Two networks for Q, of which the smaller counts.")] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option(help="Make a probability of Q, on held-out tasks, by goals of other trajectories."),
+    ] = True,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights, split and goals.")] = 0,
 ) -> None:
@@ -65,7 +69,7 @@ def goal(
         "batch_size": batch_size, "learning_rate": learning_rate,
     }  # fmt: skip
     settings = replace(
-        GoalTrainingSettings(), nearness=nearness, twin=twin, device=device, seed=seed,
+        GoalTrainingSettings(), nearness=nearness, twin=twin, calibrate=calibrate, device=device, seed=seed,
         shares=GoalShares(future, random, current),
         **{name: given for name, given in chosen.items() if given is not None},
     )  # fmt: skip
@@ -89,11 +93,11 @@ def goal(
     console.print(f'  critic = parse_critic("goal:{out}")', highlight=False)
     console.print("  await critic.reach(trajectory, thought, goals)", highlight=False)
     elsewhere = checkpoint.metrics["q_elsewhere"]
-    if elsewhere is not None and elsewhere > 0.5:
+    if checkpoint.calibration is None and elsewhere is not None and elsewhere > 0.5:
         console.print(
-            "Q is high for goals that were not reached, too: it ranks goals, and is no probability before it is "
-            "calibrated (critics.calibration). Lower --discount, more --iterations, and --horizon-ends where most "
-            "trajectories are cut short bring it down."
+            "Q is high for goals that were not reached, too: it ranks goals, and is no probability (see --calibrate). "
+            "Lower --discount, more --iterations, and --horizon-ends where most trajectories are cut short bring it "
+            "down."
         )
 
 
@@ -106,6 +110,26 @@ def _print_metrics(metrics: Mapping[str, Any], console: Any) -> None:
         figure = "not defined" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"
         table.add_row(label, figure)
     console.print(table)
+    _print_reliability(metrics.get("calibration"), console)
+
+
+def _print_reliability(report: Mapping[str, Any] | None, console: Any) -> None:
+    from rich.table import Table
+
+    if report is None:
+        return
+    if "none" in report:
+        console.print(f"Not calibrated: {report['none']}")
+        return
+    table = Table("probability said", "reached", "triples", title="calibrated, on tasks that it was not fitted on")
+    for one in report["after"]:
+        table.add_row(f"{one['predicted']:.3f}", f"{one['observed']:.3f} +- {one['standard_error']:.3f}", str(one["n"]))
+    console.print(table)
+    console.print(
+        f"Goals of other trajectories of the task, {report['reached']:.1%} of which were reached ({report['label']}): "
+        f"mean distance of probability and outcome {report['error_after']:.3f}, of Q itself "
+        f"{report['error_before']:.3f}"
+    )
 
 
 _LABELS = {

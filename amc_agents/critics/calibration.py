@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,3 +85,58 @@ def fit_calibration(q: Sequence[float] | FloatArray, reached: Sequence[bool] | n
     return Calibration(
         tuple(float(sum_q / n) for sum_q, _, n in blocks), tuple(float(hits / n) for _, hits, n in blocks)
     )
+
+
+class Bin(NamedTuple):
+    """Triples with about the same predicted probability, and what became of them."""
+
+    predicted: float
+    """Mean of the predictions."""
+    observed: float
+    """Share of the goals that were reached."""
+    standard_error: float
+    """Of `observed`, over groups (tasks): triples of one task are no independent evidence. NaN with a single group."""
+    n: int
+    """Triples."""
+
+
+def reliability(
+    probability: FloatArray, reached: npt.NDArray[Any], groups: npt.NDArray[Any], n_bins: int = 10
+) -> list[Bin]:
+    """Bins of about equal size, by rising prediction; equal predictions are never torn apart.
+
+    Args:
+        probability: `[n]` predictions.
+        reached: `[n]` whether the goal was reached.
+        groups: `[n]` what each triple belongs to, such as its task.
+        n_bins: at most so many.
+
+    >>> bins = reliability(np.array([0.2, 0.2, 0.8, 0.8]), np.array([0, 0, 1, 0]), np.arange(4))
+    >>> [(one.predicted, one.observed, one.n) for one in bins]
+    [(0.2, 0.0, 2), (0.8, 0.5, 2)]
+    """
+    # A bin ends where the rank of a prediction, ties at their lowest rank, crosses a multiple of n / n_bins.
+    rank = np.searchsorted(np.sort(probability), probability)
+    number = rank * n_bins // max(len(probability), 1)
+    found = []
+    for one in np.unique(number):
+        rows = number == one
+        share, error = clustered_mean(np.asarray(reached, dtype=np.float64)[rows], groups[rows])
+        found.append(Bin(float(probability[rows].mean()), share, error, int(rows.sum())))
+    return found
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """Mean distance of prediction and outcome over the bins, by their size (the expected calibration error)."""
+    return float(np.average([abs(one.predicted - one.observed) for one in bins], weights=[one.n for one in bins]))
+
+
+def clustered_mean(values: FloatArray, groups: npt.NDArray[Any]) -> tuple[float, float]:
+    """Mean of `[n]` values, and its standard error where values of one group may depend on each other."""
+    mean = float(values.mean())
+    _, inverse = np.unique(groups, return_inverse=True)
+    sums = np.bincount(inverse, values - mean)
+    n_groups = len(sums)
+    if n_groups < 2:
+        return mean, float("nan")
+    return mean, float(np.sqrt(n_groups / (n_groups - 1) * np.sum(sums**2)) / len(values))

@@ -35,11 +35,11 @@ def evaluate(
     everything = np.arange(len(data.at))
     later = data.goal_text[data.later(rng, data.at, discount)]
     elsewhere = data.goal_text[data.elsewhere(rng, data.at)]
-    siblings, has_sibling = _siblings(data, rng)
+    related, has_sibling = siblings(data, rng)
     known = _reached_later(data)
     kinds = {"later": (later, np.ones(len(later), dtype=bool))}
     kinds["elsewhere"] = elsewhere, ~known(everything, elsewhere)
-    kinds["siblings"] = siblings, has_sibling & ~known(everything, siblings)
+    kinds["siblings"] = related, has_sibling & ~known(everything, related)
     # A goal that the state has already reached is no question.
     live = {name: np.flatnonzero(fit & (data.goal_text[data.at] != goal)) for name, (goal, fit) in kinds.items()}
     q = {name: _q(network, data, vectors, live[name], kinds[name][0]) for name in kinds}
@@ -110,8 +110,8 @@ def _reached_later(data: GoalData) -> Any:
     return reached
 
 
-def _siblings(data: GoalData, rng: np.random.Generator) -> tuple[IntArray, BoolArray]:
-    """For each transition a goal of another trajectory of its task, and whether there is one."""
+def siblings(data: GoalData, rng: np.random.Generator) -> tuple[IntArray, BoolArray]:
+    """`[M]` for each transition a goal of another trajectory of its task, and whether there is one."""
     goals, found = np.zeros(len(data.at), dtype=np.int64), np.zeros(len(data.at), dtype=bool)
     for task in np.unique(data.task):
         states = np.flatnonzero(data.task == task)
