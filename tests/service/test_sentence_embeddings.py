@@ -72,6 +72,6 @@ async def test_a_critic_over_it_knows_what_a_thought_leads_to(spec, tmp_path):
     in_other_words = await likely(list(FOUND.values()))
     own = np.eye(len(FOUND), dtype=bool)
     assert in_other_words[own].mean() > in_other_words[~own].mean() + 0.05
-    other: Any = parse_critic(f"goal:{tmp_path / 'goal'}?embeddings=hashed:384")
+    changed: Any = parse_critic(f"goal:{tmp_path / 'goal'}?embeddings=hashed:384")
     with pytest.raises(CheckpointError, match="the embedding model has changed"):
-        await other.reach(start, "x", ["y"])
+        await changed.reach(start, "x", ["y"])
