@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.methods.baselines import InContextPolicyIteration, InContextRl, Reflexion
 from amc_agents.methods.classic import exact_model
 from amc_agents.methods.episodes import EpisodicAgent
+from amc_agents.methods.exact_roles import impossible
 from amc_agents.methods.ids import LlmInformationDirected
 from amc_agents.methods.posterior import InMemoryPosterior
 from amc_agents.methods.psrl import LlmPosteriorSampling
@@ -76,7 +77,7 @@ class LlmAgent:
             case "psrl":
                 return LlmPosteriorSampling(
                     self._memory(task),
-                    EXACT if "sampler" in self._exact else as_sampler(self._role(temperature)),
+                    EXACT if "sampler" in self._exact else as_sampler(self._sampler(temperature)),
                     EXACT if "policy" in self._exact else as_policy(self._role()),
                     EXACT if "updater" in self._exact else as_updater(self._role()),
                     cache_by=_cave if self._caches(task) else None,
@@ -113,6 +114,11 @@ class LlmAgent:
         where = tuple((name, self.options[name]) for name in ("base_url", "key_env") if name in self.options)
         chosen = self._number("temperature") if temperature is None else temperature
         return RoleModel(_chat_model(self.model, where), chosen, timeout=self._number("timeout"))
+
+    def _sampler(self, temperature: float | None) -> RoleModel:
+        # An exact policy reads a value for each unknown, and nothing else; an exact updater keeps the prior's form.
+        is_typed = {"policy", "updater"} <= set(self._exact)
+        return replace(self._role(temperature), check=impossible if is_typed else None)
 
     def _memory(self, task: Task) -> InMemoryPosterior:
         if "prior" not in self.options:

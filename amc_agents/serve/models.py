@@ -58,6 +58,8 @@ def value_model(checkpoint: str, *, name: str | None = None, cache: Path | None 
     """
     folder = Path(checkpoint)
     shipped = _shipped(checkpoint)
+    if shipped is not None and not (shipped / ADAPTER).is_dir():
+        raise CheckpointError(f"the shipped model {checkpoint!r} has no value model; those that have: {_names()}")
     if shipped is not None:
         folder = _merged(shipped, cache or cache_folder())
     elif not folder.is_dir():
@@ -138,7 +140,8 @@ def _home() -> Path:
 
 
 def _names() -> str:
-    return ", ".join(sorted(path.parent.name for path in _home().glob("*/config.json")))
+    """The shipped models that have a value model."""
+    return ", ".join(sorted(path.parent.name for path in _home().glob(f"*/{ADAPTER}")))
 
 
 def _shipped(name: str) -> Path | None:

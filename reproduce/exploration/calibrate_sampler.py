@@ -3,7 +3,8 @@
     python reproduce/exploration/calibrate_sampler.py FOLDER_OR_NAME [--states 60] [--draws 500] [--temperature 1.0]
 
 Held-out posteriors come from bandits that classic PSRL has played for 0 to 100 pulls. Exact probabilities are
-integrals; the floor is the distance of as many exact draws from them.
+integrals. Beside it the distances of as many exact draws, and of exact draws rounded to hundredths as the sampler's are
+(of equal means the first one counts).
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def frequencies(model: Any, world: str, posterior: Any, n_draws: int) -> tuple[A
     prompt = HumanMessage(SAMPLE.format(world=world, posterior=text))
     # In parts, so that a batch's keys and values stay small.
     answers = [
-        one.text for _ in range(n_draws // 100) for one in model.generate([[prompt]], n=100, seed=None).generations[0]
+        one.text
+        for seed in range(n_draws // 100)
+        for one in model.generate([[prompt]], n=100, seed=seed).generations[0]
     ]
     said = [after(answer, HYPOTHESIS) for answer in answers]
     usable = [read_hypothesis(one) for one in said if one is not None and not impossible(text, one)]
@@ -72,7 +75,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     given = parser.parse_args()
     model, rng = EmbeddedChatModel(model=given.model, temperature=given.temperature), np.random.default_rng(0)
-    distances, floors, unreadable = [], [], 0
+    distances, floors, rounded, unreadable = [], [], [], 0
     for number in range(given.states):
         world, posterior = asyncio.run(held_out(number, int(rng.integers(0, 101))))
         parameters = np.array([(part.successes, part.failures) for part in posterior.parts.values()])
@@ -81,12 +84,14 @@ def main() -> None:
         unreadable += n_wrong
         distances.append(np.abs(found - exact).sum() / 2)
         floors.append(np.abs(rng.multinomial(given.draws, exact) / given.draws - exact).sum() / 2)
+        draws = np.floor(100 * rng.beta(*parameters.T, size=(given.draws, len(exact)))).argmax(axis=1)
+        rounded.append(np.abs(np.bincount(draws, minlength=len(exact)) / given.draws - exact).sum() / 2)
     error = np.std(distances, ddof=1) / np.sqrt(given.states)
     print(
         f"{given.states} posteriors, {given.draws} draws each, temperature {given.temperature:g}: total variation "
         f"{np.mean(distances):.4f} ± {error:.4f} (largest {max(distances):.3f}); as many exact draws "
-        f"{np.mean(floors):.4f} (largest {max(floors):.3f}); {unreadable} answers of {given.states * given.draws} "
-        "that the role cannot read"
+        f"{np.mean(floors):.4f} (largest {max(floors):.3f}), rounded {np.mean(rounded):.4f}; "
+        f"{unreadable} answers of {given.states * given.draws} that the role cannot read"
     )
 
 

@@ -4,8 +4,8 @@
 
 It reads the posterior of a Bernoulli bandit as text (`mean of arm U: Beta(3, 2)`, five lines) and writes a hypothesis,
 one mean an arm. At temperature 1 each mean is to be a draw from the arm's Beta, on a grid of hundredths; so the loss at
-a mean is the cross-entropy to the whole Beta, and elsewhere that of the one right word. The counts that it is trained
-on are drawn at random, not played.
+a mean is the divergence from the whole Beta, and elsewhere the cross-entropy of the one right word. The form is trained
+at temperature 2, so that it holds when draws are made hotter. The counts are drawn at random, not played.
 """
 
 from __future__ import annotations
@@ -18,17 +18,33 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from sampler_tokenizer import (
-    ARM, ARMS, ASSISTANT, CLOSE, END, FAILURES, FIRST, ID, MOST, NEXT, PAD, SUCCESSES, UNKNOWN, USER, VALUES, WORDS,
+    ARM,
+    ARMS,
+    ASSISTANT,
+    CLOSE,
+    END,
+    FAILURES,
+    FIRST,
+    ID,
+    MOST,
+    NEXT,
+    PAD,
+    SUCCESSES,
+    UNKNOWN,
+    USER,
+    VALUES,
+    WORDS,
     make_tokenizer,
-)  # fmt: skip
+)
+from transformers import LlamaConfig, LlamaForCausalLM
 
 N_ARMS = 5
 BATCH = 32
 LEARNING_RATE = 4e-3
 WARM_UP = 60
+HOT = 2.0
+"""Temperature at which it is still to say a number where one belongs, and the right word elsewhere."""
 LINE = 4
 """Tokens of a line: arm, successes, failures, the rest of the line."""
 PROMPT = 2 + LINE * N_ARMS + 1
@@ -116,9 +132,12 @@ def train(model: LlamaForCausalLM, steps: int, seed: int) -> None:
         logits = model(input_ids=ids).logits[:, PROMPT - 1 : -1]
         answer = ids[:, PROMPT:].clone()
         answer[:, 1 : 2 * N_ARMS : 2] = -100
-        word_loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answer.flatten())
-        told = logits[:, 1 : 2 * N_ARMS : 2].log_softmax(-1)[..., FIRST_VALUE : FIRST_VALUE + len(VALUES)]
+        means = logits[:, 1 : 2 * N_ARMS : 2]
+        told = means.log_softmax(-1)[..., FIRST_VALUE : FIRST_VALUE + len(VALUES)]
         divergence = (torch.xlogy(target, target) - target * told).sum(-1).mean()
+        word_loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1) / HOT, answer.flatten())
+        hot_means = (means / HOT).log_softmax(-1)[..., FIRST_VALUE : FIRST_VALUE + len(VALUES)]
+        word_loss = word_loss - hot_means.logsumexp(-1).mean()
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         (word_loss + divergence).backward()
@@ -129,7 +148,7 @@ def train(model: LlamaForCausalLM, steps: int, seed: int) -> None:
         words.append(word_loss.item())
         if (step + 1) % 100 == 0:
             print(
-                f"step {step + 1}: divergence {np.mean(divergences[-100:]):.4f} nats a mean, other words "
+                f"step {step + 1}: divergence {np.mean(divergences[-100:]):.4f} nats a mean, form "
                 f"{np.mean(words[-100:]):.5f}, {time.perf_counter() - begun:.0f} s",
                 flush=True,
             )
