@@ -17,15 +17,23 @@ ADAPTER = "value"
 """Name of the adapter's folder inside the policy's."""
 
 
-def shipped_folder(name: str) -> Path:
-    """The folder of a shipped model, or one of that layout. Raises `CheckpointError` that lists what is shipped."""
+def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
+    """The folder of a shipped model, or one of that layout.
+
+    Args:
+        name: a shipped model's name, or a folder.
+        adapter: name of the adapter's folder that it must hold.
+
+    Raises:
+        CheckpointError: there is no such model with such an adapter; the message lists those that are shipped.
+    """
     home = Path(amc_agents.models.embedded.__path__[0])
     if (Path(name) / "config.json").is_file():
         return Path(name)
     folder = home / name
-    if not (folder / "config.json").is_file():
-        known = sorted(path.parent.name for path in home.glob("*/config.json"))
-        raise CheckpointError(f"no embedded model {name!r}; shipped are {known}")
+    if not (folder / adapter).is_dir():
+        known = sorted(path.parent.name for path in home.glob(f"*/{adapter}"))
+        raise CheckpointError(f"no embedded model {name!r} with a {adapter} adapter; shipped are {known}")
     return folder
 
 

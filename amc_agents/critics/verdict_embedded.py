@@ -162,7 +162,7 @@ def export_embedded_verdict(folder: str | Path, out: str | Path) -> Path:
 def from_spec(target: str, options: Mapping[str, str]) -> EmbeddedVerdictReader:
     """The reader of `verdict:embedded:crafting`, or of a folder of that layout. Raises `CriticSpecError`."""
     allow("verdict:embedded", options, "low", "high", "score")
-    return EmbeddedVerdictReader(shipped_folder(needed("verdict:embedded", target, "crafting")))
+    return EmbeddedVerdictReader(shipped_folder(needed("verdict:embedded", target, "crafting"), ADAPTER))
 
 
 _WORD = 8

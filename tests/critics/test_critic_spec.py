@@ -80,9 +80,10 @@ def test_what_is_not_understood_is_named(spec, message):
         parse_critic(spec)
 
 
-def test_an_unknown_shipped_model_lists_those_there_are():
-    with pytest.raises(CheckpointError, match=r"'cooking'; shipped are \['crafting'\]"):
-        parse_critic("embedded:cooking")
+@pytest.mark.parametrize("name", ["cooking", "bandit-sampler"])  # the second is shipped, and is no critic
+def test_an_unknown_shipped_model_lists_those_there_are(name):
+    with pytest.raises(CheckpointError, match=rf"'{name}' with a value adapter; shipped are \['crafting'\]"):
+        parse_critic(f"embedded:{name}")
 
 
 @pytest.mark.parametrize(
