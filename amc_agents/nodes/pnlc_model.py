@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,7 +14,7 @@ from amc_agents.nodes.deciding_model import Asked, DecidingModel, Made, Record, 
 from amc_agents.nodes.inner_calls import world_model_answers
 from amc_agents.nodes.lac_history import trajectory_of
 from amc_agents.nodes.pnlc_thinker import ChatThinker, described
-from amc_agents.usage import Meter, Usage, metering, record
+from amc_agents.usage import Usage, counting
 
 
 class CritiqueRefineModel(DecidingModel):
@@ -53,7 +51,8 @@ class CritiqueRefineModel(DecidingModel):
             threads=asked.threads,
             **asked.call,
         )
-        with _counted() as meter:
+        # What others than the policy use.
+        with counting() as meter:
             decision = await decide(
                 trajectory_of(asked.messages, system_is_task=self.system_is_task),
                 thinker,
@@ -75,18 +74,6 @@ class CritiqueRefineModel(DecidingModel):
             return self.proposer
         model = self.actor if self.proposer is None else self.proposer
         return ChatGoalProposer(world_model_answers(model, asked.threads, run_name="goals"), prompts)
-
-
-@contextmanager
-def _counted() -> Iterator[Meter]:
-    """Counts what others than the policy use, and tells whoever counted before."""
-    meter = Meter()
-    try:
-        with metering(meter):
-            yield meter
-    finally:
-        for (role, model), used in meter.by_model().items():
-            record(role, used, model)
 
 
 def _made(decision: PnlcDecision, usage: dict[str, Usage]) -> Made:
