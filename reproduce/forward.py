@@ -30,7 +30,7 @@ from amc_agents.models.embedded.tokenizer import ASSISTANT
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.training.collect import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value import _save_adapter
+from amc_agents.training.value_model import save_adapter
 from amc_agents.types import Trajectory
 
 FIRST_TASK = 600_000
@@ -141,7 +141,7 @@ def main() -> None:
     tokenizer = WordTokenizer.from_folder(folder)
     model = train(folder, [row(one, tokenizer) for one in played[HELD_OUT:]], options)
     out = options.out or folder / FORWARD
-    _save_adapter(model, out)
+    save_adapter(model, out)
     exact, endless = asyncio.run(word_by_word(folder, out, played[:HELD_OUT]))
     print(f"{exact:.3f} of the held-out observations word by word, {endless:.3f} without an end")
 

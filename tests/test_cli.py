@@ -56,7 +56,7 @@ def test_help_is_fast_and_lists_the_commands(tmp_path):
     assert "HEAVY []" in told.stdout, told.stdout + told.stderr
 
 
-@pytest.mark.parametrize("name", [["demo"], ["bench"], ["collect"], ["train", "value"]])
+@pytest.mark.parametrize("name", [["demo"], ["bench"], ["collect"], ["train", "value"], ["score"]])
 def test_every_command_has_help(command, name):
     code, out, _ = command(*name, "--help")
     assert code == 0
@@ -127,6 +127,29 @@ def test_a_missing_extra_is_one_line(command, tmp_path, monkeypatch):
     code, _, err = command("train", "value", "--data", str(tmp_path), "--out", str(tmp_path / "value"))
     assert code == 2
     assert err == f"amc: {MissingExtra('torch', 'train')}\n"
+
+
+def test_score_a_collected_dataset(command, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    data, out = str(tmp_path / "data"), tmp_path / "values.parquet"
+    collected = ["collect", "--out", data, "--tasks", "3", "--trajectories", "2", "--band", "2", "3", "--horizon", "4"]
+    assert command(*collected)[0] == 0
+    arguments = ["score", "--data", data, "--critic", "embedded:crafting", "--out", str(out)]
+    code, text, err = command(*arguments)
+    assert code == 0, err
+    assert "6/6" in text
+    assert "states/s" in text
+    assert "Pearson r" in text
+    assert str(out) in text.replace("\n", "")
+    rows = parquet.read_table(out).to_pylist()
+    assert sorted((row["task_id"], row["group"]) for row in rows) == [
+        (task, group) for task in sorted({row["task_id"] for row in rows}) for group in (0, 1)
+    ]
+    assert all(len(row["values"]) == len(row["targets"]) for row in rows)
+    assert "scored before" in command(*arguments)[1]
+    code, _, err = command(*arguments[:4], "uniform", *arguments[5:])
+    assert (code, err.count("\n")) == (2, 1)
+    assert "critic was 'embedded:crafting', is 'uniform'" in err
 
 
 def test_collect_and_train_a_value_model(command, tmp_path):

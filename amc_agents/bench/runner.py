@@ -22,8 +22,10 @@ from amc_agents.bench.oracle import for_task
 from amc_agents.bench.records import Record, ResultsFolder, read_records
 from amc_agents.bench.scores import cost_of, scores_of
 from amc_agents.config import Config
+from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.uses import for_amc
 from amc_agents.errors import ConfigurationError
 from amc_agents.methods.lac import Imagination, LacSettings
 from amc_agents.nodes.actor_critic import actor_critic_model
@@ -96,6 +98,9 @@ class Comparison:
                     f"{method.name} hides rewards, so its critic must predict the whole return, and "
                     f"{self.critic!r} predicts what is still to come: train one with target 'return', or leave it out"
                 )
+            if method.decision is None:
+                # An eq. 5 model for another beta is refused now, not by the first run that weighs with it.
+                for_amc(self.critic_of(method), beta=method.beta)
 
     def critic_of(self, method: Method) -> Critic:
         """The critic that a method uses; the same object for all that name it alike.
@@ -297,10 +302,12 @@ def _options(settings: LacSettings) -> Any:
 
 
 def _fingerprint(critic: Critic) -> str | None:
-    """Names a trained critic's weights by what they answered to the prompts kept with them."""
+    """Names a trained critic by what it answered to the prompts kept with it, and by what makes values of that."""
     # A verdict critic's is with what reads it; one behind a server is not known before it is asked.
     checkpoint = getattr(getattr(critic, "reader", critic), "checkpoint", None)
     if checkpoint is None:
         return None
     answers = [checkpoint.base_model_hash, checkpoint.data_hash, *(one.score for one in checkpoint.golden)]
+    if isinstance(checkpoint, ValueCheckpoint) and checkpoint.conversion():
+        answers.append(checkpoint.conversion())
     return hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]

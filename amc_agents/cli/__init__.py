@@ -1,4 +1,4 @@
-"""The command line: `amc demo`, `bench`, `explore`, `collect`, `train`, `posterior`, `serve`, `doctor`.
+"""The command line: `amc demo`, `bench`, `explore`, `collect`, `train`, `score`, `posterior`, `serve`, `doctor`.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -16,6 +16,7 @@ from amc_agents.cli.doctor import doctor
 from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
 from amc_agents.cli.posterior import posterior_app
+from amc_agents.cli.score import score
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
 from amc_agents.cli.verdict import verdict
@@ -37,6 +38,7 @@ app.command()(bench)
 app.command()(collect)
 app.command()(doctor)
 app.command()(explore)
+app.command()(score)
 app.add_typer(train_app, name="train")
 app.add_typer(serve_app, name="serve")
 app.add_typer(posterior_app, name="posterior")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +15,9 @@ from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from rich.console import Console
 
+    from amc_agents.training.value import Progress as TrainingProgress
     from amc_agents.types import Task
 
 
@@ -22,6 +26,32 @@ class Target(StrEnum):
 
     whole = "return"
     rest = "future"
+
+
+class Loss(StrEnum):
+    """By which loss it learns that."""
+
+    squared = "squared"
+    weighted = "weighted"
+    bce = "bce"
+
+
+class Calibration(StrEnum):
+    """What is fitted to held-out tasks after training."""
+
+    none = "none"
+    affine = "affine"
+    isotonic = "isotonic"
+
+
+class NumberType(StrEnum):
+    """Number types of a model."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+_LEARNT, _COURSE, _HARDWARE = "What is learnt", "Course of the training", "Hardware"
 
 
 def collect(
@@ -79,45 +109,157 @@ def value(
     ] = "crafting",
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data. Default: the base's.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the base's.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of initial weights, split and order.")] = 0,
     target: Annotated[
         Target,
-        typer.Option(help='"return": the whole return, which also picks without rewards; "future": what is left.'),
+        typer.Option(
+            help='"return": the whole return, which also picks without rewards; "future": what is left.',
+            rich_help_panel=_LEARNT,
+        ),
     ] = Target.whole,
-    shuffle_targets: Annotated[
-        bool, typer.Option("--shuffle-targets", help="The control: train on wrong targets; nothing should be learnt.")
+    loss: Annotated[
+        Loss, typer.Option(help='"bce": for returns of 0 and 1; "weighted": needs --beta.', rich_help_panel=_LEARNT)
+    ] = Loss.squared,
+    soft: Annotated[
+        bool, typer.Option("--soft", help="Targets of eq. 5, for runs with --beta alone.", rich_help_panel=_LEARNT)
     ] = False,
-    device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Of initial weights, split and order.")] = 0,
+    beta: Annotated[
+        float | None, typer.Option(help="Of --soft and of weights, in reward units.", rich_help_panel=_LEARNT)
+    ] = None,
+    td_lambda: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="1: returns; less: TD(lambda).", rich_help_panel=_LEARNT)
+    ] = 1.0,
+    best_of: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Train on the best of each task's first G trajectories alone.", rich_help_panel=_LEARNT
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Train on this policy's trajectories alone; may be repeated.", rich_help_panel=_LEARNT),
+    ] = None,
+    calibration: Annotated[
+        Calibration, typer.Option(help="Fitted on held-out tasks after training.", rich_help_panel=_LEARNT)
+    ] = Calibration.none,
+    shuffle_targets: Annotated[
+        bool,
+        typer.Option(
+            "--shuffle-targets",
+            help="The control: train on wrong targets; nothing should be learnt.",
+            rich_help_panel=_LEARNT,
+        ),
+    ] = False,
+    validation_share: Annotated[
+        float | None, typer.Option(help="Share of the tasks held out. Default: 0.2.", rich_help_panel=_COURSE)
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trajectories of a step, on all devices. Default: 16.", rich_help_panel=_COURSE),
+    ] = None,
+    evaluate_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps between looks at held-out tasks. Default: an epoch.", rich_help_panel=_COURSE),
+    ] = None,
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="Keep what did best on held-out tasks.", rich_help_panel=_COURSE)
+    ] = False,
+    early_stopping: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many looks without improvement.", rich_help_panel=_COURSE),
+    ] = None,
+    save_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Steps between states to go on from. Default: an epoch, and a minute.", rich_help_panel=_COURSE
+        ),
+    ] = None,
+    report_to: Annotated[
+        list[str] | None,
+        typer.Option(help="Where transformers reports: tensorboard, mlflow, ...", rich_help_panel=_COURSE),
+    ] = None,
+    device: Annotated[str, typer.Option(help='"cpu", "cuda", ...', rich_help_panel=_HARDWARE)] = "cpu",
+    dtype: Annotated[
+        NumberType, typer.Option(help="Of the base model and the result.", rich_help_panel=_HARDWARE)
+    ] = NumberType.float32,
+    qlora: Annotated[
+        bool, typer.Option("--qlora", help="The base model in 4 bits (bitsandbytes).", rich_help_panel=_HARDWARE)
+    ] = False,
+    gradient_checkpointing: Annotated[
+        bool,
+        typer.Option("--gradient-checkpointing", help="Less memory, a third more time.", rich_help_panel=_HARDWARE),
+    ] = False,
+    max_batch_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of one pass, what fits into memory. Default: all.", rich_help_panel=_HARDWARE),
+    ] = None,
+    attention: Annotated[
+        str, typer.Option(help="transformers' attn_implementation.", rich_help_panel=_HARDWARE)
+    ] = "auto",
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of a prompt. Default: the base's context.", rich_help_panel=_HARDWARE)
+    ] = None,
+    lora_rank: Annotated[int | None, typer.Option(min=1, help="Default: 8.", rich_help_panel=_HARDWARE)] = None,
 ) -> None:
-    """Train a value model on collected trajectories, and print how well it predicts on held-out tasks."""
+    """Train a value model on collected trajectories, and print how well it predicts on held-out tasks.
+
+    On several devices: torchrun --nproc-per-node N $(which amc) train value ..., or with accelerate launch.
+    """
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    from amc_agents.training.dataset import read_trajectories
     from amc_agents.training.report import print_metrics
-    from amc_agents.training.value import EMBEDDED, Progress, ValueTrainingSettings, train_value
+    from amc_agents.training.value import EMBEDDED, ValueTrainingSettings, train_value
+    from amc_agents.training.value_objective import Objective
 
     folder, embedded = _base_folder(base)
-    chosen: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate}
+    chosen: dict[str, Any] = {
+        "epochs": epochs, "learning_rate": learning_rate, "validation_share": validation_share,
+        "batch_size": batch_size, "lora_rank": lora_rank,
+    }  # fmt: skip
     settings = replace(
         EMBEDDED if embedded else ValueTrainingSettings(),
-        target=target.value, shuffle_targets=shuffle_targets, device=device, seed=seed,
+        objective=Objective(loss=loss.value, target=target.value, beta=beta, soft=soft, td_lambda=td_lambda),
+        best_of=best_of, policies=tuple(policy) if policy else None, calibration=calibration.value,
+        shuffle_targets=shuffle_targets, evaluate_steps=evaluate_steps, keep_best=keep_best,
+        early_stopping=early_stopping, save_steps=save_steps, report_to=tuple(report_to or ()), device=device,
+        dtype=dtype.value, quantize="4bit" if qlora else None, gradient_checkpointing=gradient_checkpointing,
+        max_batch_tokens=max_batch_tokens, attention=attention, max_tokens=max_tokens, seed=seed,
         **{name: given for name, given in chosen.items() if given is not None},
     )  # fmt: skip
-    trajectories = read_trajectories(data)
-    console = Console()
-    console.print(f"{len(trajectories)} trajectories from {data}")
-    with Bar(console=console) as bar:
-        line = bar.add_task("training")
-
-        def show(progress: Progress) -> None:
-            bar.update(line, completed=progress.step, total=progress.steps)
-
-        checkpoint = train_value(folder, trajectories, out, settings, progress=show)
+    console = _console_of_first_process()
+    with _training_bar(console) as show:
+        checkpoint = train_value(folder, data, out, settings, progress=show, resume=resume)
     print_metrics(checkpoint.metrics, console)
     console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS")
+
+
+def _console_of_first_process() -> Console:
+    """A console that says nothing in the other processes of torchrun or accelerate."""
+    import os
+
+    from rich.console import Console
+
+    return Console(quiet=os.environ.get("RANK", "0") != "0")
+
+
+@contextmanager
+def _training_bar(console: Console) -> Iterator[Callable[[TrainingProgress], None]]:
+    """Shows how far a training is: steps, loss, tokens a second and the time left."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"))
+    with Bar(*columns, console=console) as bar:
+        line = bar.add_task("reading model and data", total=None, told="")
+
+        def show(progress: TrainingProgress) -> None:
+            left = str(timedelta(seconds=round(progress.seconds_left)))
+            told = f"loss {progress.loss:.4g}  {progress.tokens_per_second:,.0f} tokens/s  {left} left"
+            description = f"training, epoch {progress.epoch}"
+            bar.update(line, description=description, completed=progress.step, total=progress.steps, told=told)
+
+        yield show
 
 
 def _policy(name: str, temperature: float) -> tuple[BaseChatModel, Callable[[Task], Mapping[str, Any]] | None]:
@@ -145,9 +287,12 @@ def _base_folder(name: str) -> tuple[Path, bool]:
 
     from amc_agents.models.embedded import model_folder
 
-    folder = model_folder(name)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    return folder, tokenizer["model"]["type"] == "WordLevel"
+    # A large model's weights are in several files, which the embedded model's layout does not have.
+    folder = Path(name) if (Path(name) / "config.json").is_file() else model_folder(name)
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file():
+        return folder, False
+    return folder, json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["type"] == "WordLevel"
 
 
 def _explained(task: Task) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from amc_agents.critics.isotonic import check_rising, rising_pools
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.types import FloatArray
 
@@ -24,13 +25,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Refuse what is not a rising curve within [0, 1]."""
-        q, probability = np.array(self.q), np.array(self.probability)
-        if q.ndim != 1 or q.shape != probability.shape or not len(q):
-            raise CheckpointError(f"a calibration has {len(self.q)} values of Q, {len(self.probability)} probabilities")
-        if not (np.all(np.diff(q) > 0) and np.all(np.diff(probability) >= 0)):
-            raise CheckpointError("a calibration's Q and probabilities must rise")
-        if probability[0] < 0 or probability[-1] > 1:
-            raise CheckpointError(f"a calibration's probabilities are {probability[0]} to {probability[-1]}")
+        check_rising(self.q, self.probability, ("values of Q", "probabilities"))
+        if self.probability[0] < 0 or self.probability[-1] > 1:
+            raise CheckpointError(f"a calibration's probabilities are {self.probability[0]} to {self.probability[-1]}")
 
     def __call__(self, q: FloatArray) -> FloatArray:
         """`[n]` probabilities of `[n]` values of Q."""
@@ -73,18 +70,8 @@ def fit_calibration(q: Sequence[float] | FloatArray, reached: Sequence[bool] | n
             f"{int(labels.sum())} of {len(labels)} goals were reached: both outcomes are needed. Take goals from the "
             "proposer, or at random; goals picked from a trajectory's own future are reached by construction"
         )
-    where, inverse = np.unique(values, return_inverse=True)
-    weight = np.bincount(inverse).astype(np.float64)
-    blocks: list[tuple[float, float, float]] = []
-    for one in zip(weight * where, np.bincount(inverse, labels), weight, strict=True):
-        blocks.append(one)
-        # Two neighbours that fall are one block.
-        while len(blocks) > 1 and blocks[-2][1] / blocks[-2][2] >= blocks[-1][1] / blocks[-1][2]:
-            (a, b, c), (d, e, f) = blocks.pop(), blocks.pop()
-            blocks.append((a + d, b + e, c + f))
-    return Calibration(
-        tuple(float(sum_q / n) for sum_q, _, n in blocks), tuple(float(hits / n) for _, hits, n in blocks)
-    )
+    pools = rising_pools(values, labels)
+    return Calibration(tuple(one.centre for one in pools), tuple(one.height for one in pools))
 
 
 class Bin(NamedTuple):
@@ -101,7 +88,11 @@ class Bin(NamedTuple):
 
 
 def reliability(
-    probability: FloatArray, reached: npt.NDArray[Any], groups: npt.NDArray[Any], n_bins: int = 10
+    probability: FloatArray,
+    reached: npt.NDArray[Any],
+    groups: npt.NDArray[Any],
+    n_bins: int = 10,
+    weights: FloatArray | None = None,
 ) -> list[Bin]:
     """Bins of about equal size, by rising prediction; equal predictions are never torn apart.
 
@@ -110,19 +101,30 @@ def reliability(
         reached: `[n]` whether the goal was reached.
         groups: `[n]` what each triple belongs to, such as its task.
         n_bins: at most so many.
+        weights: `[n]` weights of the predictions in a bin's means; None: all alike.
 
     >>> bins = reliability(np.array([0.2, 0.2, 0.8, 0.8]), np.array([0, 0, 1, 0]), np.arange(4))
     >>> [(one.predicted, one.observed, one.n) for one in bins]
     [(0.2, 0.0, 2), (0.8, 0.5, 2)]
     """
-    # A bin ends where the rank of a prediction, ties at their lowest rank, crosses a multiple of n / n_bins.
-    rank = np.searchsorted(np.sort(probability), probability)
-    number = rank * n_bins // max(len(probability), 1)
+    number = bin_numbers(probability, n_bins)
     found = []
     for one in np.unique(number):
         rows = number == one
-        share, error = clustered_mean(np.asarray(reached, dtype=np.float64)[rows], groups[rows])
-        found.append(Bin(float(probability[rows].mean()), share, error, int(rows.sum())))
+        weight = None if weights is None else weights[rows]
+        share, error = clustered_mean(np.asarray(reached, dtype=np.float64)[rows], groups[rows], weight)
+        found.append(Bin(float(np.average(probability[rows], weights=weight)), share, error, int(rows.sum())))
+    return found
+
+
+def bin_numbers(values: FloatArray, n_bins: int = 10) -> npt.NDArray[Any]:
+    """`[n]` the number of each value's bin: about equal sizes, by rising value, equal values together.
+
+    >>> bin_numbers(np.array([3.0, 1.0, 1.0, 2.0]), 2).tolist()
+    [1, 0, 0, 1]
+    """
+    # A bin ends where the rank of a value, ties at their lowest rank, crosses a multiple of n / n_bins.
+    found: npt.NDArray[Any] = np.searchsorted(np.sort(values), values) * n_bins // max(len(values), 1)
     return found
 
 
@@ -131,12 +133,15 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     return float(np.average([abs(one.predicted - one.observed) for one in bins], weights=[one.n for one in bins]))
 
 
-def clustered_mean(values: FloatArray, groups: npt.NDArray[Any]) -> tuple[float, float]:
-    """Mean of `[n]` values, and its standard error where values of one group may depend on each other."""
-    mean = float(values.mean())
+def clustered_mean(
+    values: FloatArray, groups: npt.NDArray[Any], weights: FloatArray | None = None
+) -> tuple[float, float]:
+    """(Weighted) mean of `[n]` values, and its standard error where values of one group may depend on each other."""
+    weights = np.ones(len(values)) if weights is None else weights
+    mean = float(np.average(values, weights=weights))
     _, inverse = np.unique(groups, return_inverse=True)
-    sums = np.bincount(inverse, values - mean)
+    sums = np.bincount(inverse, weights * (values - mean))
     n_groups = len(sums)
     if n_groups < 2:
         return mean, float("nan")
-    return mean, float(np.sqrt(n_groups / (n_groups - 1) * np.sum(sums**2)) / len(values))
+    return mean, float(np.sqrt(n_groups / (n_groups - 1) * np.sum(sums**2)) / weights.sum())

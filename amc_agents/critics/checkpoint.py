@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from amc_agents.critics.golden import Golden, likely_cause, misfit, probes
 from amc_agents.critics.render import Encoder, PromptFormat, Tokenize
+from amc_agents.critics.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
 from amc_agents.types import FloatArray
 
 FILE = "amc_value.json"
 """Name of the file in a checkpoint's folder."""
-VERSION = 1
+VERSION = 2
+"""Of a file with a link or a calibration, which the library's older versions would pass over in silence; a file
+without either is of version 1, which they read."""
+Link = Literal["identity", "sigmoid"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,11 @@ class ValueCheckpoint:
     tolerance: float = 1e-4
     """How far a score may be from its golden one."""
     scale: float = 1.0
-    """Value in the world's reward units = scale x score."""
+    """A value in the world's reward units is calibration(scale x link(score))."""
+    link: Link = "identity"
+    """"sigmoid": the score is the logit of a 0/1 return (binary cross-entropy)."""
+    calibration: ValueCalibration | None = None
+    """Fitted on held-out tasks after training; None: values are taken as they are."""
     target: str = "future"
     """What it predicts: "future", the return still to come (eq. 7), or "return", the whole return."""
     beta: float | None = None
@@ -51,6 +60,38 @@ class ValueCheckpoint:
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse what would give wrong values later."""
+        if self.link not in ("identity", "sigmoid"):
+            raise CheckpointError(f"a value model's link is 'identity' or 'sigmoid', got {self.link!r}")
+        if self.target not in ("future", "return"):
+            raise CheckpointError(f"a value model's target is 'future' or 'return', got {self.target!r}")
+        if not (self.scale > 0 and math.isfinite(self.scale)):
+            raise CheckpointError(f"a value model's scale is a positive number, got {self.scale}")
+        if self.beta is not None and not (self.beta > 0 and math.isfinite(self.beta)):
+            raise CheckpointError(f"the beta of an eq. 5 model is a positive number, got {self.beta}")
+
+    def values(self, scores: FloatArray) -> FloatArray:
+        """`[n]` values in the world's reward units of `[n]` raw scores: what a run weighs by."""
+        raw = self.uncalibrated(scores)
+        return raw if self.calibration is None else self.calibration(raw)
+
+    def uncalibrated(self, scores: FloatArray) -> FloatArray:
+        """`[n]` scale x link(score): what a calibration is fitted on."""
+        found = np.asarray(scores, dtype=np.float64)
+        # Written by tanh, as exp of a large score would overflow.
+        linked: FloatArray = found if self.link == "identity" else 0.5 * (1.0 + np.tanh(0.5 * found))
+        return self.scale * linked
+
+    def conversion(self) -> dict[str, Any]:
+        """What makes values of raw scores, as plain values; only what is not left out of an ordinary checkpoint."""
+        said = {
+            "scale": (self.scale, 1.0),
+            "link": (self.link, "identity"),
+            "calibration": (None if self.calibration is None else self.calibration.to_json(), None),
+        }
+        return {name: value for name, (value, usual) in said.items() if value != usual}
+
     def encoder(self, tokenize: Tokenize) -> Encoder:
         """Renders trajectories exactly as in training."""
         return Encoder(self.prompt_format, tokenize, self.max_tokens, self.prefix_ids)
@@ -59,12 +100,14 @@ class ValueCheckpoint:
         """Writes `amc_value.json` into a folder."""
         values = {
             "kind": "amc-value",
-            "version": VERSION,
+            "version": 1 if self.link == "identity" and self.calibration is None else VERSION,
             "format": self.prompt_format.to_json(),
             "max_tokens": self.max_tokens,
             "prefix_ids": list(self.prefix_ids),
             "target": self.target,
             "scale": self.scale,
+            "link": self.link,
+            "calibration": None if self.calibration is None else self.calibration.to_json(),
             "beta": self.beta,
             "tolerance": self.tolerance,
             "base_model_hash": self.base_model_hash,
@@ -96,31 +139,41 @@ class ValueCheckpoint:
             raise CheckpointError(f"{path} does not exist: expected a folder written by `amc train value`")
         try:
             values = json.loads(path.read_text())
-            if values["kind"] != "amc-value" or values["version"] != VERSION:
+            if values["kind"] != "amc-value" or values["version"] not in (1, VERSION):
                 raise CheckpointError(
-                    f"{path}: kind {values['kind']!r} version {values['version']}, expected 'amc-value' "
-                    f"version {VERSION}: train the critic again, or use the library's version that made it"
+                    f"kind {values['kind']!r} version {values['version']}, expected 'amc-value' version 1 or "
+                    f"{VERSION}: train the critic again, or use the library's version that made it"
                 )
-            return cls(
-                prompt_format=PromptFormat.from_json(values["format"]),
-                max_tokens=values["max_tokens"],
-                prefix_ids=tuple(values["prefix_ids"]),
-                golden=tuple(
-                    Golden(tuple(one["segments"]), tuple(one["token_ids"]), float(one["score"]), one.get("faults", {}))
-                    for one in values["golden"]
-                ),
-                tolerance=values["tolerance"],
-                scale=values["scale"],
-                target=values["target"],
-                beta=values.get("beta"),
-                probe_scores=tuple(values.get("probe_scores", ())),
-                base_model_hash=values["base_model_hash"],
-                data_hash=values["data_hash"],
-                settings=values["settings"],
-                metrics=values["metrics"],
-            )
+            return cls._from_json(values)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise CheckpointError(f"{path} is not a value checkpoint: {error!r}") from error
+
+    @classmethod
+    def _from_json(cls, values: dict[str, Any]) -> ValueCheckpoint:
+        # Files of the first version have neither link nor calibration; the oldest of them lack a few more.
+        calibration = values.get("calibration")
+        return cls(
+            prompt_format=PromptFormat.from_json(values["format"]),
+            max_tokens=values["max_tokens"],
+            prefix_ids=tuple(values["prefix_ids"]),
+            golden=tuple(
+                Golden(tuple(one["segments"]), tuple(one["token_ids"]), float(one["score"]), one.get("faults", {}))
+                for one in values["golden"]
+            ),
+            tolerance=values["tolerance"],
+            scale=values["scale"],
+            link=values.get("link", "identity"),
+            calibration=None if calibration is None else calibration_from_json(calibration),
+            target=values["target"],
+            beta=values.get("beta"),
+            probe_scores=tuple(values.get("probe_scores", ())),
+            base_model_hash=values["base_model_hash"],
+            data_hash=values["data_hash"],
+            settings=values["settings"],
+            metrics=values["metrics"],
+        )
 
     def check_prompts(self, tokenize: Tokenize, where: str) -> None:
         """Compares prompt format and tokenizer with those that wrote the golden prompts.

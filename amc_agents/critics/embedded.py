@@ -7,11 +7,13 @@ from pathlib import Path
 
 import amc_agents.models.embedded
 from amc_agents.critics.checkpoint import ValueCheckpoint, weights_hash
+from amc_agents.critics.render import Row
 from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.types import FloatArray
 
 ADAPTER = "value"
 """Name of the adapter's folder inside the policy's."""
@@ -63,3 +65,6 @@ class EmbeddedCritic(ScoringCritic):
         cached = self._scorer.cached_tokens
         scores = self._scorer.values([[token for segment in prompt for token in segment] for prompt in prompts])
         return Scores(scores, cached_tokens=self._scorer.cached_tokens - cached)
+
+    def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
+        return self._scorer.values_at([row.ids for row in rows], [row.marks for row in rows])

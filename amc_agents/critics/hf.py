@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from amc_agents.critics.checkpoint import ValueCheckpoint
+from amc_agents.critics.render import Row
 from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
 from amc_agents.errors import MissingExtra
+from amc_agents.types import FloatArray
 
 try:
     import torch
@@ -26,7 +28,7 @@ class HFCritic(ScoringCritic):
         folder: what `amc train value` wrote.
         device: where torch computes.
         dtype: "float32", "bfloat16" or "auto" (as saved).
-        batch_size: prompts of one forward pass.
+        batch_size: prompts, or whole trajectories, of one forward pass.
     """
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", dtype: str = "auto", batch_size: int = 32) -> None:
@@ -43,23 +45,43 @@ class HFCritic(ScoringCritic):
         super().__init__(f"hf:{folder}", checkpoint, tokenize)
 
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
-        rows = [[token for segment in prompt for token in segment] for prompt in prompts]
-        scores = np.empty(len(rows))
-        # Rows of like length go together, so that little is padding.
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        for start in range(0, len(order), self._batch_size):
-            chosen = order[start : start + self._batch_size]
-            scores[chosen] = self._forward([rows[index] for index in chosen])
-        return Scores(scores)
+        ids = [tuple(token for segment in prompt for token in segment) for prompt in prompts]
+        return Scores(self._score_marks([Row(one, (len(one) - 1,), (0,)) for one in ids]))
 
-    def _forward(self, rows: Sequence[Sequence[int]]) -> Any:
-        length = max(map(len, rows))
-        ids = torch.full((len(rows), length), self._model.config.pad_token_id, dtype=torch.long)
-        attend = torch.zeros((len(rows), length), dtype=torch.long)
+    def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
+        found: dict[int, FloatArray] = {}
+        for chosen in self._batches([len(row.ids) for row in rows]):
+            scores = self._forward([rows[index] for index in chosen])
+            ends = np.cumsum([len(rows[index].marks) for index in chosen])
+            found |= dict(zip(chosen, np.split(scores, ends[:-1]), strict=True))
+        return np.concatenate([found[index] for index in range(len(rows))]) if rows else np.zeros(0)
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Rows that go together: of like length, at most `batch_size` of them and `_TOKENS` with their padding."""
+        chosen: list[int] = []
+        for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+            if chosen and (len(chosen) == self._batch_size or (len(chosen) + 1) * lengths[index] > _TOKENS):
+                yield chosen
+                chosen = []
+            chosen.append(index)
+        if chosen:
+            yield chosen
+
+    def _forward(self, rows: Sequence[Row]) -> FloatArray:
+        ids = torch.zeros((len(rows), max(len(row.ids) for row in rows)), dtype=torch.long)
         for index, row in enumerate(rows):
-            ids[index, : len(row)] = torch.tensor(row)
-            attend[index, : len(row)] = 1
+            ids[index, : len(row.ids)] = torch.tensor(row.ids)
+        where = torch.tensor([index for index, row in enumerate(rows) for _ in row.marks])
+        marks = torch.tensor([mark for row in rows for mark in row.marks])
         device = self._model.device
+        transformer = getattr(self._model, self._model.base_model_prefix)
         with torch.inference_mode():
-            logits = self._model(input_ids=ids.to(device), attention_mask=attend.to(device)).logits
-        return logits[:, 0].double().cpu().numpy()
+            # Without a mask: what fills up a row is on its right, where a causal model does not look, and the fastest
+            # kernels take none. The head sees the marks alone.
+            hidden = transformer(input_ids=ids.to(device), use_cache=False).last_hidden_state
+            scores = self._model.score(hidden[where.to(device), marks.to(device)])
+        return np.asarray(scores[:, 0].double().cpu())
+
+
+_TOKENS = 16_384
+"""The most tokens of a forward pass: enough to keep a large accelerator busy."""

@@ -154,7 +154,7 @@ class VLLMCritic:
                     raise
                 continue
             if as_before:
-                return self.checkpoint.scale * checked_values(scores[rows], len(rows), self.name)
+                return self.checkpoint.values(checked_values(scores[rows], len(rows), self.name))
             self._session.drop(session)
         raise CriticServerError(
             self._server.base_url,

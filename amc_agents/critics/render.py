@@ -33,7 +33,7 @@ class PromptFormat:
     opening: str
     """Template of the task's segment: uses {instruction}."""
     round: str
-    """Template of a step's segment: uses {turn} (thought and action) and {observation}."""
+    """Template of a step's segment: uses {turn} (thought and action) or {action} alone, and {observation}."""
     marker: str
     """Ends every segment; the score is read at its last token."""
     version: int = VERSION
@@ -46,11 +46,15 @@ class PromptFormat:
                 f"prompt format {self.name!r} has version {self.version}, this library renders version {VERSION}: "
                 "train the critic again, or use the library's version that made it"
             )
-        for field, expected in (("opening", {"instruction"}), ("round", {"turn", "observation"})):
+        for field, expected in (
+            ("opening", [{"instruction"}]),
+            ("round", [{"turn", "observation"}, {"action", "observation"}]),
+        ):
             used = {name for _, name, _, _ in string.Formatter().parse(getattr(self, field)) if name is not None}
-            if used != expected:
+            if used not in expected:
                 raise ConfigurationError(
-                    f"prompt format {self.name!r}: {field} uses the fields {sorted(used)}, expected {sorted(expected)}"
+                    f"prompt format {self.name!r}: {field} uses the fields {sorted(used)}, expected "
+                    + " or ".join(str(sorted(one)) for one in expected)
                 )
         if not self.marker:
             raise ConfigurationError(f"prompt format {self.name!r}: the marker is empty, and the score is read there")
@@ -61,7 +65,7 @@ class PromptFormat:
         return (opening, *(self._round(step) for step in trajectory.steps))
 
     def _round(self, step: Step) -> str:
-        return self.round.format(turn=turn(step), observation=step.observation) + self.marker
+        return self.round.format(turn=turn(step), action=step.action, observation=step.observation) + self.marker
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
@@ -162,6 +166,7 @@ class Encoder:
         self.format, self.max_tokens, self.prefix_ids = prompt_format, max_tokens, tuple(prefix_ids)
         self._tokenize = tokenize
         self._known: dict[str, tuple[int, ...]] = {}
+        self._remembered = 0
 
     def segments(self, trajectory: Trajectory) -> list[tuple[int, ...]]:
         """Token ids of each segment, `prefix_ids` in the first."""
@@ -182,9 +187,12 @@ class Encoder:
     def _ids(self, text: str) -> tuple[int, ...]:
         ids = self._known.get(text)
         if ids is None:
-            if len(self._known) >= _REMEMBERED:
+            ids = tuple(self._tokenize(text))
+            self._remembered += len(ids) + _OVERHEAD
+            if self._remembered > _REMEMBERED:
                 self._known.clear()
-            ids = self._known[text] = tuple(self._tokenize(text))
+                self._remembered = len(ids) + _OVERHEAD
+            self._known[text] = ids
         return ids
 
 
@@ -198,7 +206,10 @@ def _row(segments: Sequence[tuple[int, ...]], window: Window) -> Row:
     return Row(tuple(ids), tuple(ends[state] for state in states), states)
 
 
-_REMEMBERED = 50_000
+_REMEMBERED = 1_000_000
+"""Tokens of the segments that an encoder remembers, at most: some 50 MB."""
+_OVERHEAD = 8
+"""What remembering a segment costs besides its tokens, in tokens."""
 
 DIALOGUE = PromptFormat(
     name="dialogue",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.render import Encoder, Tokenize
+from amc_agents.critics.render import Encoder, Row, Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
@@ -86,9 +86,33 @@ class ScoringCritic(ABC):
         """
         return await asyncio.to_thread(self._values, tuple(trajectories))
 
+    def state_values(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
+        """`[T + 1]` values of all states of each trajectory: what `values` says of each prefix, read in one pass.
+
+        For whole datasets, offline; it returns when all is computed. Errors as in `values`.
+        """
+        if not trajectories:
+            return []
+        with self._lock:
+            self._check()
+            known: dict[Row, int] = {}
+            windows = [[known.setdefault(row, len(known)) for row in self._encoder.rows(one)] for one in trajectories]
+            rows = list(known)
+            ends = np.cumsum([len(row.marks) for row in rows])
+            scores = checked_values(self._score_marks(rows), int(ends[-1]), self.name)
+            used = Usage(calls=len(rows), input_tokens=sum(len(row.ids) for row in rows))
+            self.usage += used
+            record("critic", used, self.name)
+        by_row = np.split(self.checkpoint.values(scores), ends[:-1])
+        return [np.concatenate([by_row[index] for index in places]) for places in windows]
+
     @abstractmethod
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
         """Raw scores of distinct prompts, read at the last token of each."""
+
+    @abstractmethod
+    def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
+        """Raw scores at the marks of all rows, row after row; each row is read once."""
 
     def _values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         if not trajectories:
@@ -102,7 +126,7 @@ class ScoringCritic(ABC):
             used = Usage(calls=len(batch.prompts), input_tokens=tokens, cached_tokens=answer.cached_tokens)
             self.usage += used
             record("critic", used, self.name)
-        return self.checkpoint.scale * scores[batch.rows]
+        return self.checkpoint.values(scores)[batch.rows]
 
     def _check(self) -> None:
         if self._checked:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ class VerdictFormat:
     """Put after the newest round; the verdict is the text that follows. May use {good} and {bad}; "" where the rounds'
     marker asks already."""
     pending: str = ""
-    """Template of a newest round whose action has no observation yet, uses {turn}; "": as any other round. A whole
-    round begins with it, so that prompts stay append-only."""
+    """Template of a newest round whose action has no observation yet, uses {turn} or {action}; "": as any other round.
+    A whole round begins with it, so that prompts stay append-only."""
 
     def __post_init__(self) -> None:
         """Refuse a question that asks for other fields."""
@@ -79,7 +79,8 @@ class VerdictFormat:
         texts = self.rounds.segments(trajectory)
         if not self.pending or not trajectory.steps or trajectory.steps[-1].observation:
             return texts
-        return (*texts[:-1], self.pending.format(turn=turn(trajectory.steps[-1])))
+        newest = trajectory.steps[-1]
+        return (*texts[:-1], self.pending.format(turn=turn(newest), action=newest.action))
 
 
 @dataclass(frozen=True)
@@ -230,3 +231,10 @@ STEP = VerdictFormat(
 
 DIALOGUE_STEP = VerdictFormat(rounds=DIALOGUE, question="<|assistant|>", pending="{turn}<|end|>")
 """The embedded model's: after its own turn, in place of the world's answer, it is asked to speak once more."""
+
+DIALOGUE_ACTIONS = VerdictFormat(
+    rounds=replace(DIALOGUE, name="dialogue-actions", round=DIALOGUE.round.replace("{turn}", "Action: {action}")),
+    question=DIALOGUE_STEP.question,
+    pending="Action: {action}<|end|>",
+)
+"""The same without thoughts: a policy that misreads what it sees cannot mislead its critic."""

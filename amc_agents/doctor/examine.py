@@ -85,7 +85,9 @@ async def critic_scores(critic: Any) -> Check:
     if scores.shape != (1,) or not np.isfinite(scores).all():
         return Check("critic answers", "failed", f"expected one finite number, got {found!r}", "Mend the critic.")
     handshake = ", handshake passed" if hasattr(critic, "checkpoint") else ""
-    return Check("critic answers", "ok", f"{what} {scores[0]:.4f} of a small state in {seconds:.2f} s{handshake}")
+    beta = getattr(critic, "beta", None)
+    only = "" if beta is None else f"; trained by eq. 5, for runs with beta={beta:g} alone"
+    return Check("critic answers", "ok", f"{what} {scores[0]:.4f} of a small state in {seconds:.2f} s{handshake}{only}")
 
 
 async def _critic(spec: str) -> list[Check]:

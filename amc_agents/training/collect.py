@@ -19,7 +19,7 @@ from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.nodes.amc import amc
 from amc_agents.smc import Never
-from amc_agents.training.dataset import Record, read_records, shards, write_shard
+from amc_agents.training.dataset import Record, collected_tasks, write_shard
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
@@ -170,16 +170,14 @@ async def collect_from(
 
 
 def _known_tasks(out: str | Path, settings: str) -> set[str]:
-    if not shards(out):
-        return set()
-    records = read_records(out)
-    other = next((record.settings for record in records if record.settings != settings), None)
+    known = collected_tasks(out)
+    other = next((one for _, one in known if one != settings), None)
     if other is not None:
         raise CheckpointError(
             f"{out} holds trajectories collected with {other}, and this collection asks for {settings}: "
             "use another folder, or the same settings"
         )
-    return {record.trajectory.task.id for record in records}
+    return {task for task, _ in known}
 
 
 def _task_seed(seed: int, task: Task) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from amc_agents.errors import CheckpointError, MissingExtra
+from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -61,30 +61,109 @@ def shards(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("trajectories-*.parquet"))
 
 
-def read_records(folder: str | Path) -> list[Record]:
-    """Every row of a dataset, ordered by task and group, whatever order they were collected in.
+def iter_records(
+    folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
+) -> Iterator[Record]:
+    """The rows of a dataset one by one, shard by shard, however large it is: a few rows are in memory at a time.
+
+    Args:
+        folder: the dataset's.
+        best_of: G; of each policy's first G trajectories of each task (by `group`), only the one of the highest return,
+            the earliest of equals (papers: AMC, appendix B). None: all.
+        policies: only trajectories that these made (papers: AMC, table 6). None: all.
 
     Raises:
         CheckpointError: there is no dataset, or a shard cannot be read.
+        ConfigurationError: `best_of` is less than 1, or a policy made none of the trajectories.
         MissingExtra: pyarrow is not installed.
     """
-    found = shards(folder)
-    if not found:
+    return records_at(selected(folder, best_of=best_of, policies=policies))
+
+
+def records_at(kept: Mapping[Path, bytearray]) -> Iterator[Record]:
+    """The rows of shards that `selected` has marked."""
+    columns = _schema(_pyarrow()[0]).names
+    for shard, chosen in kept.items():
+        for number, row in _rows_of(shard, columns):
+            if chosen[number]:
+                yield _from_row(row)
+
+
+def selected(
+    folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
+) -> dict[Path, bytearray]:
+    """For each shard, one byte a row: 1 where `iter_records` gives it. Only the small columns are read.
+
+    Arguments and errors as in `iter_records`.
+    """
+    if best_of is not None and best_of < 1:
+        raise ConfigurationError(f"best_of is {best_of}: expected at least 1, or None for all trajectories")
+    kept = {shard: bytearray() for shard in shards(folder)}
+    if not kept:
         raise CheckpointError(f"no trajectories in {folder}: expected trajectories-*.parquet; collect some first")
-    arrow, parquet = _pyarrow()
-    records: list[Record] = []
-    for shard in found:
-        try:
-            rows = parquet.read_table(shard, schema=_schema(arrow)).to_pylist()
-        except (arrow.ArrowException, OSError) as error:
-            raise CheckpointError(f"{shard} is not a shard of trajectories: {error}") from error
-        records += [_from_row(row) for row in rows]
+    known: set[str] = set()
+    first: dict[tuple[str, str], list[_Candidate]] = {}
+    for shard in kept:
+        for number, row in _rows_of(shard, ["task_id", "group", "policy", "return"]):
+            known.add(row["policy"])
+            wanted = policies is None or row["policy"] in policies
+            kept[shard].append(wanted and best_of is None)
+            if best_of is None or not wanted:
+                continue
+            candidates = first.setdefault((row["task_id"], row["policy"]), [])
+            candidates.append(_Candidate(row["group"], row["return"], shard, number))
+            candidates.sort(key=lambda one: one.group)
+            del candidates[best_of:]
+    missing = sorted(set(policies or ()) - known)
+    if missing:
+        raise ConfigurationError(f"no trajectory of policy {', '.join(missing)} in {folder}: it has {sorted(known)}")
+    for candidates in first.values():
+        best = max(candidates, key=lambda one: one.return_)
+        kept[best.shard][best.number] = True
+    return kept
+
+
+def read_records(
+    folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
+) -> list[Record]:
+    """Rows of a dataset, all in memory, ordered by task and group, whatever order they were collected in.
+
+    Arguments and errors as in `iter_records`.
+    """
+    records = iter_records(folder, best_of=best_of, policies=policies)
     return sorted(records, key=lambda record: (record.trajectory.task.id, record.group))
 
 
-def read_trajectories(folder: str | Path) -> list[Trajectory]:
-    """The trajectories of a dataset alone; errors as in `read_records`."""
-    return [record.trajectory for record in read_records(folder)]
+def collected_tasks(folder: str | Path) -> set[tuple[str, str]]:
+    """Which tasks were collected with which settings: (task id, settings); empty where there is no dataset."""
+    columns = ["task_id", "settings"]
+    return {(row["task_id"], row["settings"]) for shard in shards(folder) for _, row in _rows_of(shard, columns)}
+
+
+def read_trajectories(
+    folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
+) -> list[Trajectory]:
+    """The trajectories of `read_records` alone."""
+    return [record.trajectory for record in read_records(folder, best_of=best_of, policies=policies)]
+
+
+def best_trajectories(trajectories: Iterable[Trajectory], best_of: int) -> list[Trajectory]:
+    """Of each task's first `best_of` trajectories, in the order given, the one of the highest return."""
+    first: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        siblings = first.setdefault(trajectory.task.id, [])
+        if len(siblings) < best_of:
+            siblings.append(trajectory)
+    return [max(siblings, key=lambda one: one.return_) for siblings in first.values()]
+
+
+def dataset_hash(folder: str | Path) -> str:
+    """A fingerprint of a dataset as it lies on disk: of the shards' names and bytes."""
+    digest = hashlib.sha256()
+    for shard in shards(folder):
+        with shard.open("rb") as file:
+            digest.update(f"{shard.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def data_hash(trajectories: Iterable[Trajectory]) -> str:
@@ -96,6 +175,32 @@ def data_hash(trajectories: Iterable[Trajectory]) -> str:
         row = [trajectory.task.id, trajectory.task.instruction, trajectory.done, steps]
         digest.update(json.dumps(row).encode())
     return digest.hexdigest()
+
+
+class _Candidate(NamedTuple):
+    group: int
+    return_: float
+    shard: Path
+    number: int
+
+
+def _rows_of(shard: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    arrow, parquet = _pyarrow()
+    number = 0
+    try:
+        # A buffered reader: otherwise whole columns of a row group are read at once.
+        with parquet.ParquetFile(shard, buffer_size=_BUFFER, pre_buffer=False) as file:
+            missing = set(columns) - set(file.schema_arrow.names)
+            if missing:
+                raise CheckpointError(f"{shard} is not a shard of trajectories: it lacks {', '.join(sorted(missing))}")
+            for batch in file.iter_batches(_AT_ONCE, columns=list(columns), use_threads=False):
+                for row in batch.to_pylist():
+                    yield number, row
+                    number += 1
+    except MemoryError:  # Arrow's own is an ArrowException too, and says nothing about the shard
+        raise
+    except (arrow.ArrowException, OSError) as error:
+        raise CheckpointError(f"{shard} is not a shard of trajectories: {error}") from error
 
 
 def _to_row(record: Record) -> dict[str, Any]:
@@ -149,3 +254,9 @@ def _pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingExtra("pyarrow", "train") from error
+
+
+_BUFFER = 1 << 16
+"""Bytes of a column read at once."""
+_AT_ONCE = 32
+"""Rows of a shard in memory at a time."""

@@ -9,17 +9,34 @@ from rich.console import Console
 from rich.table import Table
 
 
-def print_metrics(metrics: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints the metrics of held-out tasks: loss, Pearson r, and AUC by step against the final success."""
+def print_metrics(
+    metrics: Mapping[str, Any], console: Console | None = None, title: str = "value model on held-out tasks"
+) -> None:
+    """Prints a value model's metrics: loss, Pearson r, AUC by step against the final success, and the calibration."""
     console = console or Console()
-    table = Table(title="value model on held-out tasks", show_header=False)
-    for name, label in _LABELS.items():
+    table = Table(title=title, show_header=False)
+    for name, label in LABELS.items():
         table.add_row(label, _figure(metrics[name]))
     console.print(table)
     by_step = Table("step", "AUC", title="against the final success")
     for step, one in metrics["auc_by_step"].items():
         by_step.add_row(str(step), f"{one:.3f}")
     console.print(by_step)
+    if "calibration" in metrics:
+        _print_calibration(metrics["calibration"], console)
+
+
+def _print_calibration(report: Mapping[str, Any], console: Console) -> None:
+    title = f"{report['kind']} calibration, on tasks that it was not fitted on ({report['n_tasks']} tasks)"
+    table = Table("", "before", "after", "change", title=title)
+    for name, label in (("error", "calibration error"), ("squared", "mean squared error")):
+        table.add_row(label, *(_estimate(report[f"{name}_{when}"]) for when in ("before", "after", "change")))
+    console.print(table)
+    console.print(f"Of values that are all right, the calibration error would be about {report['error_by_luck']:.3f}.")
+
+
+def _estimate(one: Mapping[str, float]) -> str:
+    return f"{one['mean']:.3f} ± {one['standard_error']:.3f}"
 
 
 def _figure(value: float | int | None) -> str:
@@ -28,7 +45,7 @@ def _figure(value: float | int | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
-_LABELS = {
+LABELS = {
     "trajectories": "trajectories",
     "states": "states",
     "success_rate": "success rate",

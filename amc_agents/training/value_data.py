@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from amc_agents.critics.render import Encoder
 from amc_agents.errors import ConfigurationError
-from amc_agents.types import FloatArray, Trajectory
+from amc_agents.training.value_objective import ExponentialWeights, Objective, targets_of
+from amc_agents.types import FloatArray, IntArray, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,95 +29,117 @@ class TargetRow:
     """`[S]` whether the state is the trajectory's end, where nothing is left to predict."""
     success: bool
     """Whether the trajectory's whole return counts as a success."""
-
-
-def returns_to_come(trajectory: Trajectory) -> FloatArray:
-    """`[T + 1]` G_t = r_{t+1} + ... + r_T for each state (the target of eq. 7); 0 at the last one.
-
-    >>> from amc_agents.types import Step, Task
-    >>> steps = (Step("a"), Step("b", reward=0.25), Step("c", reward=1.0))
-    >>> returns_to_come(Trajectory(Task("t", ""), steps, done=True)).tolist()
-    [1.25, 1.25, 1.0, 0.0]
-    """
-    rewards = np.array([step.reward for step in trajectory.steps] + [0.0])
-    return np.cumsum(rewards[::-1])[::-1].copy()
+    rewards: tuple[float, ...]
+    """`[S]` reward of the step that leaves each state; 0 at the trajectory's end."""
+    weights: tuple[float, ...]
+    """`[S]` weight of each mark in the loss; 1.0 where the objective has none."""
 
 
 def target_rows(
-    trajectories: Sequence[Trajectory], encoder: Encoder, *, target: str = "future", success: float = 1.0
+    trajectories: Sequence[Trajectory], encoder: Encoder, objective: Objective | None = None, *, success: float = 1.0
 ) -> list[TargetRow]:
-    """One row per window of each trajectory.
+    """One row per window of each trajectory, in order.
 
     Args:
-        trajectories: finished ones.
+        trajectories: finished ones; together they are the set over which eq. 5 and the weights average.
         encoder: renders and tokenizes.
-        target: "future": the return still to come; "return": the whole return, at every state.
+        objective: what is learnt; None: eq. 7.
         success: the least whole return that counts as a success (for the metrics alone).
 
     Raises:
-        ConfigurationError: a trajectory is not finished, so that its return is unknown.
+        ConfigurationError: a trajectory is not finished, or its returns do not suit the objective.
     """
-    unfinished = sum(not trajectory.done for trajectory in trajectories)
-    if unfinished:
-        raise ConfigurationError(
-            f"{unfinished} of {len(trajectories)} trajectories are not done: their return is unknown; leave them out"
-        )
+    objective = objective or Objective()
+    targets = targets_of(trajectories, objective)
+    weights = [np.ones(len(one)) for one in targets]
+    if objective.loss == "weighted" and objective.beta is not None:
+        of_all = ExponentialWeights(objective.beta)
+        for one in targets:
+            of_all.add(one)
+        weights = [of_all.of(one) for one in targets]
     found: list[TargetRow] = []
-    for trajectory in trajectories:
-        to_come, whole = returns_to_come(trajectory), trajectory.return_
-        for row in encoder.rows(trajectory):
-            targets = tuple(float(to_come[t]) if target == "future" else whole for t in row.states)
-            final = tuple(t == len(trajectory.steps) for t in row.states)
-            found.append(TargetRow(row.ids, row.marks, row.states, targets, final, whole >= success))
+    for trajectory, goals, weight in zip(trajectories, targets, weights, strict=True):
+        found += windowed_rows(trajectory, encoder, goals, weight, success=success)
     return found
+
+
+def windowed_rows(
+    trajectory: Trajectory, encoder: Encoder, targets: FloatArray, weights: FloatArray, *, success: float = 1.0
+) -> list[TargetRow]:
+    """The rows of one trajectory: `[T + 1]` targets and weights cut into its windows; each state is in exactly one."""
+    rewards = [step.reward for step in trajectory.steps] + [0.0]
+    end, good = len(trajectory.steps), trajectory.return_ >= success
+    found = []
+    for row in encoder.rows(trajectory):
+        chosen = list(row.states)
+        found.append(
+            TargetRow(
+                row.ids, row.marks, row.states,
+                targets=tuple(targets[chosen].tolist()),
+                final=tuple(t == end for t in row.states),
+                success=good,
+                rewards=tuple(rewards[t] for t in row.states),
+                weights=tuple(weights[chosen].tolist()),
+            )
+        )  # fmt: skip
+    return found
+
+
+def held_out_tasks(tasks: Iterable[str], validation_share: float, rng: np.random.Generator) -> set[str]:
+    """The ids of the tasks that are held out, whatever order the tasks come in.
+
+    Raises:
+        ConfigurationError: none would be left on one side.
+    """
+    known = sorted(set(tasks))
+    held_out = round(validation_share * len(known))
+    if not 0 < held_out < len(known):
+        raise ConfigurationError(
+            f"a validation share of {validation_share} of {len(known)} tasks holds out {held_out}: "
+            "at least one task must be on either side; collect more tasks or change the share"
+        )
+    return {known[i] for i in rng.permutation(len(known))[:held_out]}
 
 
 def split_by_task(
     trajectories: Sequence[Trajectory], validation_share: float, rng: np.random.Generator
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """Training and validation trajectories that share no task (siblings are too alike to be held out)."""
-    tasks = sorted({trajectory.task.id for trajectory in trajectories})
-    held_out = round(validation_share * len(tasks))
-    if not 0 < held_out < len(tasks):
-        raise ConfigurationError(
-            f"a validation share of {validation_share} of {len(tasks)} tasks holds out {held_out}: "
-            "at least one task must be on either side; collect more tasks or change the share"
-        )
-    chosen = {tasks[i] for i in rng.permutation(len(tasks))[:held_out]}
+    chosen = held_out_tasks((trajectory.task.id for trajectory in trajectories), validation_share, rng)
     training = [trajectory for trajectory in trajectories if trajectory.task.id not in chosen]
     validation = [trajectory for trajectory in trajectories if trajectory.task.id in chosen]
     return training, validation
 
 
 def shuffled_targets(rows: Sequence[TargetRow], rng: np.random.Generator) -> list[TargetRow]:
-    """The control: targets change places among states of the same number and kind (final or not).
+    """The control: targets, and their weights, change places among states of the same number and kind (final or not).
 
     What is left to learn is how the return depends on the step alone; a critic that is better than this
     has read the states.
     """
-    places: dict[tuple[int, bool], list[tuple[int, int]]] = {}
-    for index, row in enumerate(rows):
-        for position, key in enumerate(zip(row.states, row.final, strict=True)):
-            places.setdefault(key, []).append((index, position))
-    targets = [list(row.targets) for row in rows]
-    for where in places.values():
-        old = [rows[index].targets[position] for index, position in where]
-        for (index, position), source in zip(where, rng.permutation(len(where)), strict=True):
-            targets[index][position] = old[source]
-    return [replace(row, targets=tuple(values)) for row, values in zip(rows, targets, strict=True)]
+    states = np.array([t for row in rows for t in row.states])
+    final = np.array([one for row in rows for one in row.final])
+    source = shuffled_places(states, final, rng)
+    cuts = np.cumsum([len(row.marks) for row in rows])[:-1]
+    targets = np.split(np.array([one for row in rows for one in row.targets])[source], cuts)
+    weights = np.split(np.array([one for row in rows for one in row.weights])[source], cuts)
+    return [
+        replace(row, targets=tuple(goals.tolist()), weights=tuple(weight.tolist()))
+        for row, goals, weight in zip(rows, targets, weights, strict=True)
+    ]
 
 
-def batches(rows: Sequence[TargetRow], size: int, rng: np.random.Generator) -> Iterator[list[TargetRow]]:
-    """All rows once, in random batches of rows of like length, so that little is padding."""
-    order = rng.permutation(len(rows))
-    pools = [order[start : start + _POOL * size] for start in range(0, len(order), _POOL * size)]
-    found: list[list[TargetRow]] = []
-    for pool in pools:
-        by_length = sorted(pool, key=lambda index: len(rows[index].ids))
-        found += [[rows[i] for i in by_length[start : start + size]] for start in range(0, len(by_length), size)]
-    for index in rng.permutation(len(found)):
-        yield found[index]
+def shuffled_places(states: IntArray, final: npt.NDArray[np.bool_], rng: np.random.Generator) -> IntArray:
+    """`[S]` for each place, the place whose target it gets: one of the same state number and kind.
 
-
-_POOL = 8
-"""Batches drawn at once and cut by length."""
+    Args:
+        states: `[S]` number t of the state at each place.
+        final: `[S]` whether it is its trajectory's end.
+        rng: draws the permutations.
+    """
+    kinds = 2 * states + final
+    source = np.arange(len(kinds))
+    for kind in np.unique(kinds):
+        where = np.flatnonzero(kinds == kind)
+        source[where] = where[rng.permutation(len(where))]
+    return source

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from amc_agents.training.value_data import TargetRow
-from amc_agents.types import FloatArray
+from amc_agents.types import FloatArray, IntArray
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 def pearson(values: FloatArray, targets: FloatArray) -> float | None:
@@ -22,7 +25,7 @@ def pearson(values: FloatArray, targets: FloatArray) -> float | None:
     return float(np.corrcoef(values, targets)[0, 1])
 
 
-def auc(values: FloatArray, success: FloatArray) -> float | None:
+def auc(values: FloatArray, success: FloatArray | BoolArray) -> float | None:
     """Chance that a success is valued above a failure, ties counting half; None with one kind only.
 
     >>> auc(np.array([0.1, 0.2, 0.2, 0.9]), np.array([0, 0, 1, 1]))
@@ -51,11 +54,27 @@ def evaluate(rows: Sequence[TargetRow], values: Sequence[FloatArray]) -> dict[st
         loss, baseline_loss (of the best constant), pearson, auc, auc_by_step {t: auc}, states, trajectories,
         success_rate; a figure that is not defined is None.
     """
-    value = np.concatenate([np.asarray(one, dtype=np.float64) for one in values])
-    target = np.concatenate([row.targets for row in rows])
-    state = np.concatenate([row.states for row in rows])
-    final = np.concatenate([row.final for row in rows])
-    success = np.concatenate([np.full(len(row.marks), row.success) for row in rows])
+    return evaluate_states(
+        np.concatenate([np.asarray(one, dtype=np.float64) for one in values]),
+        np.concatenate([row.targets for row in rows]),
+        np.concatenate([row.states for row in rows]),
+        np.concatenate([row.final for row in rows]),
+        np.concatenate([np.full(len(row.marks), row.success) for row in rows]),
+    )
+
+
+def evaluate_states(
+    value: FloatArray, target: FloatArray, state: IntArray, final: BoolArray, success: BoolArray
+) -> dict[str, Any]:
+    """The metrics of `evaluate`, from plain arrays.
+
+    Args:
+        value: `[S]` the values of all states.
+        target: `[S]` what they should be.
+        state: `[S]` number t of each state.
+        final: `[S]` whether it is its trajectory's end.
+        success: `[S]` whether its trajectory's whole return counts as a success.
+    """
     live = ~final
     by_step = {int(t): auc(value[live & (state == t)], success[live & (state == t)]) for t in np.unique(state[live])}
     return {

@@ -1,4 +1,4 @@
-"""Trains a verdict critic: next-token fine-tuning with LoRA, with the words of verdicts as targets (LAC, B.2).
+"""Trains a verdict critic: next-token fine-tuning with the words of verdicts as targets (LAC, B.2).
 
 One model is critic, forward model and writer of reflections: it learns the verdicts on steps and on what else might
 have been done (`verdict_data`), and what the world wrote, reflections included where observations carry them. All
@@ -29,6 +29,7 @@ from amc_agents.training.verdict_labels import LABELS, Label
 from amc_agents.training.verdict_metrics import evaluate
 from amc_agents.training.verdict_pass import log_odds, losses, told_verdicts
 from amc_agents.training.verdict_rows import Branch, RowBuilder, VerdictRow, branches
+from amc_agents.training.whole_matrices import change_as_adapter, train_matrices
 
 try:
     import torch
@@ -37,7 +38,8 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
-from amc_agents.training.value import _context, _pad_token, _quiet, _rate, _round_to_half, _save_adapter, make_encoder
+from amc_agents.training.schedule import warm_up_and_cosine
+from amc_agents.training.value_model import context, make_encoder, pad_token, quiet, round_to_half, save_adapter
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ class VerdictTrainingSettings:
     """Share of the steps in which the learning rate rises; then it falls as a cosine."""
     max_grad_norm: float = 1.0
     weight_decay: float = 0.01
-    lora_rank: int = 8
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Muon learns more from the same steps where a model is small and its learning rate large."""
+    lora_rank: int | None = 8
+    """None: the matrices themselves are trained, and what has changed is kept as an adapter of full rank."""
     lora_alpha: int = 16
     prompt_format: VerdictFormat = STEP
     words: tuple[str, str, str] = ("GOOD", "BAD", "UNKNOWN")
@@ -135,9 +140,9 @@ def train_verdict(
         raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
     rng = np.random.default_rng(settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(str(base_model))
-    model = _with_adapter(base_model, settings)
-    model.config.pad_token_id = _pad_token(tokenizer)
-    builder = _builder(tokenizer, settings, _context(model))
+    model = _causal(base_model, settings)
+    model.config.pad_token_id = pad_token(tokenizer)
+    builder = _builder(tokenizer, settings, context(model))
     _check_words(model, builder, settings.words)
     of = {id(one.trajectory): one for one in judged}
     parts = split_by_task([one.trajectory for one in judged], settings.validation_share, rng)
@@ -145,16 +150,22 @@ def train_verdict(
     _check_labels(training)
     rows, held_out = (_rows(builder, part, settings) for part in (training, validation))
 
-    history = _fit(model, rows, held_out, settings, rng, progress)
+    if settings.lora_rank is None:
+        before = train_matrices(model)
+        history = _fit(model, rows, held_out, settings, rng, progress)
+        model = change_as_adapter(model, before)
+    else:
+        model = _with_adapter(model, settings.lora_rank, settings)
+        history = _fit(model, rows, held_out, settings, rng, progress)
     # The adapter is kept in half precision; what is measured and merged is what is kept.
-    _round_to_half(model)
+    round_to_half(model)
     told = told_verdicts(model, held_out, builder, settings.batch_size)
     metrics = evaluate(validation, held_out, told) | {"epochs": history}
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch, _quiet():
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch, quiet():
         whole = Path(scratch) / "model"
-        _save_adapter(model, whole / "adapter")
+        save_adapter(model, whole / "adapter")
         merged = model.merge_and_unload()
         merged.save_pretrained(whole)
         tokenizer.save_pretrained(whole)
@@ -186,9 +197,16 @@ def _fit(
     progress: Callable[[Progress], None] | None,
 ) -> list[dict[str, float]]:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    optimizer: Any
+    if settings.optimizer == "muon":
+        optimizer = torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw", **options)
+    else:
+        optimizer = torch.optim.AdamW(parameters, **options)
     steps = settings.epochs * math.ceil(len(rows) / settings.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, settings.warm_up))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: warm_up_and_cosine(step, steps, settings.warm_up)
+    )
     history: list[dict[str, float]] = []
     best: tuple[float, list[torch.Tensor]] | None = None
     step = 0
@@ -272,16 +290,19 @@ def _builder(tokenizer: Any, settings: VerdictTrainingSettings, context: int | N
     return RowBuilder(settings.prompt_format, encoder, tokenize, words)
 
 
-def _with_adapter(base_model: str | Path, settings: VerdictTrainingSettings) -> Any:
-    # The adapter is drawn from torch's global generator: seed it, and leave it as it was.
-    with torch.random.fork_rng(devices=[]), _quiet():
-        torch.manual_seed(settings.seed)
+def _causal(base_model: str | Path, settings: VerdictTrainingSettings) -> Any:
+    with quiet():
         model: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype=getattr(torch, settings.dtype))
-        adapter = LoraConfig(
-            task_type="CAUSAL_LM", r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules="all-linear"
-        )
-        wrapped = get_peft_model(model, adapter)
-    return wrapped.to(settings.device)
+    return model.to(settings.device)
+
+
+def _with_adapter(model: Any, rank: int, settings: VerdictTrainingSettings) -> Any:
+    # The adapter is drawn from torch's global generator: seed it, and leave it as it was.
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(settings.seed)
+        adapter = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=settings.lora_alpha, target_modules="all-linear")
+        wrapped: Any = get_peft_model(model, adapter)
+    return wrapped
 
 
 def _check_labels(judged: Sequence[Judged]) -> None:

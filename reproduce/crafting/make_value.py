@@ -31,6 +31,7 @@ from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.report import print_metrics
 from amc_agents.training.value import EMBEDDED, train_value
 from amc_agents.training.value import Progress as TrainingProgress
+from amc_agents.training.value_objective import Objective
 from amc_agents.types import Task
 
 HORIZON = 20
@@ -69,7 +70,7 @@ def train(options: argparse.Namespace, console: Console) -> None:
         epochs=options.epochs,
         learning_rate=options.learning_rate,
         seed=options.seed,
-        target=options.target,
+        objective=Objective(target=options.target),
         shuffle_targets=options.shuffle_targets,
     )
     mean = sum(one.return_ for one in trajectories) / len(trajectories)
@@ -106,7 +107,7 @@ def main() -> None:
     parser.add_argument("--optimal-steps", type=int, nargs=2, default=[4, 11], metavar=("LEAST", "MOST"))
     parser.add_argument("--epochs", type=int, default=EMBEDDED.epochs)
     parser.add_argument("--learning-rate", type=float, default=EMBEDDED.learning_rate)
-    parser.add_argument("--target", choices=["future", "return"], default=EMBEDDED.target)
+    parser.add_argument("--target", choices=["future", "return"], default=EMBEDDED.objective.target)
     parser.add_argument("--shuffle-targets", action="store_true", help="the control: nothing should be learnt")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-collect", action="store_true", help="train on DATA as it is")

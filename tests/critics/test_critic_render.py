@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE, FORMATS, PLAIN, Encoder, PromptFormat, windows
+from amc_agents.critics.verdict_checkpoint import DIALOGUE_ACTIONS
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory
@@ -106,6 +107,18 @@ def test_the_two_formats_read_as_documented():
     assert "".join(PLAIN.segments(trajectory)) == (
         "Goal: {x}\nValue:\nThought: why\nAction: a\nObservation: o\nValue:\nAction: b\nObservation: p\nValue:"
     )
+
+
+def test_a_critic_of_actions_alone_is_not_told_the_thoughts():
+    trajectory = Trajectory(Task("t", "Goal: x"), (Step("a", "o", thought="why"), Step("b", thought="so")))
+    assert DIALOGUE_ACTIONS.prompt(trajectory, ("GOOD", "BAD")) == (
+        "<|user|>Goal: x<|assistant|>",
+        "Action: a<|end|><|user|>o<|assistant|>",
+        "Action: b<|end|>",
+        "<|assistant|>",
+    )
+    with pytest.raises(ConfigurationError, match=r"expected \['observation', 'turn'\] or \['action', 'observation'\]"):
+        PromptFormat("x", "{instruction}", "{turn} {action} {observation}", "\n")
 
 
 def test_a_format_survives_json_and_another_version_is_refused():

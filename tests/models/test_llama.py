@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import amc_agents.models.embedded
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded.decoder import LlamaBatch, LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
@@ -130,6 +132,25 @@ def test_scorer_keeps_the_callers_order_over_several_batches(model_folder):
     together = scorer.last_hidden(texts)
     for index in (0, 70, 149):
         assert together[index] == pytest.approx(scorer.last_hidden([texts[index]])[0], abs=1e-5)
+
+
+def test_values_at_marks_are_those_of_the_prefixes():
+    folder = Path(amc_agents.models.embedded.__path__[0]) / "crafting"
+    model = NumpyLlama.load(folder, folder / "value")
+    # Lengths and marks around the ends of the pieces in which rows are read, in more rows than are read together.
+    texts = sequences(64, 1, 129, 65, 300, 63, 128, 2, 200, 64, 7, seed=5)
+    marks = [
+        sorted({mark for mark in (0, 62, 63, 64, 65, 127, 128, len(text) - 1) if mark < len(text)}) for text in texts
+    ]
+    expected = [
+        LlamaScorer(model).values([text[: mark + 1]])[0] for text, at in zip(texts, marks, strict=True) for mark in at
+    ]
+    scorer = LlamaScorer(model)
+    assert np.ptp(expected) > 0.01
+    assert scorer.values_at(texts, marks) == pytest.approx(expected, abs=1e-5)
+    assert scorer.values_at([], []).shape == (0,)
+    with pytest.raises(ConfigurationError, match="has 0 tokens"):
+        scorer.values_at([texts[0], ()], [(0,), ()])
 
 
 def test_errors_name_what_is_wrong(model_folder, tmp_path):

@@ -9,7 +9,17 @@ from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.collect import collect, collect_from
-from amc_agents.training.dataset import Record, data_hash, read_records, read_trajectories, shards, write_shard
+from amc_agents.training.dataset import (
+    Record,
+    best_trajectories,
+    data_hash,
+    dataset_hash,
+    iter_records,
+    read_records,
+    read_trajectories,
+    shards,
+    write_shard,
+)
 from amc_agents.types import Step, Task, Trajectory
 
 TASKS = [Task(f"t/{i}", f"do {i}") for i in range(7)]
@@ -128,3 +138,67 @@ def test_an_agent_is_collected_through_amc(tmp_path):
     assert by_action["inventory"].observation == "Inventory: You are not carrying anything."
     assert by_action["dance"].observation == "Could not execute dance"
     assert {one.trajectory.task.instruction for one in records} == {task.instruction for task in tasks}
+
+
+def test_records_come_one_by_one_in_the_order_of_the_shards(tmp_path):
+    records = [Record(finished(task, 0.5), group) for task in TASKS for group in range(20)]
+    for part in (records[100:], records[:100]):
+        write_shard(tmp_path, part)
+    stream = iter_records(tmp_path)
+    assert next(stream) == records[100]
+    assert [records[100], *stream] == records[100:] + records[:100]
+    assert read_records(tmp_path) == sorted(records, key=lambda one: (one.trajectory.task.id, one.group))
+
+
+def returns_of(records):
+    return [(one.policy, one.trajectory.task.id, one.group, one.trajectory.return_) for one in records]
+
+
+def test_the_best_of_the_first_few_of_each_task_and_policy(tmp_path):
+    returns = {
+        ("ours", "t/0"): [0.2, 0.7, 0.7, 1.0],  # the first of equals; the best of all comes too late
+        ("ours", "t/1"): [0.1],
+        ("surrogate", "t/0"): [0.0, 0.0, 0.5],
+    }
+    records = [
+        Record(finished(Task(task, "do"), value), group, policy)
+        for (policy, task), values in returns.items()
+        for group, value in enumerate(values)
+    ]
+    # Siblings need not lie together, nor in order.
+    write_shard(tmp_path, records[::-2])
+    write_shard(tmp_path, records[-2::-2])
+    best = [("ours", "t/0", 1, 0.7), ("surrogate", "t/0", 2, 0.5), ("ours", "t/1", 0, 0.1)]
+    assert sorted(returns_of(read_records(tmp_path, best_of=3))) == sorted(best)
+    assert returns_of(read_records(tmp_path, best_of=3, policies=["surrogate"])) == [best[1]]
+    assert returns_of(read_records(tmp_path, best_of=4, policies=["ours"]))[0] == ("ours", "t/0", 3, 1.0)
+    assert len(read_records(tmp_path, policies=("surrogate",))) == 3
+    assert sorted(returns_of(iter_records(tmp_path))) == sorted(returns_of(records))
+    ours = read_trajectories(tmp_path, policies=["ours"])
+    assert best_trajectories(ours, 3) == read_trajectories(tmp_path, best_of=3, policies=["ours"])
+
+
+def test_a_selection_of_nothing_is_refused(tmp_path):
+    write_shard(tmp_path, [Record(finished(TASKS[0], 1.0), 0, "ours")])
+    with pytest.raises(ConfigurationError, match=r"no trajectory of policy others in .*\['ours'\]"):
+        read_records(tmp_path, policies=["others", "ours"])
+    with pytest.raises(ConfigurationError, match="best_of is 0"):
+        iter_records(tmp_path, best_of=0)
+    with pytest.raises(CheckpointError, match="no trajectories"):
+        iter_records(tmp_path / "none")
+
+
+def test_a_shard_without_a_column_is_named(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"task_id": ["t/0"]}), tmp_path / "trajectories-00000.parquet")
+    with pytest.raises(CheckpointError, match="it lacks group, policy, return"):
+        read_records(tmp_path)
+
+
+def test_a_datasets_fingerprint_is_of_its_bytes(tmp_path):
+    for name, value in (("a", 1.0), ("b", 1.0), ("c", 0.5)):
+        write_shard(tmp_path / name, [Record(finished(TASKS[0], value), 0)])
+    one, same, other = (dataset_hash(tmp_path / name) for name in "abc")
+    assert one == same != other
+    write_shard(tmp_path / "a", [Record(finished(TASKS[1], 1.0), 0)])
+    assert dataset_hash(tmp_path / "a") != one

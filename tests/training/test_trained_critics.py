@@ -13,8 +13,9 @@ from amc_agents.critics.hf import HFCritic
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError, CriticError
-from amc_agents.training.value import make_encoder, row_values
+from amc_agents.training.one_pass import row_values
 from amc_agents.training.value_data import target_rows
+from amc_agents.training.value_model import make_encoder
 from amc_agents.usage import Meter, Usage, metering
 
 
@@ -76,6 +77,18 @@ async def test_scale_is_the_unit_of_the_world(trained, tmp_path):
     folder = edited(trained.out, tmp_path, scale=10.0)
     states = trained.trajectories[:3]
     np.testing.assert_allclose(await HFCritic(folder).values(states), 10 * await hf(trained).values(states), rtol=1e-6)
+
+
+async def test_a_link_and_a_calibration_make_the_value_of_a_state_in_either_way_of_asking(trained, tmp_path):
+    calibration = {"kind": "isotonic", "value": [1.0, 3.0], "calibrated": [0.1, 0.9]}
+    folder = edited(trained.out, tmp_path, link="sigmoid", scale=4.0, calibration=calibration)
+    whole = max(trained.trajectories[:20], key=lambda one: len(one.steps))
+    states = [whole.prefix(t) for t in range(len(whole.steps) + 1)]
+    raw = await hf(trained).values(states)
+    expected = np.interp(4 / (1 + np.exp(-raw)), [1.0, 3.0], [0.1, 0.9])
+    assert np.ptp(expected) > 0.05
+    np.testing.assert_allclose(await HFCritic(folder).values(states), expected, atol=1e-6)
+    np.testing.assert_allclose(HFCritic(folder).state_values([whole])[0], expected, atol=1e-5)
 
 
 async def test_a_prompt_over_the_limit_drops_old_rounds(trained, tmp_path):

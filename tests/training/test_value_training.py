@@ -8,9 +8,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value import EMBEDDED, ValueTrainingSettings, make_encoder, row_values, train_value
+from amc_agents.training.one_pass import row_values
+from amc_agents.training.value import EMBEDDED, ValueTrainingSettings, train_value
 from amc_agents.training.value_data import shuffled_targets, split_by_task, target_rows
 from amc_agents.training.value_metrics import auc, evaluate
+from amc_agents.training.value_model import make_encoder
+from amc_agents.training.value_objective import Objective
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -99,7 +102,7 @@ def test_the_return_still_to_come_is_the_target_and_nothing_remains_at_the_end(t
     (row,) = target_rows([whole], encoder)
     assert row.targets == (1.5, 1.0, 1.0, 0.0)
     assert row.final == (False, False, False, True)
-    assert target_rows([whole], encoder, target="return")[0].targets == (1.5,) * 4
+    assert target_rows([whole], encoder, Objective(target="return"))[0].targets == (1.5,) * 4
     with pytest.raises(ConfigurationError, match="1 of 2 trajectories are not done"):
         target_rows([whole, whole.prefix(1)], encoder)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.models.embedded.kv_rows import KVRows
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.prefix_cache import Match, PrefixCache, Tokens
 from amc_agents.models.embedded.tokenizer import WordTokenizer
@@ -21,6 +22,9 @@ _WORTH_SHARING = 24
 # Attention scores that one prefill may hold at once, heads not counted: bounds its memory to some 50 MB.
 _PREFILL_SCORES = 4_000_000
 _SCORED_ROWS = 64
+# Of whole sequences: how many are read at once, and how many tokens of each at a time.
+_SIDE_BY_SIDE = 8
+_PIECE = 64
 
 
 class _Prompt(NamedTuple):
@@ -167,11 +171,7 @@ class LlamaScorer:
         Raises:
             ConfigurationError: a sequence is empty or longer than the model's context.
         """
-        prompts = [tuple(sequence) for sequence in sequences]
-        context = self._batch.context
-        for prompt in prompts:
-            if not 0 < len(prompt) <= context:
-                raise ConfigurationError(f"a sequence has {len(prompt)} tokens; this model reads 1 to {context}")
+        prompts = self._prompts(sequences)
         result = np.empty((len(prompts), self.model.config.hidden), dtype=np.float32)
         with self._lock:
             for start in range(0, len(prompts), _SCORED_ROWS):
@@ -188,6 +188,57 @@ class LlamaScorer:
         if not sequences:
             return np.zeros(0)
         return np.asarray(self.model.scores(self.last_hidden(sequences)), dtype=np.float64)
+
+    def values_at(self, sequences: Sequence[Sequence[int]], marks: Sequence[Sequence[int]]) -> FloatArray:
+        """The value head's output at the marked tokens, sequence after sequence, in the head's own units.
+
+        Each sequence is read once, past the cache: nothing of a whole dataset is asked for again.
+
+        Args:
+            sequences: token ids.
+            marks: for each sequence, the indices of its tokens at which the head is read, rising.
+
+        Raises:
+            ConfigurationError: a sequence is empty or longer than the model's context.
+        """
+        prompts = self._prompts(sequences)
+        order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+        rows = self.model.new_rows()
+        found: dict[int, FloatArray] = {}
+        for start in range(0, len(order), _SIDE_BY_SIDE):
+            chosen = order[start : start + _SIDE_BY_SIDE]
+            scores = self._read_in_pieces(
+                [prompts[index] for index in chosen], [marks[index] for index in chosen], rows
+            )
+            found |= dict(zip(chosen, scores, strict=True))
+        return np.concatenate([found[index] for index in range(len(prompts))]) if prompts else np.zeros(0)
+
+    def _read_in_pieces(
+        self, prompts: Sequence[Tokens], marks: Sequence[Sequence[int]], rows: KVRows
+    ) -> list[FloatArray]:
+        """The value head at the marks of a few sequences, longest first."""
+        lengths = np.array([len(tokens) for tokens in prompts])
+        rows.reserve(len(prompts), int(lengths[0]))
+        # What others have left there lies beyond each new token's own past, which is all that it sees.
+        rows.lengths[:] = 0
+        found: list[list[FloatArray]] = [[] for _ in prompts]
+        # In pieces: a token is compared with few that come after it, and the processor's cache holds what is computed.
+        for at in range(0, int(lengths[0]), _PIECE):
+            counts = np.minimum(lengths[lengths > at] - at, _PIECE)
+            tokens = [prompt[at : at + _PIECE] for prompt in prompts[: len(counts)]]
+            hidden = self.model.forward(np.concatenate(tokens), counts, rows, 0)
+            for index, first in enumerate(np.cumsum(counts) - counts):
+                here = [int(first) + mark - at for mark in marks[index] if at <= mark < at + _PIECE]
+                found[index].append(self.model.scores(hidden[here]).astype(np.float64))
+        return [np.concatenate(parts) for parts in found]
+
+    def _prompts(self, sequences: Sequence[Sequence[int]]) -> list[Tokens]:
+        """The sequences as they can be read. Raises `ConfigurationError` where one is empty or too long."""
+        context = self._batch.context
+        for sequence in sequences:
+            if not 0 < len(sequence) <= context:
+                raise ConfigurationError(f"a sequence has {len(sequence)} tokens; this model reads 1 to {context}")
+        return [tuple(sequence) for sequence in sequences]
 
 
 def _groups(prompts: Sequence[_Prompt]) -> list[list[_Prompt]]:

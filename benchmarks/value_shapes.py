@@ -1,0 +1,103 @@
+"""Models and trajectories of `one_pass_training.py`: random weights from a config, random tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen2Config
+
+from amc_agents.training.one_pass import classifier
+from amc_agents.training.value_data import TargetRow
+from amc_agents.training.value_model import quiet, with_adapter
+from amc_agents.training.value_settings import ValueTrainingSettings
+
+PAD = 0
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "config": LlamaConfig, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1024, "max_position_embeddings": 4096,
+    },
+    "llama-3.1-8b": {
+        "config": LlamaConfig, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+    },
+    "qwen2.5-3b": {
+        "config": Qwen2Config, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768,
+        "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model as `amc train value` trains it."""
+
+    model: Any
+    parameters: int
+    """Of the base, embeddings excepted: those that are multiplied with every token."""
+    embeddings: int
+    adapter: int
+    """Trainable ones: LoRA and head."""
+
+
+def make(shape: str, changed: dict[str, int], settings: ValueTrainingSettings) -> Trained:
+    """Random weights, made where they are used; LoRA of rank 8 on all linear layers, as the trainer's defaults."""
+    numbers = {name: value for name, value in SHAPES[shape].items() if name != "config"} | changed
+    config = SHAPES[shape]["config"](**numbers, num_labels=1, pad_token_id=PAD)
+    options = {} if settings.attention == "auto" else {"attn_implementation": settings.attention}
+    torch.manual_seed(0)
+    with quiet(), torch.device(settings.device):
+        model: Any = AutoModelForSequenceClassification.from_config(
+            config, dtype=getattr(torch, settings.dtype), **options
+        )
+        embeddings = model.get_input_embeddings().weight.numel()
+        whole = sum(one.numel() for one in model.parameters())
+        wrapped = with_adapter(model, settings, PAD)
+    adapter = sum(one.numel() for one in wrapped.parameters() if one.requires_grad)
+    return Trained(wrapped.train(), whole - embeddings, embeddings, adapter)
+
+
+def set_checkpointing(model: Any, wanted: bool) -> None:
+    """Whether activations are computed again for the backward pass."""
+    inner = classifier(model)
+    with quiet():
+        if wanted:
+            inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        elif inner.is_gradient_checkpointing:
+            inner.gradient_checkpointing_disable()
+
+
+def trajectories(count: int, steps: int, tokens: int, vocabulary: int, spread: float = 0.25) -> list[TargetRow]:
+    """Of `steps` steps and about `tokens` tokens, an eighth of them the task; lengths vary by a share of `spread`."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(count):
+        opening = tokens // 8
+        each = (tokens - opening) / steps
+        rounds = np.maximum(2, rng.uniform((1 - spread) * each, (1 + spread) * each, steps).round())
+        whole = rng.uniform(1 - spread, 1 + spread)
+        ends = np.cumsum(np.maximum(2, np.array([opening, *rounds]) * whole).astype(int))
+        ids = rng.integers(PAD + 1, vocabulary, int(ends[-1])).tolist()
+        targets = tuple(rng.random(steps + 1).tolist())
+        found.append(
+            TargetRow(
+                tuple(ids), tuple((ends - 1).tolist()), tuple(range(steps + 1)), targets,
+                (*(False,) * steps, True), True, (0.0,) * (steps + 1), (1.0,) * (steps + 1),
+            )
+        )  # fmt: skip
+    return found
+
+
+def prefixes(rows: Sequence[TargetRow]) -> list[TargetRow]:
+    """Each state as a row of its own, read at its last token alone."""
+    return [
+        TargetRow(row.ids[: mark + 1], (mark,), (state,), (target,), (final,), row.success, (0.0,), (1.0,))
+        for row in rows
+        for mark, state, target, final in zip(row.marks, row.states, row.targets, row.final, strict=True)
+    ]
