@@ -47,6 +47,8 @@ VARIANTS = (
     methods.VOTE_LIST, methods.LAC_LIST, methods.LAC_LIST_ORACLE,
 )  # fmt: skip
 """Those that are tuned on their own; the others are run at LAC's setting."""
+ALWAYS = (methods.REACT, methods.VOTE, methods.VOTE_GREEDY, methods.LAC)
+"""Those that are tuned whatever is compared: the others take their settings, or are held against them."""
 WEIGHED = (methods.LAC, methods.LAC_GREEDY, methods.LAC_LIST)
 """Those that alpha is tuned for."""
 TUNED_ON = {"return": "oracle", "success": "success"}
@@ -173,6 +175,9 @@ def _tuned_and_compared(plan: Plan, options: argparse.Namespace, name: str) -> l
     console = Console()
     found, critic = plan.found, options.decision_critic
     made = makers(found, critic)
+    if options.methods:
+        wanted = {*ALWAYS, *(one for name in options.methods for one in methods.GROUPS.get(name, (name,)))}
+        made = {method: make for method, make in made.items() if method in wanted}
     training = replace(plan, n_tasks=options.tuning_tasks, split="train", first=FIRST_TRAINING_TASK)
 
     def run(tried: Sequence[Method]) -> list[Record]:
@@ -180,8 +185,8 @@ def _tuned_and_compared(plan: Plan, options: argparse.Namespace, name: str) -> l
 
     tuned, table = tune(run, made, grid(options), options.tune_on)
     console.print(f"{name}: chosen {tuned}")
-    wanted = methods.chosen(compared(made, tuned, found, critic), options.methods)
-    testing = replace(plan, methods=tuple(wanted), first=options.first, seeds=tuple(range(options.seeds)))
+    chosen = methods.chosen(compared(made, tuned, found, critic), options.methods)
+    testing = replace(plan, methods=tuple(chosen), first=options.first, seeds=tuple(range(options.seeds)))
     records = _run(testing, options, f"{name}-test", console)
     folder = options.results if name == options.world else options.results / name
     publish(folder, options.raw / f"{name}-test", testing, records, Counter(cell["method"] for cell in table))

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from amc_agents.critics.render import turn
 from amc_agents.training.verdict_data import Judged, read_judged
 from amc_agents.types import Step
-from train_policy import learning_rate_factor, padded
+from train_policy import learning_rate_factor, optimizers, padded
 
 BATCH = 8
 
@@ -56,7 +56,7 @@ def tune(judged: Sequence[Judged], epochs: int, learning_rate: float, seed: int)
     """(model, tokenizer) after some passes over the data."""
     rng = np.random.default_rng(seed)
     tokenizer, model = AutoTokenizer.from_pretrained(MODEL), AutoModelForCausalLM.from_pretrained(MODEL).float()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
+    parts = optimizers(model, learning_rate)
     steps, step = epochs * -(-len(judged) // BATCH), 0
     for epoch in range(epochs):
         rows = [row for one in judged if any((row := dialogue(one, tokenizer, rng))[1])]
@@ -64,16 +64,17 @@ def tune(judged: Sequence[Judged], epochs: int, learning_rate: float, seed: int)
         losses = []
         for start in range(0, len(order), BATCH):
             ids, weights = padded([rows[i] for i in order[start : start + BATCH]])
-            for group in optimizer.param_groups:
+            for group in (group for part in parts for group in part.param_groups):
                 group["lr"] = learning_rate * learning_rate_factor(step, steps)
             logits = model(input_ids=ids).logits[:, :-1]
             entropy = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
             weight = weights[:, 1:].flatten()
             loss = (entropy * weight).sum() / weight.sum()
-            optimizer.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            for part in parts:
+                part.step()
             losses.append(float(loss.detach()))
             step += 1
         print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", flush=True)

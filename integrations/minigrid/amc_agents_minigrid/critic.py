@@ -1,0 +1,17 @@
+"""The small policy's verdict critic by its name: `babyai`, wherever a critic is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from amc_agents.critics import verdict
+from amc_agents.errors import CriticSpecError
+from amc_agents.types import Critic
+from amc_agents_minigrid.tasks import MODEL
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> Critic:
+    """The critic; options as `verdict:embedded:` takes them. Raises `CriticSpecError`."""
+    if target:
+        raise CriticSpecError(f"the kind 'babyai' takes no target, got {target!r}: one critic serves both worlds")
+    return verdict.from_spec(f"embedded:{MODEL}", options)
