@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "train": "to train critics, and for critics hf:",
+    "qlora": "to train on a base model in 4 bits",
     "serve": "to start vLLM servers from here",
     "prices": "to know what providers' models cost",
     "sqlite": "to keep checkpoints in SQLite",

@@ -1,6 +1,6 @@
 """How often the small policy solves BabyAI tasks: ReAct, sampled at some temperatures and greedy.
 
-    python reproduce/babyai/evaluate.py [--model FOLDER] [--tasks 100] [--seeds 1] [--temperatures 1 0.7 0]
+    python reproduce/babyai/evaluate.py [--model FOLDER] [--tasks 100] [--first 0] [--seeds 1] [--temperatures 1 0.7 0]
 
 Prints success with its standard error over tasks, the share of tasks that any of the seeds solves, and the mean number
 of steps.
@@ -44,12 +44,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=GO_TO.model)
     parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="number of the first task")
     parser.add_argument("--split", default="test")
     parser.add_argument("--seeds", type=int, default=1, help="episodes of each task")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[1.0, 0.7, 0.0])
     arguments = parser.parse_args()
     for name, found in WORLDS.items():
-        tasks = list(found.tasks(arguments.tasks, arguments.split, 0))
+        tasks = list(found.tasks(arguments.tasks, arguments.split, arguments.first))
         print(f"{name}: {len(tasks)} tasks, expert {np.mean([t.payload.expert_steps for t in tasks]):.1f} steps")
         for temperature in arguments.temperatures:
             model = EmbeddedChatModel(model=str(arguments.model), temperature=temperature)

@@ -49,7 +49,7 @@ class ScriptedServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.kill()
+        await self.stop()
 
     @property
     def url(self) -> str:
@@ -61,6 +61,16 @@ class ScriptedServer:
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=1 << 24)
         self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Kill, once what is being accepted has been: a connection made for a closed server is never closed."""
+        loop = asyncio.get_running_loop()
+        for socket in self._server.sockets:
+            loop.remove_reader(socket.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.kill()
+        await asyncio.sleep(0)
 
     def kill(self) -> None:
         """Close the port and every connection at once."""

@@ -42,11 +42,7 @@ def server():
     scripted = ScriptedServer(openai)
     run_in_background(scripted.start(), n_workers=1)
     yield scripted
-
-    async def kill():
-        scripted.kill()
-
-    run_in_background(kill(), n_workers=1)
+    run_in_background(scripted.stop(), n_workers=1)
 
 
 def chat(server):
