@@ -209,7 +209,7 @@ def value(
     from dataclasses import replace
 
     from amc_agents.training.report import print_metrics
-    from amc_agents.training.value import EMBEDDED, ValueTrainingSettings, train_value
+    from amc_agents.training.value import EMBEDDED, ValueTrainingSettings, leave_together, train_value
     from amc_agents.training.value_objective import Objective
 
     folder, embedded = _base_folder(base)
@@ -232,6 +232,7 @@ def value(
         checkpoint = train_value(folder, data, out, settings, progress=show, resume=resume)
     print_metrics(checkpoint.metrics, console)
     console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS")
+    leave_together()
 
 
 def _console_of_first_process() -> Console:

@@ -49,7 +49,7 @@ from amc_agents.training.value_trainer import (
     set_weights,
 )
 
-__all__ = ["EMBEDDED", "Progress", "ValueTrainingSettings", "train_value"]
+__all__ = ["EMBEDDED", "Progress", "ValueTrainingSettings", "leave_together", "train_value"]
 
 T = TypeVar("T")
 
@@ -127,6 +127,16 @@ def train_value(
             return _written(training, whole.eval(), checkpoint, state, time.perf_counter() - begun)
 
         return _on_first(finish)
+
+
+def leave_together() -> None:
+    """Ends the process group that a training has started, once every process has come here. Without one: nothing.
+
+    A process that exits while another still talks to it makes that one abort.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 class _Training(NamedTuple):
