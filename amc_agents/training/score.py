@@ -21,8 +21,8 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.nodes.background import run_in_background
-from amc_agents.training.dataset import Record, iter_records, selected, shards
-from amc_agents.training.score_file import Plan, ScoredTrajectory, ScoreFile, files_hash
+from amc_agents.training.dataset import Record, dataset_hash, iter_records, selected
+from amc_agents.training.score_file import Plan, ScoredTrajectory, ScoreFile
 from amc_agents.training.value_objective import returns_to_come
 from amc_agents.types import Critic, FloatArray, Trajectory
 
@@ -77,7 +77,7 @@ def score(
         checkpoint=_fingerprint(found),
         predicts=getattr(found, "predicts", "future"),
         beta=getattr(found, "beta", None),
-        data=files_hash(shards(data)),
+        data=dataset_hash(data),
         per_part=per_part,
     )
     file = ScoreFile(out, plan)

@@ -6,7 +6,6 @@ interrupted loses the part in the making and no more, and goes on where it was.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -147,15 +146,6 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
         final,
         np.repeat(table["return"].to_numpy() >= success, lengths),
     )
-
-
-def files_hash(paths: Sequence[Path]) -> str:
-    """SHA-256 of files, their names included, in their order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 def _require_same(plan: Plan, found: str, where: Path) -> None:
