@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TextIO, TypeVar
 
-from amc_agents.bench.scores import Cost, Scores
+from amc_agents.bench.scores import Cost, Particles, Scores
 from amc_agents.errors import CheckpointError, ConfigurationError
 
 SETTINGS = "settings.json"
@@ -52,6 +52,8 @@ class Record:
     cost: Cost
     notes: tuple[str, ...] = ()
     """The run's: particles lost, a critic that fell back."""
+    particles: Particles | None = None
+    """What the scores are made of; None in results of older versions."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -72,6 +74,7 @@ class Record:
             scores=Scores(**values["scores"]),
             cost=Cost(**values["cost"]),
             notes=tuple(values["notes"]),
+            particles=_particles(values["particles"]) if values.get("particles") else None,
         )
 
 
@@ -140,6 +143,10 @@ class ResultsFolder:
         if kept.get("version") != VERSION:
             raise ConfigurationError(f"{file} has version {kept.get('version')}, not {VERSION}: use another folder")
         return kept
+
+
+def _particles(values: Mapping[str, Any]) -> Particles:
+    return Particles(**{name: tuple(of_each) for name, of_each in values.items()})
 
 
 def read_records(path: str | Path) -> list[Record]:

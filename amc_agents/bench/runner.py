@@ -20,7 +20,7 @@ from amc_agents.bench.decisions import DecisionsFile, Played
 from amc_agents.bench.methods import Method
 from amc_agents.bench.oracle import for_task
 from amc_agents.bench.records import Record, ResultsFolder, read_records
-from amc_agents.bench.scores import cost_of, scores_of
+from amc_agents.bench.scores import cost_of, particles_of, scores_of
 from amc_agents.config import Config
 from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.rescoring import TextScorer
@@ -230,7 +230,7 @@ async def run_one(
         pick_means_something=predicts_return(critic) and not method.oracle,
         success=comparison.success,
     )
-    return Record(method.name, task.id, seed, scores, cost_of(run, seconds), run.notes), run
+    return Record(method.name, task.id, seed, scores, cost_of(run, seconds), run.notes, particles_of(run)), run
 
 
 async def compare(

@@ -43,6 +43,18 @@ class Scores:
     """Different trajectories among them."""
 
 
+@dataclass(frozen=True)
+class Particles:
+    """Every trajectory of a run's final population, failed ones left out: what subsampled pools are made of."""
+
+    returns: tuple[float, ...]
+    """`[M]` true returns."""
+    values: tuple[float, ...]
+    """`[M]` beta x phi_T, to six decimals: what the run's own pick is made by where it saw no rewards."""
+    same_as: tuple[int, ...]
+    """`[M]` the first index of a trajectory with the same (thought, action) sequence."""
+
+
 METRICS: Mapping[str, str] = {
     "oracle": "oracle's pick",
     "deployable": "deployable pick",
@@ -98,13 +110,10 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
     Raises:
         PopulationError: every particle failed.
     """
-    failed = run.population.failed or (False,) * len(run.population.trajectories)
-    kept = [index for index, lost in enumerate(failed) if not lost]
-    if not kept:
-        raise PopulationError("a run whose particles all failed has no score")
+    kept = _kept(run)
     trajectories = [run.population.trajectories[index] for index in kept]
     returns = np.array([one.return_ for one in trajectories])
-    distinct = returns[_first_of_each(trajectories)]
+    distinct = returns[sorted(set(_first_equal(trajectories)))]
     probabilities = normalised(run.population.log_weights[kept])
     deployable = run.best.return_ if single or (run.deployable and pick_means_something) else None
     oracle = float(returns.max())
@@ -119,6 +128,21 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
         weighted_mean=float(probabilities @ returns),
         particles=len(returns),
         distinct=len(distinct),
+    )
+
+
+def particles_of(run: Run) -> Particles:
+    """The particles behind a run's scores, one by one.
+
+    Raises:
+        PopulationError: every particle failed.
+    """
+    kept = _kept(run)
+    trajectories = [run.population.trajectories[index] for index in kept]
+    return Particles(
+        returns=tuple(one.return_ for one in trajectories),
+        values=tuple(round(float(value), 6) for value in run.population.values[kept]),
+        same_as=tuple(_first_equal(trajectories)),
     )
 
 
@@ -146,8 +170,18 @@ def _top(returns: FloatArray) -> float:
     return float(np.sort(returns)[-TOP:].mean())
 
 
-def _first_of_each(trajectories: Sequence[Trajectory]) -> list[int]:
+def _kept(run: Run) -> list[int]:
+    """Indices of the particles that did not fail."""
+    failed = run.population.failed or (False,) * len(run.population.trajectories)
+    kept = [index for index, lost in enumerate(failed) if not lost]
+    if not kept:
+        raise PopulationError("a run whose particles all failed has no score")
+    return kept
+
+
+def _first_equal(trajectories: Sequence[Trajectory]) -> list[int]:
     said: dict[tuple[tuple[str, str], ...], int] = {}
-    for index, trajectory in enumerate(trajectories):
+    return [
         said.setdefault(tuple((step.thought, step.action) for step in trajectory.steps), index)
-    return list(said.values())
+        for index, trajectory in enumerate(trajectories)
+    ]

@@ -2,6 +2,7 @@
 
     uniform                      f = 0
     embedded:crafting            the shipped value model, in numpy
+    embedded:crafting?adapter=folder     the same with another value adapter of yours
     hf:path?device=cuda          a folder that `amc train value` wrote
     vllm:http://host:8000?model=org/name      the same, served by vLLM
     judge:provider:model         a chat model that is asked for a number
@@ -97,10 +98,14 @@ def _uniform(target: str, options: Mapping[str, str]) -> Critic:
 
 
 def _embedded(target: str, options: Mapping[str, str]) -> Critic:
-    from amc_agents.critics.embedded import EmbeddedCritic, shipped_folder
+    from amc_agents.critics.embedded import ADAPTER, EmbeddedCritic, shipped_folder
 
-    allow("embedded", options)
-    return EmbeddedCritic(shipped_folder(needed("embedded", target, "crafting")))
+    allow("embedded", options, "adapter")
+    adapter = options.get("adapter")
+    folder = shipped_folder(needed("embedded", target, "crafting"), ADAPTER)
+    if adapter is None:
+        return EmbeddedCritic(folder)
+    return EmbeddedCritic(folder, folder / adapter if (folder / adapter).is_dir() else adapter)
 
 
 def _hf(target: str, options: Mapping[str, str]) -> Critic:

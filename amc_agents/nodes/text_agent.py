@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
@@ -44,32 +44,40 @@ def text_agent(model: BaseChatModel) -> CompiledStateGraph[Any, Any, Any, Any]:
     return graph.compile(name="text_agent")
 
 
-def model_node(model: BaseChatModel) -> RunnableLambda[Any, Any]:
+def model_node(model: BaseChatModel) -> Runnable[Any, Any]:
     """A node that lets `model` speak next."""
-
-    def call(state: TextAgentState) -> dict[str, Any]:
-        return {"messages": [model.invoke(state["messages"])]}
-
-    async def acall(state: TextAgentState) -> dict[str, Any]:
-        return {"messages": [await model.ainvoke(state["messages"])]}
-
-    return RunnableLambda(call, acall, name="model")
+    return _ModelNode(model)
 
 
-def world_node() -> RunnableLambda[Any, Any]:
+def world_node() -> Runnable[Any, Any]:
     """A node that carries the last message's action out in the particle's world."""
+    return _WorldNode()
 
-    async def acall(state: TextAgentState) -> dict[str, Any]:
-        last = state["messages"][-1]
+
+class _ModelNode(Runnable[Any, Any]):
+    # A Runnable of its own, and no RunnableLambda: LangGraph traces each node already, and a second trace of the same
+    # call, with two signatures inspected, was a tenth of a particle's step.
+
+    def __init__(self, model: BaseChatModel) -> None:
+        self._model = model
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> dict[str, Any]:
+        return {"messages": [self._model.invoke(input["messages"], config)]}
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> dict[str, Any]:
+        return {"messages": [await self._model.ainvoke(input["messages"], config)]}
+
+
+class _WorldNode(Runnable[Any, Any]):
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> dict[str, Any]:
+        return run_in_background(self.ainvoke(input), n_workers=1)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> dict[str, Any]:
+        last = input["messages"][-1]
         if not isinstance(last, AIMessage):
             raise TypeError(f"the world acts on an AIMessage, and the last message is a {type(last).__name__}")
         answer = await current_environment().step(turn_of(last)[1])
         return {"messages": [HumanMessage(answer.observation)], "done": answer.done}
-
-    def call(state: TextAgentState) -> dict[str, Any]:
-        return run_in_background(acall(state), n_workers=1)
-
-    return RunnableLambda(call, acall, name="tools")
 
 
 def _after_world(state: TextAgentState) -> Literal["model", "__end__"]:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
-from amc_agents.bench.records import ResultsFolder, clear, read_records
+from amc_agents.bench.records import Record, ResultsFolder, clear, read_records
 from amc_agents.bench.runner import compare, run_one, run_seed
+from amc_agents.bench.scores import Cost, Scores
 from amc_agents.critics import spec
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.smc import Never
@@ -29,6 +30,14 @@ async def test_every_method_on_every_task_and_seed(make_comparison, tmp_path, si
     assert {name for name, scores in by_method.items() if scores.deployable is None} == {"smc", "amc"}
     assert by_method["react"].particles == 1
     assert by_method["best-of-n"].particles == 8
+    assert all(max(record.particles.returns) == record.scores.oracle for record in read_records(tmp_path))
+
+
+def test_a_record_of_an_older_version_has_no_particles():
+    scores = Scores(1.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 1)
+    older = Record("react", "a task", 0, scores, Cost(1, 2, 3, 0, 0, 0, 0, 0, 0.5)).to_json()
+    del older["particles"]
+    assert Record.from_json(older).particles is None
 
 
 async def test_a_resumed_run_does_only_what_is_missing(make_comparison, tmp_path):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from amc_agents.bench.scores import cost_of, scores_of
+from amc_agents.bench.scores import Particles, cost_of, particles_of, scores_of
 from amc_agents.errors import PopulationError
 from amc_agents.types import Population, Run, Step, Task, Trajectory
 from amc_agents.usage import Usage
@@ -72,3 +73,11 @@ def test_cost_by_role():
     assert (cost.policy_calls, cost.policy_output_tokens, cost.policy_cached_tokens) == (10, 30, 150)
     assert (cost.critic_calls, cost.critic_tokens, cost.critic_cached_tokens) == (4, 80, 20)
     assert (cost.tokens, cost.seconds) == (310, 1.5)
+
+
+def test_the_particles_are_kept_one_by_one_and_equal_ones_told():
+    run = run_of([trajectory("a", 1.0), trajectory("b", 0.0), trajectory("a", 1.0), trajectory("c", 0.5)])
+    kept = particles_of(replace(run, population=replace(run.population, values=np.array([0.25, 1 / 3, 0.5, 1.0]))))
+    assert kept == Particles(returns=(1.0, 0.0, 1.0, 0.5), values=(0.25, 0.333333, 0.5, 1.0), same_as=(0, 1, 0, 3))
+    failed = run_of([trajectory("a", 0.4), trajectory("b", 0.0)], log_weights=[-np.inf, 0.0], failed=(True, False))
+    assert particles_of(failed).returns == (0.0,)

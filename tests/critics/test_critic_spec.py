@@ -1,13 +1,16 @@
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from amc_agents.critics import spec as spec_module
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import CheckpointError, CriticError, CriticSpecError
+from amc_agents.models.embedded import model_folder
 from amc_agents.types import Task, Trajectory
 
 
@@ -84,6 +87,21 @@ def test_what_is_not_understood_is_named(spec, message):
 def test_an_unknown_shipped_model_lists_those_there_are(name):
     with pytest.raises(CheckpointError, match=rf"'{name}' with a value adapter; shipped are \['crafting'\]"):
         parse_critic(f"embedded:{name}")
+
+
+async def test_another_adapter_of_the_embedded_model_is_named_by_its_folder(tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(model_folder("crafting") / "value", other)
+    weights = load_file(other / "adapter_model.safetensors")
+    head = next(name for name in weights if "score" in name)
+    save_file(weights | {head: -weights[head]}, other / "adapter_model.safetensors")
+    state = [Trajectory(Task("t", "Craft a thing."))]
+    with pytest.raises(CheckpointError, match="golden scores differ"):  # so these are the weights that are asked
+        await parse_critic(f"embedded:crafting?adapter={other}").values(state)
+    shipped = await parse_critic("embedded:crafting").values(state)
+    assert (await parse_critic("embedded:crafting?adapter=value").values(state)).tolist() == shipped.tolist()
+    with pytest.raises(CheckpointError, match="nowhere"):
+        parse_critic("embedded:crafting?adapter=nowhere")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""How well value models tell apart the particles of ONE task, which is all that a resampling asks of them.
+
+    python reproduce/crafting/value_ranking.py ADAPTER [ADAPTER ...] --data DATA [--tasks 150] [--temperature 0.5]
+
+Plays training tasks that no model was trained on, 15 times each, and prints for each adapter (a folder, or "value" for
+the policy's own) the area under the ROC curve of its values against final success, after so many steps: within tasks
+(each task with both outcomes counts once) and pooled over them. A model that knows which tasks are hard is good at the
+second, and may be useless to a population.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from amc_agents.critics.spec import parse_critic
+from amc_agents.envs.crafting.generate import generate_tasks
+from amc_agents.envs.crafting.world import CraftingWorld
+from amc_agents.models.embedded import EmbeddedChatModel
+from amc_agents.nodes.text_agent import text_agent
+from amc_agents.training.collect import collect
+from amc_agents.training.dataset import read_trajectories
+from amc_agents.training.value_metrics import auc
+from amc_agents.types import Trajectory
+
+FIRST_TASK, HORIZON, SIBLINGS = 800_000, 20, 15
+STEPS = (4, 6, 8, 10, 12, 14)
+
+
+def ranking(played: Sequence[Trajectory], values: np.ndarray) -> tuple[float | None, float, int]:
+    """AUC within tasks: mean, standard error, and how many tasks had both outcomes."""
+    of_task: dict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(played):
+        of_task[one.task.id].append(index)
+    success = np.array([one.return_ > 0 for one in played])
+    found = [auc(values[rows], success[rows]) for rows in of_task.values()]
+    told = np.array([one for one in found if one is not None])
+    if len(told) < 2:
+        return None, 0.0, len(told)
+    return float(told.mean()), float(told.std(ddof=1) / np.sqrt(len(told))), len(told)
+
+
+def main() -> None:
+    """Plays what is not there, and compares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("adapters", nargs="+")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", default="crafting")
+    parser.add_argument("--tasks", type=int, default=150)
+    parser.add_argument("--band", type=int, nargs=2, default=[12, 16])
+    parser.add_argument("--temperature", type=float, default=0.5)
+    options = parser.parse_args()
+    low, high = options.band
+    tasks = list(generate_tasks(options.tasks, "train", first_seed=FIRST_TASK, optimal_steps=(low, high)))
+    collect(
+        text_agent(EmbeddedChatModel(model=options.model, temperature=options.temperature)), tasks, CraftingWorld,
+        SIBLINGS, options.data, horizon=HORIZON, policy=options.model, seed=0,
+        settings={"temperature": options.temperature, "optimal_steps": options.band, "first": FIRST_TASK},
+    )  # fmt: skip
+    played = read_trajectories(options.data)
+    print(f"{len(played)} trajectories, mean return {np.mean([one.return_ for one in played]):.3f}")
+    for adapter in options.adapters:
+        critic = parse_critic(f"embedded:{options.model}?adapter={adapter}")
+        for step in STEPS:
+            going = [one for one in played if len(one.steps) > step]
+            values = asyncio.run(critic.values([one.prefix(step) for one in going]))
+            within, error, n_tasks = ranking(going, values)
+            pooled = auc(values, np.array([one.return_ > 0 for one in going]))
+            told = "none" if within is None else f"{within:.3f} ± {error:.3f}"
+            print(f"{adapter} step {step:2}: within {told} ({n_tasks} tasks), pooled {pooled:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

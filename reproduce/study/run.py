@@ -1,0 +1,71 @@
+"""Runs the shards of the study that are not done yet, one after the other, each resumable.
+
+    python reproduce/study/run.py [SHARD ...] [--minutes 60] [--workers 2] [--list]
+
+Every run of a shard is kept in runs/study/SHARD as it ends; a shard that is done is packed into one file,
+docs/results/study/raw/SHARD.jsonl.gz: its settings in the first line, then a record a line. After --minutes no further
+shard is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from amc_agents.bench.workers import run_plan
+from amc_agents.cli.compare import available_cpus
+from packed import pack, packed
+from settings import Shard, shards
+
+RUNS = Path("runs/study")
+TOGETHER = 3
+"""Runs at the same time in a process: more would push each other's keys and values out of the processor's cache."""
+
+
+def run(shard: Shard, n_workers: int, console: Console) -> None:
+    """One shard, from where it was left."""
+    plan, begun = shard.plan, time.perf_counter()
+    with Bar(console=console) as bar:
+        line = bar.add_task(shard.name, total=len(plan.methods) * plan.n_tasks)
+        records = run_plan(
+            plan, RUNS / shard.name, resume=True, n_workers=n_workers, n_concurrent=TOGETHER,
+            progress=lambda done: bar.update(line, completed=done),
+        )  # fmt: skip
+    comparison = plan.comparison()
+    pack(shard.name, {"settings": comparison.settings, "methods": comparison.method_settings}, records)
+    console.print(f"{shard.name}: {len(records)} runs in {time.perf_counter() - begun:.0f} s")
+
+
+def main() -> None:
+    """Run what is asked for, or all that is left."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shards", nargs="*", metavar="SHARD")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--workers", type=int, default=available_cpus())
+    parser.add_argument("--list", action="store_true", help="say which are done, and run nothing")
+    options = parser.parse_args()
+    console = Console()
+    known = {shard.name: shard for shard in shards()}
+    unknown = sorted(set(options.shards) - set(known))
+    if unknown:
+        parser.error(f"no shard {', '.join(unknown)}; --list names all")
+    if options.list:
+        for name in known:
+            console.print(f"{'done' if packed(name).exists() else '    '}  {name}", highlight=False)
+        return
+    begun = time.monotonic()
+    for name in options.shards or known:
+        if packed(name).exists():
+            continue
+        if time.monotonic() - begun > 60 * options.minutes:
+            console.print(f"{options.minutes:g} minutes are over: the rest is left")
+            return
+        run(known[name], options.workers, console)
+
+
+if __name__ == "__main__":
+    main()

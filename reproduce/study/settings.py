@@ -1,0 +1,128 @@
+"""What the study compares: training seeds, bands of difficulty, methods, and the shards that it is cut into."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from amc_agents.bench import methods
+from amc_agents.bench.methods import Method, Tuned
+from amc_agents.bench.plan import Plan
+from amc_agents.smc import Never
+
+HOME = Path("reproduce/study")
+"""From the root of the repository, where every script of the study is called."""
+MODELS = HOME / "models"
+CHOSEN = HOME / "chosen.json"
+"""What was chosen on training tasks (tune.py), by band and regime."""
+RAW = Path("docs/results/study/raw")
+
+TRAINING_SEEDS = (0, 1, 2)
+"""Each a policy and value models of its own; the policy of seed 0 is the shipped one."""
+SAMPLING_SEEDS = (0, 1, 2)
+BANDS = {"hard": (12, 16), "middle": (8, 11), "easy": (4, 7)}
+"""Least and most steps of the planner's way, of 20 allowed."""
+N_TASKS = 500
+POOL = 20
+"""Independent trajectories of a task: Best-of-N for every N up to it comes from subsampling them."""
+SIZES = (5, 10, 15, 20)
+HOT, TUNED = "hot", "tuned"
+"""Sampling at temperature 1, with the rest tuned; and with every method's temperature tuned too."""
+TEMPERATURES = {HOT: 1.0, TUNED: 0.5}
+"""At which a regime's value model was shown the policy at play."""
+PAPERS_BETA = 1.0
+
+
+def policy_of(training_seed: int) -> str:
+    """The policy's name or folder."""
+    return "crafting" if training_seed == 0 else str(MODELS / str(training_seed))
+
+
+def critic_of(training_seed: int, regime: str, *, shuffled: bool = False) -> str:
+    """The critic's string: a value model trained on the policy's own play in this regime, or on shuffled targets."""
+    adapter = MODELS / str(training_seed) / f"value-{regime}{'-shuffled' if shuffled else ''}"
+    return f"embedded:{policy_of(training_seed)}?adapter={adapter}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of the study that runs by itself, in at most 20 minutes on two cores."""
+
+    band: str
+    regime: str
+    group: str
+    training_seed: int
+    sampling_seed: int
+
+    @property
+    def name(self) -> str:
+        """Its folder's, and its packed file's."""
+        return f"{self.band}-{self.regime}-{self.group}-policy{self.training_seed}-seed{self.sampling_seed}"
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+        chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))[self.band][self.regime]
+        return Plan(
+            methods=tuple(methods_of(self, {name: tuned_of(one) for name, one in chosen.items()})),
+            n_tasks=N_TASKS,
+            band=BANDS[self.band],
+            seeds=(self.sampling_seed,),
+            critic=critic_of(self.training_seed, self.regime),
+            model=policy_of(self.training_seed),
+        )
+
+
+GROUPS = {"hard": ("pool", "amc", "control", "curve"), "middle": ("pool", "amc"), "easy": ("pool", "amc")}
+"""What is run in a band, the most needed first."""
+
+
+def shards() -> list[Shard]:
+    """All of the study, in the order in which it is run: a part of it has whole tables, of fewer seeds."""
+    return [
+        Shard(band, regime, group, training_seed, sampling_seed)
+        for sampling_seed in SAMPLING_SEEDS
+        for band in BANDS
+        for training_seed in TRAINING_SEEDS
+        for group in GROUPS[band]
+        for regime in (HOT, TUNED)
+    ]
+
+
+def tuned_of(plain: dict[str, Any]) -> Tuned:
+    """A chosen setting."""
+    return Tuned(plain["temperature"], tuple(plain["steps"]), plain["beta"])
+
+
+def methods_of(shard: Shard, chosen: dict[str, Tuned]) -> list[Method]:
+    """The methods of one shard."""
+    best, amc = chosen[methods.BEST_OF_N], chosen[methods.AMC]
+    pool = replace(methods.best_of_n(replace(best, beta=amc.beta)), name=f"{shard.regime}-pool", n_particles=POOL)
+    mine = replace(methods.amc(amc), name=f"{shard.regime}-amc")
+    if shard.group == "pool":
+        # Greedy play knows no temperature: it stands in the tuned regime.
+        alone = [methods.react(chosen[methods.REACT]), methods.react_greedy()] if shard.regime == TUNED else []
+        return [pool, *alone]
+    if shard.group == "amc":
+        hidden = replace(methods.amc_hidden(amc), name=f"{shard.regime}-amc-hidden")
+        return [sized(mine, 15), sized(hidden, 15)]
+    if shard.group == "control":
+        # With a reward at the end alone, SMC without a critic weighs all alike: at AMC's own temperature it is the
+        # pool that AMC would be without its critic.
+        rewards = replace(methods.smc(amc), name=f"{shard.regime}-smc")
+        blind = replace(
+            mine,
+            name=f"{shard.regime}-amc-shuffled",
+            critic=critic_of(shard.training_seed, shard.regime, shuffled=True),
+        )
+        paper = [replace(sized(mine, 15), name="hot-amc-15-paper", beta=PAPERS_BETA)] if shard.regime == HOT else []
+        return [sized(rewards, 15), sized(blind, 15), *paper]
+    return [sized(mine, size) for size in SIZES if size != 15]
+
+
+def sized(method: Method, size: int) -> Method:
+    """A method with N particles, and a name that says so."""
+    assert method.resample != Never(), method
+    return replace(method, name=f"{method.name}-{size}", n_particles=size)
