@@ -84,6 +84,28 @@ def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESA
     )
 
 
+def crossed_interval(differences: FloatArray, *, seed: int = 0, n_resamples: int = N_RESAMPLES) -> tuple[float, float]:
+    """95% interval of a mean over tasks AND training seeds, both resampled: what another training could have given.
+
+    Args:
+        differences: `[tasks, K]` paired differences, K the models that were trained with seeds of their own. With the
+            few seeds that one can afford, the interval is rough.
+        seed: of the bootstrap.
+        n_resamples: of the bootstrap.
+
+    Raises:
+        ConfigurationError: fewer than two tasks, or fewer than two training seeds.
+    """
+    n_tasks, n_seeds = differences.shape
+    if n_tasks < 2 or n_seeds < 2:
+        raise ConfigurationError(f"resampling tasks and training seeds needs 2 of each, got {n_tasks} and {n_seeds}")
+    rng = np.random.default_rng(seed)
+    tasks = rng.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), size=n_resamples) / n_tasks
+    seeds = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=n_resamples) / n_seeds
+    low, high = np.percentile(((tasks @ differences) * seeds).sum(axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
 def bootstrap_means(values: FloatArray, rng: np.random.Generator, n_resamples: int) -> FloatArray:
     """`[n_resamples]` means of resamples of `[n]` values with replacement."""
     block = max(1, _BLOCK // len(values))

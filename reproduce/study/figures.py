@@ -1,0 +1,74 @@
+"""The study's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from settings import HOT, SIZES, TUNED
+
+REGIMES = ((HOT, "temperature 1"), (TUNED, "temperatures tuned"))
+LINES = {"best-of": ("Best-of-N", "#7f7f7f", "o"), "amc": ("AMC", "#1f77b4", "s")}
+
+
+def draw_curve(told: Mapping[str, Any], path: Path) -> None:
+    """The oracle's pick and the top 5 over N."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, (regime, title) in zip(figure.subplots(1, 2, sharey=True), REGIMES, strict=True):
+        for kind, (label, colour, marker) in LINES.items():
+            for metric, style in (("oracle", "-"), ("top5", ":")):
+                points = [
+                    (size, told["scores"][f"{regime}-{kind}-{size}"][metric])
+                    for size in SIZES
+                    if f"{regime}-{kind}-{size}" in told["scores"]
+                ]
+                if points:
+                    axes.errorbar(
+                        [size for size, _ in points], [one["mean"] for _, one in points],
+                        yerr=[1.96 * one["standard_error"] for _, one in points], color=colour, linestyle=style,
+                        marker=marker, capsize=2, label=f"{label}, {'oracle pick' if metric == 'oracle' else 'top 5'}",
+                    )  # fmt: skip
+        _finish(axes, title, "N, particles")
+    figure.savefig(path, dpi=140)
+
+
+def draw_cost(told: Mapping[str, Any], path: Path) -> None:
+    """The oracle's pick over model calls, and over all tokens written or read by a model, the critic's included."""
+    figure = Figure(figsize=(9, 6.6), layout="constrained")
+    grid = figure.subplots(2, 2, sharey=True)
+    for row, (regime, title) in zip(grid, REGIMES, strict=True):
+        for axes, (heading, spent) in zip(row, _SPENT.items(), strict=True):
+            for kind, (label, colour, marker) in LINES.items():
+                names = [f"{regime}-{kind}-{size}" for size in SIZES if f"{regime}-{kind}-{size}" in told["scores"]]
+                axes.plot(
+                    [spent(told["costs"][name]) for name in names],
+                    [told["scores"][name]["oracle"]["mean"] for name in names],
+                    color=colour, marker=marker, label=label,
+                )  # fmt: skip
+            for name, label in ((f"{regime}-react", "ReAct"), ("react-greedy", "ReAct, greedy")):
+                if name in told["scores"]:
+                    mark = "x" if label == "ReAct" else "+"
+                    score = told["scores"][name]["oracle"]["mean"]
+                    axes.plot([spent(told["costs"][name])], [score], mark, color="#d62728", label=label)
+            _finish(axes, title, heading)
+            axes.set_xscale("log")
+    figure.savefig(path, dpi=140)
+
+
+_SPENT = {
+    "model calls of policy and critic, a task": lambda cost: cost["policy_calls"] + cost["critic_calls"],
+    "tokens written by the policy and read anew by the critic, a task": lambda cost: (
+        cost["policy_output_tokens"] + cost["critic_tokens"] - cost["critic_cached_tokens"]
+    ),
+}
+
+
+def _finish(axes: Any, title: str, heading: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(heading)
+    axes.set_ylabel("mean return")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)

@@ -1,0 +1,149 @@
+"""Tables and figures of the study, from the shards that are done.
+
+    python reproduce/study/report.py [--out docs/results/study]
+
+Writes tables.md, results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls
+and tokens). Intervals are 95%: the first over tasks, each task's seeds averaged; the second resamples the training
+seeds too, and needs two of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amc_agents.bench.statistics import crossed_interval, estimate, paired
+from amc_agents.errors import ConfigurationError
+from figures import draw_cost, draw_curve
+from results import Cells, Scored, read
+from settings import BANDS, HOT, TUNED
+
+METRICS = {
+    "oracle": "oracle's pick",
+    "deployable": "deployable pick",
+    "top5": "top 5",
+    "mean": "mean particle",
+    "mean_distinct": "mean, distinct",
+}
+ROWS = {
+    "react": "ReAct",
+    "react-greedy": "ReAct, greedy",
+    "best-of-15": "Best-of-15",
+    "smc-15": "SMC, rewards only",
+    "amc-shuffled-15": "AMC, critic of shuffled targets",
+    "amc-15-paper": "AMC, beta = 1 (the paper's)",
+    "amc-15": "AMC",
+    "amc-hidden-15": "AMC, rewards hidden",
+}
+PAIRS = (
+    ("amc-15", "best-of-15", ("oracle", "top5", "mean", "mean_distinct")),
+    ("amc-hidden-15", "best-of-15", ("deployable",)),
+    ("amc-hidden-15", "react-greedy", ("deployable",)),
+    ("amc-15-paper", "best-of-15", ("oracle", "top5", "mean")),
+    ("amc-15", "amc-shuffled-15", ("oracle", "top5", "mean", "mean_distinct")),
+    ("amc-shuffled-15", "smc-15", ("oracle", "top5", "mean")),
+    ("smc-15", "best-of-15", ("oracle",)),
+)
+"""What is asked, first the question of the study."""
+
+
+def difference(a: Scored, b: Scored) -> dict[str, Any]:
+    """A - b over common (task, seeds), with both intervals."""
+    found = paired(a.measured, b.measured)
+    told: dict[str, Any] = found._asdict()
+    matrix = a.by_training_seed(b)
+    try:
+        told["low_crossed"], told["high_crossed"] = crossed_interval(matrix)
+    except ConfigurationError:
+        told["low_crossed"] = told["high_crossed"] = None
+    return told | {"training_seeds": matrix.shape[1], "of_each_training_seed": np.round(matrix.mean(0), 4).tolist()}
+
+
+def summary(cells: Cells) -> dict[str, Any]:
+    """Every score, cost and difference as plain values."""
+    scores = {
+        name: {metric: estimate(one.measured)._asdict() for metric, one in of_each.items()}
+        for name, of_each in cells.scores.items()
+    }
+    differences = [
+        {"a": a, "b": b, "metric": metric, **difference(cells.scores[a][metric], cells.scores[b][metric])}
+        for regime in (HOT, TUNED)
+        for a, b, metrics in (_named(regime, *one) for one in PAIRS)
+        if a in cells.scores and b in cells.scores
+        for metric in metrics
+    ]
+    return {"scores": scores, "costs": cells.costs, "differences": differences}
+
+
+def _named(regime: str, a: str, b: str, metrics: tuple[str, ...]) -> tuple[str, str, tuple[str, ...]]:
+    first, second = (one if one == "react-greedy" else f"{regime}-{one}" for one in (a, b))
+    return first, second, metrics
+
+
+def tables(band: str, told: Mapping[str, Any]) -> str:
+    """A band's tables as Markdown."""
+    low, high = BANDS[band]
+    lines = [f"## {low} to {high} optimal steps", ""]
+    for regime, heading in ((HOT, "Temperature 1"), (TUNED, "Every temperature tuned")):
+        rows = [(name, label) for name, label in ROWS.items() if _of(regime, name) in told["scores"]]
+        if not rows:
+            continue
+        seen = told["scores"][_of(regime, rows[-1][0])]["oracle"]
+        lines += [f"### {heading}", "", f"{seen['tasks']} tasks, {seen['seeds']} runs of each.", ""]
+        lines += [_row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
+        lines += [_row(["---", *["---:"] * (len(METRICS) + 3)])]
+        for name, label in rows:
+            scores, cost = told["scores"][_of(regime, name)], told["costs"][_of(regime, name)]
+            anew = cost["critic_tokens"] - cost["critic_cached_tokens"]
+            spent = [f"{one:,.0f}" for one in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
+            lines.append(_row([label, *(_score(scores.get(metric)) for metric in METRICS), *spent]))
+        lines += ["", _row(["paired over tasks", "metric", "difference", "over tasks", "over training seeds too"])]
+        lines += [_row(["---", "---", "---:", "---:", "---:"])]
+        for one in told["differences"]:
+            if one["a"].startswith(regime):
+                names = " - ".join(ROWS[one[side].removeprefix(f"{regime}-")] for side in "ab")
+                lines.append(_row([names, METRICS[one["metric"]], f"{one['difference']:+.3f}", *_intervals(one)]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _of(regime: str, name: str) -> str:
+    return name if name == "react-greedy" else f"{regime}-{name}"
+
+
+def _intervals(one: Mapping[str, Any]) -> list[str]:
+    crossed = "" if one["low_crossed"] is None else f"{one['low_crossed']:+.3f} to {one['high_crossed']:+.3f}"
+    return [f"{one['low']:+.3f} to {one['high']:+.3f}", crossed]
+
+
+def _score(score: Mapping[str, Any] | None) -> str:
+    return "" if score is None else f"{score['mean']:.3f} ± {score['standard_error']:.3f}"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Read, write, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/study"))
+    options = parser.parse_args()
+    told = {band: summary(cells) for band in BANDS if (cells := read(band)).scores}
+    text = "\n".join(tables(band, one) for band, one in told.items())
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
+    (options.out / "results.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    hardest = next(iter(told.values()))
+    draw_curve(hardest, options.out / "curve.png")
+    draw_cost(hardest, options.out / "cost.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

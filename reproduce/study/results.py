@@ -1,0 +1,88 @@
+"""The study's raw results, put in order: band -> method -> metric -> a score for each task and pair of seeds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from amc_agents.bench.records import Record
+from amc_agents.bench.subsampling import best_of
+from amc_agents.types import FloatArray
+from packed import packed, unpack
+from settings import POOL, SIZES, Shard, shards
+
+Key = tuple[str, int, int]
+"""Task, training seed, sampling seed."""
+COSTS = ("policy_calls", "policy_output_tokens", "critic_calls", "critic_tokens", "critic_cached_tokens")
+
+
+@dataclass
+class Scored:
+    """One metric of one method."""
+
+    scores: dict[Key, float] = field(default_factory=dict)
+
+    @cached_property
+    def measured(self) -> dict[tuple[str, int], float]:
+        """As `amc_agents.bench.statistics` takes it."""
+        return {(task, 100 * training + sampling): score for (task, training, sampling), score in self.scores.items()}
+
+    def by_training_seed(self, other: Scored) -> FloatArray:
+        """`[tasks, K]` differences, sampling seeds averaged, over the tasks that all training seeds have."""
+        found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for key in self.scores.keys() & other.scores.keys():
+            task, training, _ = key
+            found[training][task].append(self.scores[key] - other.scores[key])
+        common = sorted(set.intersection(*(set(tasks) for tasks in found.values())))
+        return np.array([[np.mean(found[training][task]) for training in sorted(found)] for task in common])
+
+
+@dataclass(frozen=True)
+class Cells:
+    """All that is known of one band."""
+
+    scores: Mapping[str, Mapping[str, Scored]]
+    costs: Mapping[str, Mapping[str, float]]
+    """Means over runs."""
+
+
+def read(band: str) -> Cells:
+    """A band's results, of the shards that are done."""
+    scores: dict[str, dict[str, Scored]] = defaultdict(lambda: defaultdict(Scored))
+    costs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for shard in shards():
+        if shard.band != band or not packed(shard.name).exists():
+            continue
+        for record in unpack(shard.name)[1]:
+            for name, found, share in _told(record, shard):
+                key = (record.task, shard.training_seed, shard.sampling_seed)
+                for metric, score in found.items():
+                    scores[name][metric].scores[key] = score
+                for cost in COSTS:
+                    costs[name][cost].append(share * getattr(record.cost, cost))
+    means = {name: {cost: float(np.mean(found)) for cost, found in of.items()} for name, of in costs.items()}
+    return Cells(scores, means)
+
+
+def _told(record: Record, shard: Shard) -> list[tuple[str, dict[str, float], float]]:
+    """What a record says: of which methods, with which scores, at which share of its cost."""
+    if not record.method.endswith("-pool"):
+        known = {metric: getattr(record.scores, metric) for metric in ("oracle", "deployable", "top5", "mean")}
+        known["mean_distinct"] = record.scores.mean_distinct
+        alone = record.scores.particles == 1
+        name = f"{shard.regime}-{record.method}" if record.method == "react" else record.method
+        kept = ("oracle", "deployable") if alone else tuple(known)
+        return [(name, {metric: known[metric] for metric in kept if known[metric] is not None}, 1.0)]
+    assert record.particles is not None
+    told = [
+        (f"{shard.regime}-best-of-{size}", best_of(record.particles, size), size / POOL) for size in SIZES
+    ]  # fmt: skip
+    if shard.regime == "hot":
+        # One trajectory at temperature 1: any of the pool.
+        mean = float(np.mean(record.particles.returns))
+        told.append(("hot-react", {"oracle": mean, "deployable": mean}, 1 / POOL))
+    return told

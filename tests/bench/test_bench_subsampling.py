@@ -1,0 +1,66 @@
+"""Best-of-N of every N from one pool, against all subsets written out."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from amc_agents.bench.scores import Particles
+from amc_agents.bench.statistics import bootstrap_means, crossed_interval
+from amc_agents.bench.subsampling import best_of
+from amc_agents.errors import ConfigurationError
+
+RNG = np.random.default_rng(3)
+POOL = Particles(
+    returns=(0.0, 1.0, 0.25, 1.0, 0.5, 0.0, 0.75, 0.0),
+    values=(0.1, 0.9, 0.3, 0.2, 0.95, 0.4, 0.6, 0.05),
+    same_as=(0, 1, 2, 1, 4, 0, 6, 7),
+)
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_it_is_the_mean_over_all_subsets(n):
+    expected = {"oracle": [], "success": [], "deployable": [], "top5": [], "mean_distinct": []}
+    for chosen in combinations(range(8), n):
+        returns = sorted((POOL.returns[i] for i in chosen), reverse=True)
+        expected["oracle"].append(returns[0])
+        expected["success"].append(returns[0] >= 0.75)
+        expected["deployable"].append(POOL.returns[max(chosen, key=lambda i: POOL.values[i])])
+        expected["top5"].append(np.mean(returns[:5]))
+        expected["mean_distinct"].append(np.mean([POOL.returns[i] for i in {POOL.same_as[i] for i in chosen}]))
+    found = best_of(POOL, n, success=0.75, draws=4000)
+    sampled = found.pop("mean_distinct")
+    assert sampled == pytest.approx(np.mean(expected.pop("mean_distinct")), abs=0.012)
+    assert found.pop("mean") == pytest.approx(np.mean(POOL.returns))
+    assert found == {name: pytest.approx(np.mean(values)) for name, values in expected.items()}
+
+
+def test_equal_values_have_an_equal_chance():
+    pool = Particles(returns=(1.0, 0.0, 0.0), values=(0.5, 0.5, 0.1), same_as=(0, 1, 2))
+    assert best_of(pool, 3)["deployable"] == 0.5
+    # {0, 1}: a half; {0, 2}: 1; {1, 2}: 0.
+    assert best_of(pool, 2)["deployable"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("n", [0, 9])
+def test_more_than_the_pool_has_is_refused(n):
+    with pytest.raises(ConfigurationError, match=f"from 1 to 8, got {n}"):
+        best_of(POOL, n)
+
+
+def test_training_seeds_that_differ_widen_the_interval():
+    noise = RNG.normal(size=(400, 3))
+    same, differing = noise + 0.2, noise + np.array([0.7, 0.2, -0.3])
+    low, high = crossed_interval(same)
+    over_tasks = np.percentile(bootstrap_means(same.mean(axis=1), np.random.default_rng(0), 10_000), [2.5, 97.5])
+    assert (low, high) == (pytest.approx(over_tasks[0], abs=0.05), pytest.approx(over_tasks[1], abs=0.05))
+    wide = crossed_interval(differing)
+    assert wide[0] < 0 < low < high < wide[1]
+    # Three seeds drawn from three: all the same one in 1 of 9 resamples, so the ends are near the extremes.
+    assert wide[1] - wide[0] == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (5, 1)])
+def test_one_task_or_one_seed_has_no_interval(shape):
+    with pytest.raises(ConfigurationError, match="2 of each"):
+        crossed_interval(np.zeros(shape))
