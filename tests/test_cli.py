@@ -102,9 +102,19 @@ def test_bench_resumes(command, tmp_path):
     assert "n_particles was 2, is 3" in err
 
 
+def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
+    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,amc", "--workers", "1"]
+    assert command(*arguments, "--beta", "0.5")[0] == 0
+    methods = json.loads((tmp_path / "settings.json").read_text())["methods"]
+    assert (methods["amc"]["beta"], methods["react"]["beta"]) == (0.5, 1.0)
+    code, _, err = command(*arguments, "--resume")
+    assert (code, "beta was 0.5, is 0.1" in err or "'beta': 0.5" in err) == (2, True), err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["bench", "--beta", "0"], "above 0"),
         (["demo", "--methods", "amk"], "no method amk; there are: react"),
         (["demo", "--model", "nowhere"], "nowhere"),
         (["demo", "--critic", "embeded:crafting"], "did you mean 'embedded'?"),

@@ -85,6 +85,10 @@ def bench(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="One sampling temperature for all. Default: each method's tuned one.")
     ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="One beta for all that weigh trajectories (reward units). Default: the tuned one."),
+    ] = None,
     judge: Annotated[
         str | None, typer.Option(help="A chat model, provider:model, for SMC with a zero-shot and an FoA critic.")
     ] = None,
@@ -105,8 +109,8 @@ def bench(
     _run(
         out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=_critic(critic, config),
         methods=methods, model=model, workers=workers,
-        split=split, temperature=temperature, judge=judge, resume=resume, title="Methods", world=world, first=first,
-        decision_critic=decision_critic, candidates=candidates, keep_decisions=keep_decisions,
+        split=split, temperature=temperature, beta=beta, judge=judge, resume=resume, title="Methods", world=world,
+        first=first, decision_critic=decision_critic, candidates=candidates, keep_decisions=keep_decisions,
     )  # fmt: skip
 
 
@@ -126,6 +130,7 @@ def _run(
     first: int = 0,
     workers: int | None = None,
     temperature: float | None = None,
+    beta: float | None = None,
     judge: str | None = None,
     resume: bool = False,
     replace_earlier: bool = False,
@@ -157,6 +162,10 @@ def _run(
         wanted = chosen([*wanted, *deciding], methods.split(","))
     if temperature is not None:
         wanted = [replace(one, temperature=temperature) if one.temperature > 0 else one for one in wanted]
+    if beta is not None:
+        if beta == 0.0:
+            raise ConfigurationError("--beta is a temperature of the target in reward units, above 0, and got 0")
+        wanted = [one if one.single else replace(one, beta=beta) for one in wanted]
     if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
         console.print(f"--judge {judge}: no critic of this kind is known to this version; left out")
     possible = _possible(wanted, ready_critic(plan.critic_spec))
