@@ -23,8 +23,9 @@ from amc_agents.models.engine import Answer, Request, Sampling
 from amc_agents.types import Step, Trajectory
 from amc_agents.usage import Usage, record
 
-MAX_TOKENS = 160
-"""Of one observation, or one turn."""
+OBSERVATION_TOKENS, TURN_TOKENS = 80, 160
+"""Most tokens of what the world says, and of what the agent does. A forward model that has lost its way writes on, and
+a critic reads no round that is longer than any it was trained on."""
 FORWARD = "forward"
 """Name of the forward model's adapter (LoRA, as the value model's) inside the policy's folder."""
 
@@ -82,7 +83,8 @@ class EmbeddedImagination:
             dialogue += [("assistant", turn(step)), ("user", step.observation)]
         # The newest observation is empty, so the prompt ends with the token after which the world speaks.
         prompt = self._tokenizer.encode_chat(dialogue, add_generation_prompt=not by_world)
-        sampling = Sampling(temperature=0.0, max_tokens=MAX_TOKENS)
+        limit = OBSERVATION_TOKENS if by_world else TURN_TOKENS
+        sampling = Sampling(temperature=0.0, max_tokens=limit)
         speaker = self._world if by_world else self._agent
         answer: Answer = await speaker.agenerate(Request(tuple(prompt), sampling, seed=0))
         (said,) = answer.completions

@@ -21,6 +21,9 @@ GROUP = "amc_agents.worlds"
 WORDS_VARIABLE = "AMC_WORDS"
 """Environment variable that names Wordle's word list, one word a line; unset: the small list of the library."""
 
+TEXTCRAFT_VARIABLE = "AMC_TEXTCRAFT"
+"""Environment variable that names the folder of the official TextCraft's recipes and tables."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundWorld:
@@ -87,6 +90,24 @@ def _crafting() -> FoundWorld:
     )
 
 
+def _textcraft_renamed() -> FoundWorld:
+    from amc_agents.envs.crafting import CraftingWorld
+    from amc_agents.envs.crafting.renamed import renamed_tasks
+
+    path = os.environ.get(TEXTCRAFT_VARIABLE)
+    if not path:
+        raise ConfigurationError(
+            f"the world textcraft-renamed plays the official recipes: {TEXTCRAFT_VARIABLE} has to name their folder"
+        )
+    return FoundWorld(
+        make=CraftingWorld,
+        tasks=partial(renamed_tasks, path),
+        horizon=20,
+        model="crafting",
+        oracle="amc_agents.bench.planner_critic:PlannerCritic",
+    )
+
+
 def _bandit() -> FoundWorld:
     from amc_agents.envs.exploration import bandit_task
 
@@ -144,5 +165,6 @@ _OWN: dict[str, Callable[[], FoundWorld]] = {
     "informative-bandit": _informative_bandit,
     "riverswim": _riverswim,
     "riverswim-4": _riverswim_4,
+    "textcraft-renamed": _textcraft_renamed,
     "wordle": _wordle,
 }

@@ -10,7 +10,16 @@ from amc_agents.envs.found import FoundWorld, world, worlds
 from amc_agents.errors import ConfigurationError
 
 OFFERED = FoundWorld(make=CraftingWorld, tasks=lambda n_tasks, split, first: [], horizon=3)
-OWN = ("bandit", "combination-lock", "crafting", "informative-bandit", "riverswim", "riverswim-4", "wordle")
+OWN = (
+    "bandit",
+    "combination-lock",
+    "crafting",
+    "informative-bandit",
+    "riverswim",
+    "riverswim-4",
+    "textcraft-renamed",
+    "wordle",
+)
 
 
 @pytest.fixture

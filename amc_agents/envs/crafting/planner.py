@@ -35,7 +35,7 @@ def next_move(book: RecipeBook, goal: str, inventory: Mapping[str, int]) -> Move
     recipe = book.easiest_way.get(goal)
     if recipe is None:
         return None
-    inputs = _inputs(book, recipe, inventory)
+    inputs = concrete_inputs(book, recipe, inventory)
     subgoal = recipe if inputs == recipe.inputs else replace(recipe, inputs=inputs)
     for item, count in inputs:
         missing = count - inventory.get(item, 0)
@@ -67,8 +67,9 @@ def plan(
     return None
 
 
-def _inputs(book: RecipeBook, recipe: Recipe, inventory: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    # A recipe takes a tag's whole count from one item: one carried in full, else the easiest to make.
+def concrete_inputs(book: RecipeBook, recipe: Recipe, inventory: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """A recipe's inputs with an item for each tag: one that is carried in full, else the easiest to make."""
+    # A recipe takes a tag's whole count from one item.
     inputs: list[tuple[str, int]] = []
     for name, count in recipe.inputs:
         item = name
