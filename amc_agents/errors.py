@@ -77,6 +77,10 @@ class CriticError(AmcError):
     """A critic failed, or answered with the wrong shape, NaN or infinity."""
 
 
+class PromptTooLong(CriticError):
+    """The task and one round alone are longer than a critic reads."""
+
+
 class CriticServerError(CriticError):
     """A critic's server could not be reached, or refused the request.
 

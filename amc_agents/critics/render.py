@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
+from amc_agents.errors import CheckpointError, ConfigurationError, PromptTooLong
 from amc_agents.types import Step, Trajectory
 
 VERSION = 1
@@ -111,7 +111,7 @@ def windows(lengths: Sequence[int], limit: int | None) -> list[Window]:
         Windows that cover the states 0 to T in order; each state is in exactly one.
 
     Raises:
-        CriticError: the task and the newest round alone do not fit.
+        PromptTooLong: the task and the newest round alone do not fit.
     """
     found: list[Window] = []
     start = first = 0
@@ -122,7 +122,7 @@ def windows(lengths: Sequence[int], limit: int | None) -> list[Window]:
         while limit is not None and size > limit:
             droppable = state - 1 - start
             if droppable < 1:
-                raise CriticError(
+                raise PromptTooLong(
                     f"the task and the newest round of state {state} take {size} tokens and the critic's limit is "
                     f"{limit}: use a critic with a longer context, or shorter observations"
                 )

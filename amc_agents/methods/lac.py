@@ -18,7 +18,7 @@ import numpy as np
 from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
 from amc_agents.critics.uses import for_lac
 from amc_agents.critics.validation import checked_values
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
 from amc_agents.methods.improvement import choose, improved
 from amc_agents.methods.lac_prior import Opinion, listed_opinion, sampled_opinion
 from amc_agents.methods.lac_types import (
@@ -217,13 +217,18 @@ async def _judge(
         raise ConfigurationError(
             f"{type(critic).__name__} judges the last action, and after a rollout that is an imagined one: set depth=0"
         )
-    candidates = [trajectory.extended(Step(one.sample.action, thought=one.sample.thought)) for one in shown]
+    candidates = taken = [trajectory.extended(Step(one.sample.action, thought=one.sample.thought)) for one in shown]
     try:
         if settings.depth and imagination is not None:
-            candidates = list(await imagination.imagine(candidates))
+            candidates = list(await imagination.imagine(taken))
             if len(candidates) != size:
                 raise CriticError(f"the forward model gave {len(candidates)} trajectories, expected {size}")
-        judgements = await _judgements(judge, candidates)
+        try:
+            judgements = await _judgements(judge, candidates)
+        except PromptTooLong:
+            # A forward model that has lost its way writes on and on: such a rollout is left out.
+            candidates = [await _readable(judge, *pair) for pair in zip(candidates, taken, strict=True)]
+            judgements = await _judgements(judge, candidates)
     except CriticError as error:
         if settings.on_critic_error == "raise":
             raise
@@ -239,6 +244,15 @@ async def _judge(
         notes.append(f"the critic's answer is a bound or a stand-in for {flagged} of {size} candidates")
     asked = max(1, *map(len, imagined)) if settings.depth else 0
     return _Judged(judgements, imagined, asked + 1, tuple(notes))
+
+
+async def _readable(judge: LogOdds, imagined: Trajectory, taken: Trajectory) -> Trajectory:
+    """A rollout, or the action alone where the critic cannot read what was imagined after it."""
+    try:
+        await judge.log_odds([imagined])
+    except PromptTooLong:
+        return taken
+    return imagined
 
 
 def _imagined(candidate: Trajectory, past: int) -> tuple[Step, ...]:

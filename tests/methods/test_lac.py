@@ -4,13 +4,14 @@ import asyncio
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from amc_agents.critics.log_odds import Judgements, LogOdds
 from amc_agents.critics.uniform import UniformCritic
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
 from amc_agents.methods.imagination import ChatImagination
 from amc_agents.methods.lac import LacSettings, Sample, decide, decide_among
 from amc_agents.methods.reflection import ChatReflector
@@ -71,6 +72,32 @@ async def test_a_value_critic_is_asked_for_its_odds_between_the_returns_of_failu
     settings = LacSettings(returns=(-1.0, 1.0))
     decision = await decide(STATE, Script(MIXED), Values(), settings)
     assert {one.action: one.q for one in decision.candidates} == pytest.approx(LOGIT)
+
+
+async def test_a_rollout_that_the_critic_cannot_read_is_left_at_its_action():
+    class Short(Odds):
+        async def log_odds(self, trajectories):
+            if any(len(step.observation) > 20 for one in trajectories for step in one.steps):
+                raise PromptTooLong("the task and the newest round alone do not fit")
+            return await super().log_odds(trajectories)
+
+    class Wordy:
+        async def imagine(self, trajectories):
+            seen = {"push": "No.", "pull": "on and on " * 9, "wait": "Open."}
+            return [
+                replace(one, steps=(*one.steps[:-1], replace(one.steps[-1], observation=seen[one.steps[-1].action])))
+                for one in trajectories
+            ]
+
+    critic = Short(LOGIT)
+    decision = await decide(STATE, Script(MIXED), critic, LacSettings(depth=1), imagination=Wordy())
+    assert [len(one.imagined) for one in decision.candidates] == [1, 0, 1]
+    assert [one.q for one in decision.candidates] == pytest.approx([LOGIT[one] for one in ("push", "pull", "wait")])
+    assert decision.notes == ("nothing could be imagined after 1 of 3 candidates",)
+    # What really happened is never left out.
+    real = replace(STATE, steps=(replace(STATE.steps[0], observation="a long, long answer of the world"),))
+    with pytest.raises(PromptTooLong):
+        await decide(real, Script(MIXED), critic, LacSettings(depth=1), imagination=Wordy())
 
 
 async def test_a_critic_of_actions_judges_the_candidates_and_no_imagined_action():
