@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from amc_agents.config import Finished
 from amc_agents.critics.spec import KINDS
 from amc_agents.errors import ConfigurationError
 from amc_agents.methods.lac_types import LacSettings
@@ -16,7 +17,7 @@ from amc_agents.smc.schedule import Schedule
 
 @dataclass(frozen=True)
 class Method:
-    """One way to act in a task: an `amc` run with certain settings. Always `finished="retire"`."""
+    """One way to act in a task: an `amc` run with certain settings."""
 
     name: str
     """Short and without spaces: the command line and the results name it so."""
@@ -37,6 +38,10 @@ class Method:
     """How each step is decided among several candidates (LAC); the critic then judges these. None: it is sampled."""
     oracle: bool = False
     """The critic knows the world: an upper bound, which nobody could deploy."""
+    scheme: str = "systematic"
+    """Of resampling."""
+    finished: Finished = "retire"
+    """What becomes of finished particles: "retire" puts them away, "keep" resamples them with the rest."""
     listed: bool = False
     """The candidates are all actions that the world lists; samples only lend their thoughts."""
 
@@ -61,6 +66,8 @@ class Method:
             "hide_rewards": self.hide_rewards,
             **({} if self.decision is None else {"decision": _plain(self.decision), "oracle": self.oracle}),
             **({"listed": True} if self.listed else {}),
+            **({"scheme": self.scheme} if self.scheme != "systematic" else {}),
+            **({"finished": self.finished} if self.finished != "retire" else {}),
         }
 
 

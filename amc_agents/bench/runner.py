@@ -159,6 +159,7 @@ class Comparison:
             "n_particles": self.n_particles,
             "horizon": self.horizon,
             "success": self.success,
+            # Of the methods that do not say otherwise.
             "finished": "retire",
             "scheme": "systematic",
         }
@@ -216,7 +217,8 @@ async def run_one(
         beta=method.beta,
         hide_rewards=method.hide_rewards,
         environment=lambda _: (comparison.environment(), task),
-        finished="retire",
+        scheme=method.scheme,
+        finished=method.finished,
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         config=Config(),  # A comparison is what its folder says it is, whatever the environment.

@@ -40,6 +40,19 @@ def test_a_record_of_an_older_version_has_no_particles():
     assert Record.from_json(older).particles is None
 
 
+async def test_a_method_may_have_its_own_scheme_and_keep_finished_particles(make_comparison, tmp_path, six_methods):
+    usual = next(one for one in six_methods if one.name == "amc")
+    other = replace(usual, name="other", scheme="multinomial", finished="keep")
+    configs = {}
+    comparison = make_comparison(n_tasks=1, methods=[usual, other])
+    await compare(comparison, tmp_path, progress=lambda record, run: configs.update({record.method: run.config}))
+    told = {name: (config["scheme"], config["finished"]) for name, config in configs.items()}
+    assert told == {"amc": ("systematic", "retire"), "other": ("multinomial", "keep")}
+    kept = comparison.method_settings
+    assert (kept["other"]["scheme"], kept["other"]["finished"]) == ("multinomial", "keep")
+    assert not {"scheme", "finished"} & kept["amc"].keys()  # as in folders of before
+
+
 async def test_a_resumed_run_does_only_what_is_missing(make_comparison, tmp_path):
     first = await compare(make_comparison(n_tasks=2), tmp_path)
     started = BitWorld.started
