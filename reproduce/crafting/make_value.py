@@ -1,10 +1,12 @@
 """Makes the embedded value model: plays crafting tasks with the embedded policy, then trains the adapter.
 
     python reproduce/crafting/make_value.py FOLDER --data DATA [--tasks 500] [--trajectories 8] [--temperature 1.0]
+        [--world crafting]
 
 FOLDER is the policy's; the adapter (float16) and its JSON go to FOLDER/value. DATA keeps the trajectories: an
 interrupted collection goes on where it was, and a complete one is trained on as it is. The tasks are of the split
-"train": no book of it was seen by the policy's training, and none is used in a comparison.
+"train": no book of it was seen by the policy's training, and none is used in a comparison. Another world's tasks have
+no band of difficulty.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from rich.progress import Progress as Bar
 
 from amc_agents.critics.checkpoint import FILE
 from amc_agents.envs.crafting.generate import generate_tasks
-from amc_agents.envs.crafting.world import CraftingWorld
+from amc_agents.envs.found import world
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.training.collect import Progress, collect
@@ -36,6 +38,7 @@ from amc_agents.types import Task
 
 HORIZON = 20
 SPLIT = "train"
+CRAFTING = "crafting"
 
 
 def collect_data(options: argparse.Namespace, tasks: list[Task], console: Console) -> None:
@@ -50,12 +53,16 @@ def collect_data(options: argparse.Namespace, tasks: list[Task], console: Consol
         collect(
             agent,
             tasks,
-            CraftingWorld,
+            world(options.world).make,
             options.trajectories,
             options.data,
             horizon=HORIZON,
             policy="embedded:crafting",
-            settings={"temperature": options.temperature, "optimal_steps": options.optimal_steps, "split": SPLIT},
+            settings={
+                "temperature": options.temperature,
+                "split": SPLIT,
+                **({"optimal_steps": options.optimal_steps} if options.world == CRAFTING else {"world": options.world}),
+            },
             seed=options.seed,
             progress=show,
         )
@@ -64,13 +71,13 @@ def collect_data(options: argparse.Namespace, tasks: list[Task], console: Consol
 def train(options: argparse.Namespace, console: Console) -> None:
     """Trains the adapter and writes what is shipped of it."""
     torch.set_num_threads(1)
-    trajectories = read_trajectories(options.data)
+    trajectories = read_trajectories(options.data)[: options.limit]
     settings = replace(
         EMBEDDED,
         epochs=options.epochs,
         learning_rate=options.learning_rate,
         seed=options.seed,
-        objective=Objective(target=options.target),
+        objective=Objective(loss=options.loss, target=options.target, beta=options.beta),
         shuffle_targets=options.shuffle_targets,
     )
     mean = sum(one.return_ for one in trajectories) / len(trajectories)
@@ -108,6 +115,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EMBEDDED.epochs)
     parser.add_argument("--learning-rate", type=float, default=EMBEDDED.learning_rate)
     parser.add_argument("--target", choices=["future", "return"], default=EMBEDDED.objective.target)
+    parser.add_argument("--loss", choices=["squared", "weighted", "bce"], default=EMBEDDED.objective.loss)
+    parser.add_argument("--beta", type=float, help="of the weighted loss, in reward units")
+    parser.add_argument("--limit", type=int, help="train on so many of DATA's trajectories alone")
+    parser.add_argument("--world", default=CRAFTING, help="its name, as amc bench takes it")
     parser.add_argument("--shuffle-targets", action="store_true", help="the control: nothing should be learnt")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-collect", action="store_true", help="train on DATA as it is")
@@ -115,7 +126,10 @@ def main() -> None:
     console = Console()
     if not options.no_collect:
         low, high = options.optimal_steps
-        tasks = list(generate_tasks(options.tasks, SPLIT, optimal_steps=(low, high)))
+        if options.world == CRAFTING:
+            tasks = list(generate_tasks(options.tasks, SPLIT, optimal_steps=(low, high)))
+        else:
+            tasks = list(world(options.world).tasks(options.tasks, SPLIT, 0))
         collect_data(options, tasks, console)
     train(options, console)
 

@@ -1,6 +1,7 @@
 """Chooses each method's temperature, resampling steps and beta, on training tasks that no model was trained on.
 
     python reproduce/crafting/tune.py [--tasks 60] [--seeds 1] [--particles 15] [--band 9 14] [--full]
+        [--temperatures 0.4 0.6 0.8 1 1.2] [--world crafting] [--first 500000]
 
 One setting at a time: temperature first, then the steps, then beta, each with the best of the others so far; `--full`
 tries every combination. A setting is as good as the average of its oracle's pick (where rewards are hidden: its
@@ -25,7 +26,7 @@ from rich.progress import Progress as Bar
 
 from amc_agents.bench import crafting, methods
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.plan import Plan
+from amc_agents.bench.plan import CRAFTING, Plan
 from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import predicts_return, steered_blindly
@@ -55,11 +56,11 @@ Score = Callable[[Sequence[tuple[str, Tuned]]], list[Cell]]
 """Runs settings and scores them."""
 
 
-def stages(name: str, best: Tuned) -> list[Callable[[Tuned], list[Tuned]]]:
-    """What to try of a method, one setting after the other, from the best so far."""
+def stages(name: str, tried: Sequence[float]) -> list[Callable[[Tuned], list[Tuned]]]:
+    """What to try of a method, one setting after the other, from the best so far; `tried` are the temperatures."""
 
     def temperatures(best: Tuned) -> list[Tuned]:
-        return [replace(best, temperature=one) for one in TEMPERATURES]
+        return [replace(best, temperature=one) for one in tried]
 
     def steps(best: Tuned) -> list[Tuned]:
         return [replace(best, steps=one) for one in STEPS]
@@ -99,7 +100,9 @@ def tuned_of(cell: Cell) -> Tuned:
     return Tuned(cell["temperature"], tuple(cell["steps"]), cell["beta"])
 
 
-def choose(names: Sequence[str], full: bool, score: Score) -> tuple[list[Cell], dict[str, Cell]]:
+def choose(
+    names: Sequence[str], full: bool, score: Score, temperatures: Sequence[float] = TEMPERATURES
+) -> tuple[list[Cell], dict[str, Cell]]:
     """Every cell that was tried, and the best of each method."""
     tried: dict[str, Cell] = {}
     best: dict[str, Cell] = {}
@@ -108,9 +111,9 @@ def choose(names: Sequence[str], full: bool, score: Score) -> tuple[list[Cell], 
         wanted: list[tuple[str, Tuned]] = []
         for name in names:
             so_far = tuned_of(best[name]) if name in best else start[name]
-            steps_of_tuning = stages(name, so_far)
+            steps_of_tuning = stages(name, temperatures)
             if full and name in RESAMPLED:
-                wanted += [(name, Tuned(*one)) for one in product(TEMPERATURES, STEPS, BETAS)]
+                wanted += [(name, Tuned(*one)) for one in product(temperatures, STEPS, BETAS)]
             elif stage < len(steps_of_tuning):
                 wanted += [(name, one) for one in steps_of_tuning[stage](so_far)]
         for cell in score(wanted):
@@ -130,6 +133,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(MAKERS), default=list(MAKERS))
     parser.add_argument("--critic", help="default: the value model beside the policy")
     parser.add_argument("--model", default="crafting", help="the policy: a shipped one's name, or a folder")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
+    parser.add_argument("--world", default=CRAFTING, help="its name, as amc bench takes it")
+    parser.add_argument("--first", type=int, default=FIRST_TASK, help="number of the first training task")
     parser.add_argument("--workers", type=int, default=available_cpus())
     parser.add_argument("--full", action="store_true", help="every combination")
     parser.add_argument("--raw", type=Path, default=Path("runs/tuning"), help="where every run is kept")
@@ -138,8 +144,9 @@ def main() -> None:
     console = Console()
     low, high = options.band
     plan = Plan(
-        methods=(), n_tasks=options.tasks, band=(low, high), split="train", first=FIRST_TASK,
-        seeds=tuple(range(options.seeds)), n_particles=options.particles, critic=options.critic, model=options.model,
+        methods=(), n_tasks=options.tasks, world=options.world, band=(low, high) if options.world == CRAFTING else None,
+        split="train", first=options.first, seeds=tuple(range(options.seeds)), n_particles=options.particles,
+        critic=options.critic, model=options.model,
     )  # fmt: skip
     critic = parse_critic(plan.critic_spec)
     names = [name for name in options.methods if predicts_return(critic) or not steered_blindly(MAKERS[name](START))]
@@ -157,7 +164,7 @@ def main() -> None:
             for name, tuned in cells
         ]
 
-    tried, best = choose(names, options.full, score)
+    tried, best = choose(names, options.full, score, options.temperatures)
     for name, cell in best.items():
         console.print(f"{name}: {tuned_of(cell)} -> {better(cell)[0]:.3f}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -166,9 +173,10 @@ def main() -> None:
         "settings": {
             "n_particles": options.particles,
             "split": plan.split,
-            "first_task": FIRST_TASK,
+            "first_task": options.first,
             "tasks": options.tasks,
-            "band": options.band,
+            "world": options.world,
+            "band": plan.band,
             "seeds": options.seeds,
             "critic": plan.critic_spec,
         },

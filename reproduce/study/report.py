@@ -87,8 +87,8 @@ def _named(regime: str, a: str, b: str, metrics: tuple[str, ...]) -> tuple[str, 
 
 def tables(band: str, told: Mapping[str, Any]) -> str:
     """A band's tables as Markdown."""
-    low, high = BANDS[band]
-    lines = [f"## {low} to {high} optimal steps", ""]
+    limits = BANDS[band]
+    lines = [f"## {limits[0]} to {limits[1]} optimal steps" if limits else "## Official TextCraft, renamed", ""]
     for regime, heading in ((HOT, "Temperature 1"), (TUNED, "Every temperature tuned")):
         rows = [(name, label) for name, label in ROWS.items() if _of(regime, name) in told["scores"]]
         if not rows:

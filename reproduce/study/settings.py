@@ -22,12 +22,14 @@ RAW = Path("docs/results/study/raw")
 TRAINING_SEEDS = (0, 1, 2)
 """Each a policy and value models of its own; the policy of seed 0 is the shipped one."""
 SAMPLING_SEEDS = (0, 1, 2)
-BANDS = {"hard": (12, 16), "middle": (8, 11), "easy": (4, 7)}
-"""Least and most steps of the planner's way, of 20 allowed."""
-N_TASKS = 500
+BANDS: dict[str, tuple[int, int] | None] = {"hard": (12, 16), "middle": (8, 11), "easy": (4, 7), "official": None}
+"""Least and most steps of the planner's way, of 20 allowed; and the official TextCraft, which has what it has."""
+N_TASKS = {"hard": 500, "middle": 500, "easy": 500, "official": 100}
+"""Held-out tasks; of the official recipes, the published test split."""
 POOL = 20
 """Independent trajectories of a task: Best-of-N for every N up to it comes from subsampling them."""
 SIZES = (5, 10, 15, 20)
+OFFICIAL = "official"
 HOT, TUNED = "hot", "tuned"
 """Sampling at temperature 1, with the rest tuned; and with every method's temperature tuned too."""
 TEMPERATURES = {HOT: 1.0, TUNED: 0.5}
@@ -40,9 +42,12 @@ def policy_of(training_seed: int) -> str:
     return "crafting" if training_seed == 0 else str(MODELS / str(training_seed))
 
 
-def critic_of(training_seed: int, regime: str, *, shuffled: bool = False) -> str:
-    """The critic's string: a value model trained on the policy's own play in this regime, or on shuffled targets."""
-    adapter = MODELS / str(training_seed) / f"value-{regime}{'-shuffled' if shuffled else ''}"
+def critic_of(training_seed: int, regime: str, kind: str = "") -> str:
+    """The critic's string: a value model trained on the policy's own play in this regime.
+
+    Kinds: "shuffled" was trained on targets of other trajectories, "official" on the official training tasks.
+    """
+    adapter = MODELS / str(training_seed) / "-".join(["value", regime, *([kind] if kind else [])])
     return f"embedded:{policy_of(training_seed)}?adapter={adapter}"
 
 
@@ -65,18 +70,20 @@ class Shard:
     def plan(self) -> Plan:
         """What it runs."""
         chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))[self.band][self.regime]
+        official = self.band == OFFICIAL
         return Plan(
             methods=tuple(methods_of(self, {name: tuned_of(one) for name, one in chosen.items()})),
-            n_tasks=N_TASKS,
+            n_tasks=N_TASKS[self.band],
+            world="textcraft-renamed" if official else "crafting",
             band=BANDS[self.band],
             seeds=(self.sampling_seed,),
-            critic=critic_of(self.training_seed, self.regime),
+            critic=critic_of(self.training_seed, self.regime, OFFICIAL if official else ""),
             model=policy_of(self.training_seed),
         )
 
 
-GROUPS = {"hard": ("pool", "amc", "control", "curve"), "middle": ("pool", "amc"), "easy": ("pool", "amc")}
-"""What is run in a band, the most needed first."""
+GROUPS, OTHERWISE = {"hard": ("pool", "amc", "control", "curve")}, ("pool", "amc")
+"""What is run in a band, the most needed first; and in the others."""
 
 
 def shards() -> list[Shard]:
@@ -86,7 +93,7 @@ def shards() -> list[Shard]:
         for sampling_seed in SAMPLING_SEEDS
         for band in BANDS
         for training_seed in TRAINING_SEEDS
-        for group in GROUPS[band]
+        for group in GROUPS.get(band, OTHERWISE)
         for regime in (HOT, TUNED)
     ]
 
@@ -115,7 +122,7 @@ def methods_of(shard: Shard, chosen: dict[str, Tuned]) -> list[Method]:
         blind = replace(
             mine,
             name=f"{shard.regime}-amc-shuffled",
-            critic=critic_of(shard.training_seed, shard.regime, shuffled=True),
+            critic=critic_of(shard.training_seed, shard.regime, "shuffled"),
         )
         paper = [replace(sized(mine, 15), name="hot-amc-15-paper", beta=PAPERS_BETA)] if shard.regime == HOT else []
         return [sized(rewards, 15), sized(blind, 15), *paper]
