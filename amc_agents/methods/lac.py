@@ -226,9 +226,7 @@ async def _judge(
         try:
             judgements = await _judgements(judge, candidates)
         except PromptTooLong:
-            # A forward model that has lost its way writes on and on: such a rollout is left out.
-            candidates = [await _readable(judge, *pair) for pair in zip(candidates, taken, strict=True)]
-            judgements = await _judgements(judge, candidates)
+            candidates, judgements = await _judged_as_far_as_read(judge, candidates, taken)
     except CriticError as error:
         if settings.on_critic_error == "raise":
             raise
@@ -246,13 +244,44 @@ async def _judge(
     return _Judged(judgements, imagined, asked + 1, tuple(notes))
 
 
-async def _readable(judge: LogOdds, imagined: Trajectory, taken: Trajectory) -> Trajectory:
-    """A rollout, or the action alone where the critic cannot read what was imagined after it."""
-    try:
-        await judge.log_odds([imagined])
-    except PromptTooLong:
-        return taken
-    return imagined
+async def _judged_as_far_as_read(
+    judge: LogOdds, imagined: Sequence[Trajectory], taken: Sequence[Trajectory]
+) -> tuple[list[Trajectory], Judgements]:
+    """Candidates, each left at its action where the critic cannot read what was imagined after it, and judgements.
+
+    A model that has lost its way writes on and on. An action that the critic cannot read itself is taken to be no
+    better than the worst of the others, and flagged.
+
+    Raises:
+        PromptTooLong: none can be read, so it is the past that is too long.
+    """
+    found = [await _first_read(judge, pair) for pair in zip(imagined, taken, strict=True)]
+    read = [one for one in found if one is not None]
+    # The last word where there is nothing to judge by: the error of the past alone.
+    judgements = await _judgements(judge, read or taken)
+    worst = int(np.argmin(judgements.q))
+    places = iter(range(len(read)))
+    rows = [worst if one is None else next(places) for one in found]
+    unread = np.array([one is None for one in found])
+    left = [action if one is None else one for one, action in zip(found, taken, strict=True)]
+    p_good, p_bad = judgements.p_good, judgements.p_bad
+    return left, Judgements(
+        judgements.q[rows],
+        judgements.flagged[rows] | unread,
+        None if p_good is None else p_good[rows],
+        None if p_bad is None else p_bad[rows],
+    )
+
+
+async def _first_read(judge: LogOdds, forms: Sequence[Trajectory]) -> Trajectory | None:
+    """The first that is not too long for the critic, or None."""
+    for one in forms:
+        try:
+            await judge.log_odds([one])
+        except PromptTooLong:
+            continue
+        return one
+    return None
 
 
 def _imagined(candidate: Trajectory, past: int) -> tuple[Step, ...]:

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from amc_agents.envs.crafting.generate import generate_task
+from amc_agents.types import Task
 from expert import play
 from tokenizer import make_tokenizer
 
@@ -76,13 +77,17 @@ class Dialogues(IterableDataset[Any]):
             part = int(order[step % 4])
             yield _padded(pool[part * BATCH : (part + 1) * BATCH])
 
+    def task(self, number: int, span: tuple[int, int]) -> Task:
+        """The task of a dialogue, with so many optimal steps."""
+        return generate_task(number, SPLIT, optimal_steps=span)
+
     def _dialogue(self, tokenizer: Any, index: int) -> tuple[list[int], list[float]]:
         stage = self.stage
         number = (ord(stage.name) << 32) + (self.seed << 24) + index
         rng = np.random.default_rng(number)
         easy = index < stage.easy_share * stage.steps * BATCH
         span, rate = ((2, 7), 0.0) if easy else (stage.optimal_steps, float(rng.choice(stage.error_rates)))
-        task = generate_task(number, SPLIT, optimal_steps=span)
+        task = self.task(number, span)
         rounds = asyncio.run(play(task, rng, rate, whole_way=stage.whole_way))
         pieces = [("<|user|>" + task.instruction, 0.0)]
         for message, answer in rounds:
@@ -133,11 +138,13 @@ def learning_rate_factor(step: int, steps: int) -> float:
     return 1.0 if share <= 0 else 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def train_stage(model: LlamaForCausalLM, stage: Stage, seed: int) -> list[dict[str, float]]:
+def train_stage(
+    model: LlamaForCausalLM, stage: Stage, seed: int, dialogues: type[Dialogues] = Dialogues
+) -> list[dict[str, float]]:
     """One stage; returns its log."""
     log: list[dict[str, float]] = []
     parts = optimizers(model, stage.learning_rate)
-    loader = DataLoader(Dialogues(stage, seed), batch_size=None, num_workers=1, prefetch_factor=8)
+    loader = DataLoader(dialogues(stage, seed), batch_size=None, num_workers=1, prefetch_factor=8)
     begun, tokens, running = time.perf_counter(), 0, 0.0
     for step, (ids, weights) in enumerate(loader):
         for part in parts:

@@ -58,6 +58,9 @@ def test_the_recipes_stay_and_the_names_change(folder):
     assert not task.payload.book.tags
     assert len(plan(task.payload.book, task.payload.goal)) == len(plan(official.payload.book, official.payload.goal))
     assert renamed(official) == task
+    again = renamed(official, seed=1)
+    assert again.instruction != task.instruction
+    assert (again.id, again.payload.optimal_steps) == (task.id, task.payload.optimal_steps)
 
 
 def test_the_splits_are_the_published_ones_and_no_task_is_made_up(folder):

@@ -100,6 +100,44 @@ async def test_a_rollout_that_the_critic_cannot_read_is_left_at_its_action():
         await decide(real, Script(MIXED), critic, LacSettings(depth=1), imagination=Wordy())
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_an_action_that_the_critic_cannot_read_is_no_better_than_the_worst(depth):
+    endless = "push " * 9
+
+    class Short(Odds):
+        async def judgements(self, trajectories):
+            q = await self.log_odds(trajectories)
+            return Judgements(
+                q, np.zeros(len(q), dtype=bool), p_good=np.exp(q) / (1 + np.exp(q)), p_bad=1 / (1 + np.exp(q))
+            )
+
+        async def log_odds(self, trajectories):
+            if any(len(one.steps[-1].action) > 20 for one in trajectories):
+                raise PromptTooLong("the task and the newest round alone do not fit")
+            return await super().log_odds(trajectories)
+
+    class Imagined:
+        async def imagine(self, trajectories):
+            return [
+                replace(one, steps=(*one.steps[:-1], replace(one.steps[-1], observation="."))) for one in trajectories
+            ]
+
+    samples = acts(endless, endless, "pull", "push", "wait")
+    settings = LacSettings(depth=depth, alpha=1.0)
+    decision = await decide(STATE, Script(samples), Short(LOGIT), settings, imagination=Imagined())
+    told = {one.action: (one.q, one.flagged, one.p_good) for one in decision.candidates}
+    assert told == {
+        endless: (pytest.approx(LOGIT["push"]), True, pytest.approx(P["push"])),
+        "pull": (pytest.approx(LOGIT["pull"]), False, pytest.approx(P["pull"])),
+        "push": (pytest.approx(LOGIT["push"]), False, pytest.approx(P["push"])),
+        "wait": (pytest.approx(LOGIT["wait"]), False, pytest.approx(P["wait"])),
+    }
+    assert decision.sample.action == "wait"
+    assert "the critic's answer is a bound or a stand-in for 1 of 4 candidates" in decision.notes
+    with pytest.raises(PromptTooLong):
+        await decide(STATE, Script(acts(endless)), Short(LOGIT), settings, imagination=Imagined())
+
+
 async def test_a_critic_of_actions_judges_the_candidates_and_no_imagined_action():
     class Actions:
         async def q_values(self, trajectory, actions):

@@ -2,8 +2,8 @@
 
 A small policy has one token for each item's name and knows no others. The recipes of an official task, their amounts
 and their order stay as they are; each item that is made gets a name of `generate.CRAFTED`, each that is fetched one of
-`generate.RAW`, drawn by the task's own number. A tag (a class of items that stand for each other) is told by names
-alone, so a recipe that asks for one asks for the item of it that is easiest to make.
+`generate.RAW`, drawn by the task's own number and a seed. A tag (a class of items that stand for each other) is told by
+names alone, so a recipe that asks for one asks for the item of it that is easiest to make.
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ def renamed_tasks(path: str | Path, n_tasks: int, split: str = "test", first: in
     return [renamed(task) for task in found[first : first + n_tasks]]
 
 
-def renamed(task: Task) -> Task:
+def renamed(task: Task, seed: int = 0) -> Task:
     """The same task under other names; its world knows the recipes that the text lists and no others.
+
+    Args:
+        task: an official task.
+        seed: of the names; one task under many names teaches a policy to read them.
 
     Raises:
         ConfigurationError: it has more different items than there are names.
@@ -57,7 +61,7 @@ def renamed(task: Task) -> Task:
     listed = [replace(way, inputs=concrete_inputs(book, way, {})) for way in parsed]
     made = dict.fromkeys(way.item for way in listed)
     fetched = dict.fromkeys(name for way in listed for name, _ in way.inputs if name not in made)
-    rng = np.random.default_rng(zlib.crc32(task.id.encode()))
+    rng = np.random.default_rng([zlib.crc32(task.id.encode()), seed])
     names: dict[str, str] = {}
     for items, known in ((made, CRAFTED), (fetched, RAW)):
         if len(items) > len(known):
