@@ -97,6 +97,17 @@ class Window(NamedTuple):
     """Last one, inclusive."""
 
 
+def newest_start(lengths: Sequence[int], limit: int | None) -> int:
+    """Rounds that are left out of the newest state's prompt, by the rule of `windows`.
+
+    An older round that is longer than the limit does no harm: it is left out by the time that it is not the newest.
+
+    Raises:
+        PromptTooLong: the task and the newest round alone do not fit.
+    """
+    return _cut(lengths, limit, all_states=False)[-1].start
+
+
 def windows(lengths: Sequence[int], limit: int | None) -> list[Window]:
     """Cuts a trajectory into the windows in which its states are scored.
 
@@ -111,8 +122,12 @@ def windows(lengths: Sequence[int], limit: int | None) -> list[Window]:
         Windows that cover the states 0 to T in order; each state is in exactly one.
 
     Raises:
-        PromptTooLong: the task and the newest round alone do not fit.
+        PromptTooLong: the task and one round alone do not fit.
     """
+    return _cut(lengths, limit, all_states=True)
+
+
+def _cut(lengths: Sequence[int], limit: int | None, *, all_states: bool) -> list[Window]:
     found: list[Window] = []
     start = first = 0
     size = 0
@@ -122,6 +137,8 @@ def windows(lengths: Sequence[int], limit: int | None) -> list[Window]:
         while limit is not None and size > limit:
             droppable = state - 1 - start
             if droppable < 1:
+                if not all_states and state < len(lengths) - 1:
+                    break
                 raise PromptTooLong(
                     f"the task and the newest round of state {state} take {size} tokens and the critic's limit is "
                     f"{limit}: use a critic with a longer context, or shorter observations"
@@ -181,8 +198,8 @@ class Encoder:
     def newest(self, trajectory: Trajectory) -> list[tuple[int, ...]]:
         """The segments of the newest state's prompt: what serving reads. Concatenated they are its token ids."""
         segments = self.segments(trajectory)
-        window = windows([len(ids) for ids in segments], self.max_tokens)[-1]
-        return [segments[0], *segments[window.start + 1 :]]
+        start = newest_start([len(ids) for ids in segments], self.max_tokens)
+        return [segments[0], *segments[start + 1 :]]
 
     def _ids(self, text: str) -> tuple[int, ...]:
         ids = self._known.get(text)

@@ -15,7 +15,7 @@ import numpy as np
 from amc_agents.critics.checkpoint import weights_hash
 from amc_agents.critics.embedded import shipped_folder
 from amc_agents.critics.options import allow, needed
-from amc_agents.critics.render import windows
+from amc_agents.critics.render import newest_start
 from amc_agents.critics.verdict_checkpoint import FILE, VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict_reading import Verdicts
 from amc_agents.critics.verdict_spellings import Ids, Spellings
@@ -114,7 +114,7 @@ class EmbeddedVerdictReader:
         task = (*self.checkpoint.prefix_ids, *task)
         # The words have to fit behind the question.
         limit = min(self.checkpoint.max_tokens or self._context, self._context - _WORD) - len(question)
-        kept = rounds[windows([len(task), *map(len, rounds)], limit)[-1].start :]
+        kept = rounds[newest_start([len(task), *map(len, rounds)], limit) :]
         return tuple(token for ids in (task, *kept, question) for token in ids)
 
     @property

@@ -25,7 +25,7 @@ from amc_agents.critics.classify import chosen_model
 from amc_agents.critics.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.once import Once
-from amc_agents.critics.render import Tokenize, windows
+from amc_agents.critics.render import Tokenize, newest_start
 from amc_agents.critics.verdict_checkpoint import (
     FILE,
     SERVED,
@@ -289,7 +289,7 @@ def _row(prompt: VerdictPrompt, attached: _Attached, longest: int) -> bytes:
     limits += [checkpoint.max_tokens] if checkpoint is not None and checkpoint.max_tokens else []
     limit = min(limits) - question.length if limits else None
     lengths = [len(prefix_ids) + task.length, *(one.length for one in rounds)]
-    kept = rounds[windows(lengths, limit)[-1].start :]
+    kept = rounds[newest_start(lengths, limit) :]
     return b",".join(filter(None, (_joined(prefix_ids), *(one.ids for one in (task, *kept, question)))))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from amc_agents.critics.render import Encoder, Tokenize, windows
+from amc_agents.critics.render import Encoder, Tokenize, newest_start, windows
 from amc_agents.critics.verdict_checkpoint import VerdictFormat
 from amc_agents.training.verdict_data import Judged
 from amc_agents.training.verdict_labels import Label
@@ -113,7 +113,7 @@ class RowBuilder:
             len(self.encoder.prefix_ids) + len(self.tokenize(task)),
             *(len(self.tokenize(one)) for one in rounds),
         ]
-        start = windows(lengths, limit - len(self._question) - self._word if limit else None)[-1].start
+        start = newest_start(lengths, limit - len(self._question) - self._word if limit else None)
         texts = (task, *rounds[start:], self.format.question.format(good="GOOD", bad="BAD"))
         return texts, (*self.encoder.prefix_ids, *(token for text in texts for token in self.tokenize(text)))
 

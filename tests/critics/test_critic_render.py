@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import amc_agents.models.embedded
-from amc_agents.critics.render import DIALOGUE, FORMATS, PLAIN, Encoder, PromptFormat, windows
+from amc_agents.critics.render import DIALOGUE, FORMATS, PLAIN, Encoder, PromptFormat, newest_start, windows
 from amc_agents.critics.verdict_checkpoint import DIALOGUE_ACTIONS
-from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
+from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, PromptTooLong
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory
 
@@ -84,7 +84,7 @@ def test_windows_fit_cover_every_state_once_and_keep_the_task_and_the_newest_rou
         for state in range(window.first, window.last + 1):
             assert lengths[0] + sum(lengths[window.start + 1 : state + 1]) <= limit
             assert window.start < max(state, 1)
-            assert windows(lengths[: state + 1], limit)[-1].start == window.start
+            assert newest_start(lengths[: state + 1], limit) == window.start
 
 
 def test_the_oldest_half_of_the_rounds_goes_at_once():
@@ -95,6 +95,16 @@ def test_the_oldest_half_of_the_rounds_goes_at_once():
 def test_what_cannot_be_made_to_fit_is_an_error_that_names_the_limit():
     with pytest.raises(CriticError, match=r"state 1 take 30 tokens and the critic's limit is 25"):
         windows([10, 20, 5], 25)
+
+
+def test_an_older_round_that_is_too_long_is_left_out_of_the_newest_states_prompt():
+    with pytest.raises(PromptTooLong, match="state 2 take 210 tokens and the critic's limit is 55"):
+        newest_start([10, 5, 200], 55)
+    assert newest_start([10, 5, 200, 5], 55) == 2
+    assert newest_start([10, 5, 200, 5, 7], 55) == 2
+    assert newest_start([10, 5, 200, 5, 60, 9], 55) == 4
+    with pytest.raises(PromptTooLong):
+        windows([10, 5, 200, 5], 55)  # where every state is to be scored, one cannot be
 
 
 def test_the_two_formats_read_as_documented():
