@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from settings import HOT, SIZES, TUNED
 
@@ -32,6 +33,7 @@ def draw_curve(told: Mapping[str, Any], path: Path) -> None:
                         marker=marker, capsize=2, label=f"{label}, {'oracle pick' if metric == 'oracle' else 'top 5'}",
                     )  # fmt: skip
         _finish(axes, title, "N, particles")
+        axes.set_xticks(SIZES)
     figure.savefig(path, dpi=140)
 
 
@@ -55,12 +57,15 @@ def draw_cost(told: Mapping[str, Any], path: Path) -> None:
                     axes.plot([spent(told["costs"][name])], [score], mark, color="#d62728", label=label)
             _finish(axes, title, heading)
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, dpi=140)
 
 
 _SPENT = {
     "model calls of policy and critic, a task": lambda cost: cost["policy_calls"] + cost["critic_calls"],
-    "tokens written by the policy and read anew by the critic, a task": lambda cost: (
+    "tokens a task: policy's written, critic's new": lambda cost: (
         cost["policy_output_tokens"] + cost["critic_tokens"] - cost["critic_cached_tokens"]
     ),
 }

@@ -59,11 +59,14 @@ def read(band: str) -> Cells:
             continue
         for record in unpack(shard.name)[1]:
             for name, found, share in _told(record, shard):
+                # One trajectory needs no choice: the pool's critic read it for Best-of-N.
+                alone = name.endswith("react")
                 key = (record.task, shard.training_seed, shard.sampling_seed)
                 for metric, score in found.items():
                     scores[name][metric].scores[key] = score
                 for cost in COSTS:
-                    costs[name][cost].append(share * getattr(record.cost, cost))
+                    spent = 0.0 if alone and cost.startswith("critic") else share * getattr(record.cost, cost)
+                    costs[name][cost].append(spent)
     means = {name: {cost: float(np.mean(found)) for cost, found in of.items()} for name, of in costs.items()}
     return Cells(scores, means)
 
