@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -91,7 +91,6 @@ def _crafting() -> FoundWorld:
 
 
 def _textcraft_renamed() -> FoundWorld:
-    from amc_agents.envs.crafting import CraftingWorld
     from amc_agents.envs.crafting.renamed import renamed_tasks
 
     path = os.environ.get(TEXTCRAFT_VARIABLE)
@@ -99,13 +98,7 @@ def _textcraft_renamed() -> FoundWorld:
         raise ConfigurationError(
             f"the world textcraft-renamed plays the official recipes: {TEXTCRAFT_VARIABLE} has to name their folder"
         )
-    return FoundWorld(
-        make=CraftingWorld,
-        tasks=partial(renamed_tasks, path),
-        horizon=20,
-        model="crafting",
-        oracle="amc_agents.bench.planner_critic:PlannerCritic",
-    )
+    return replace(_crafting(), tasks=partial(renamed_tasks, path))
 
 
 def _bandit() -> FoundWorld:

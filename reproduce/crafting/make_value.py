@@ -23,9 +23,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from amc_agents.bench.plan import CRAFTING, Plan
 from amc_agents.critics.checkpoint import FILE
-from amc_agents.envs.crafting.generate import generate_tasks
-from amc_agents.envs.found import world
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.training.collect import Progress, collect
@@ -34,15 +33,16 @@ from amc_agents.training.report import print_metrics
 from amc_agents.training.value import EMBEDDED, train_value
 from amc_agents.training.value import Progress as TrainingProgress
 from amc_agents.training.value_objective import Objective
-from amc_agents.types import Task
 
-HORIZON = 20
 SPLIT = "train"
-CRAFTING = "crafting"
 
 
-def collect_data(options: argparse.Namespace, tasks: list[Task], console: Console) -> None:
+def collect_data(options: argparse.Namespace, console: Console) -> None:
     """Plays what the dataset still lacks."""
+    low, high = options.optimal_steps
+    band = (low, high) if options.world == CRAFTING else None
+    plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT)
+    tasks = plan.tasks()
     agent = text_agent(EmbeddedChatModel(model=str(options.folder), temperature=options.temperature))
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(tasks))
@@ -53,15 +53,15 @@ def collect_data(options: argparse.Namespace, tasks: list[Task], console: Consol
         collect(
             agent,
             tasks,
-            world(options.world).make,
+            plan.found.make,
             options.trajectories,
             options.data,
-            horizon=HORIZON,
+            horizon=plan.found.horizon,
             policy="embedded:crafting",
             settings={
                 "temperature": options.temperature,
                 "split": SPLIT,
-                **({"optimal_steps": options.optimal_steps} if options.world == CRAFTING else {"world": options.world}),
+                **({"optimal_steps": options.optimal_steps} if band else {"world": options.world}),
             },
             seed=options.seed,
             progress=show,
@@ -125,12 +125,7 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     if not options.no_collect:
-        low, high = options.optimal_steps
-        if options.world == CRAFTING:
-            tasks = list(generate_tasks(options.tasks, SPLIT, optimal_steps=(low, high)))
-        else:
-            tasks = list(world(options.world).tasks(options.tasks, SPLIT, 0))
-        collect_data(options, tasks, console)
+        collect_data(options, console)
     train(options, console)
 
 

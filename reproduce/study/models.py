@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 
 from amc_agents.models.embedded import model_folder
-from settings import MODELS, OFFICIAL, TEMPERATURES, policy_of
+from settings import MODELS, OFFICIAL, RENAMED, TEMPERATURES, policy_of
 
 TRAJECTORIES = 2
 """Of each task: many tasks teach more than many tries at one."""
 OPTIMAL_STEPS = ("8", "16")
-OFFICIAL_PLAY = ("--world", "textcraft-renamed", "--tasks", "374", "--trajectories", "8")
+OFFICIAL_PLAY = ("--world", RENAMED, "--tasks", "374", "--trajectories", "8")
 """All of the published training split."""
 POLICY = "policy"
 ALL = [POLICY, *TEMPERATURES]

@@ -13,7 +13,7 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.subsampling import best_of
 from amc_agents.types import FloatArray
 from packed import packed, unpack
-from settings import POOL, SIZES, Shard, shards
+from settings import HOT, POOL, SIZES, Shard, shards
 
 Key = tuple[str, int, int]
 """Task, training seed, sampling seed."""
@@ -84,7 +84,7 @@ def _told(record: Record, shard: Shard) -> list[tuple[str, dict[str, float], flo
     told = [
         (f"{shard.regime}-best-of-{size}", best_of(record.particles, size), size / POOL) for size in SIZES
     ]  # fmt: skip
-    if shard.regime == "hot":
+    if shard.regime == HOT:
         # One trajectory at temperature 1: any of the pool.
         mean = float(np.mean(record.particles.returns))
         told.append(("hot-react", {"oracle": mean, "deployable": mean}, 1 / POOL))

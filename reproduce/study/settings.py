@@ -9,7 +9,7 @@ from typing import Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.plan import Plan
+from amc_agents.bench.plan import CRAFTING, Plan
 from amc_agents.smc import Never
 
 HOME = Path("reproduce/study")
@@ -29,7 +29,7 @@ N_TASKS = {"hard": 500, "middle": 500, "easy": 500, "official": 100}
 POOL = 20
 """Independent trajectories of a task: Best-of-N for every N up to it comes from subsampling them."""
 SIZES = (5, 10, 15, 20)
-OFFICIAL = "official"
+OFFICIAL, RENAMED = "official", "textcraft-renamed"
 HOT, TUNED = "hot", "tuned"
 """Sampling at temperature 1, with the rest tuned; and with every method's temperature tuned too."""
 TEMPERATURES = {HOT: 1.0, TUNED: 0.5}
@@ -74,7 +74,7 @@ class Shard:
         return Plan(
             methods=tuple(methods_of(self, {name: tuned_of(one) for name, one in chosen.items()})),
             n_tasks=N_TASKS[self.band],
-            world="textcraft-renamed" if official else "crafting",
+            world=RENAMED if official else CRAFTING,
             band=BANDS[self.band],
             seeds=(self.sampling_seed,),
             critic=critic_of(self.training_seed, self.regime, OFFICIAL if official else ""),

@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 
-from settings import BANDS, CHOSEN, HOT, OFFICIAL, RAW, TEMPERATURES, TUNED, critic_of, policy_of
+from settings import BANDS, CHOSEN, HOT, OFFICIAL, RAW, RENAMED, TEMPERATURES, TUNED, critic_of, policy_of
 
 TRIED = (0.4, 0.5, 0.6, 0.8, 1.0)
 """Temperatures, where they are tuned."""
@@ -30,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     band, regime = BANDS[options.band], options.regime
     tried = TRIED if regime == TUNED else (TEMPERATURES[HOT],)
-    where = ["--band", *map(str, band)] if band else ["--world", "textcraft-renamed", "--first", "0"]
+    where = ["--band", *map(str, band)] if band else ["--world", RENAMED, "--first", "0"]
     name = f"{options.band}-{regime}"
     out = RAW.parent / f"tuning-{name}.json"
     subprocess.run(
