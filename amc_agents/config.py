@@ -71,6 +71,7 @@ class AmcTable(_Table):
     resample: PlainSchedule = None
     scheme: Scheme | None = None
     beta: PositiveFloat | None = None
+    success_reward: PositiveFloat | None = None
     select: Select | None = None
     finished: Finished | None = None
     horizon: PositiveInt | None = None

@@ -28,6 +28,8 @@ class Method:
     resample: Schedule = Never()  # noqa: RUF009  (frozen)
     beta: float = 1.0
     """Temperature of the target, in reward units."""
+    success_reward: float | None = None
+    """As `amc()` takes it: the one return besides 0, from which eq. 5 follows exactly."""
     n_particles: int | None = None
     """None: the comparison's N."""
     critic: str | None = None
@@ -66,6 +68,7 @@ class Method:
             "hide_rewards": self.hide_rewards,
             **({} if self.decision is None else {"decision": _plain(self.decision), "oracle": self.oracle}),
             **({"listed": True} if self.listed else {}),
+            **({} if self.success_reward is None else {"success_reward": self.success_reward}),
             **({"scheme": self.scheme} if self.scheme != "systematic" else {}),
             **({"finished": self.finished} if self.finished != "retire" else {}),
         }
@@ -79,6 +82,8 @@ class Tuned:
     steps: tuple[int, ...] = ()
     """Where to resample; empty: nowhere."""
     beta: float = 1.0
+    success_reward: float | None = None
+    """As `Method` has it."""
     alpha: float = 1.0
     """Weight of the critic in a decision."""
     k: int = 5
@@ -127,12 +132,12 @@ def smc(tuned: Tuned) -> Method:
 
 def amc(tuned: Tuned) -> Method:
     """Resampling by the rewards seen and the critic's prediction of those to come."""
-    return Method(AMC, "AMC", tuned.temperature, tuned.schedule, tuned.beta)
+    return Method(AMC, "AMC", tuned.temperature, tuned.schedule, tuned.beta, tuned.success_reward)
 
 
 def amc_hidden(tuned: Tuned) -> Method:
     """The whole run by the critic alone, as one would deploy it."""
-    return Method(AMC_HIDDEN, "AMC, rewards hidden", tuned.temperature, tuned.schedule, tuned.beta, hide_rewards=True)
+    return replace(amc(tuned), name=AMC_HIDDEN, label="AMC, rewards hidden", hide_rewards=True)
 
 
 def vote(tuned: Tuned = Tuned(), *, greedy: bool = False) -> Method:

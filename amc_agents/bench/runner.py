@@ -100,7 +100,7 @@ class Comparison:
                 )
             if method.decision is None:
                 # An eq. 5 model for another beta is refused now, not by the first run that weighs with it.
-                for_amc(self.critic_of(method), beta=method.beta)
+                for_amc(self.critic_of(method), beta=method.beta, success_reward=method.success_reward)
 
     def critic_of(self, method: Method) -> Critic:
         """The critic that a method uses; the same object for all that name it alike.
@@ -215,6 +215,7 @@ async def run_one(
         n_particles=comparison.size_of(method),
         resample=method.resample,
         beta=method.beta,
+        success_reward=method.success_reward,
         hide_rewards=method.hide_rewards,
         environment=lambda _: (comparison.environment(), task),
         scheme=method.scheme,

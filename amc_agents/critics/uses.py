@@ -96,24 +96,26 @@ def use_of(method: str, critic: Any) -> Use:
     )
 
 
-def for_amc(critic: Any, *, beta: float) -> Critic:
+def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) -> Critic:
     """The critic as AMC asks it: values in reward units.
 
     Args:
         critic: any critic.
         beta: the run's temperature of the target, in reward units.
+        success_reward: the one return besides 0, where the run makes eq. 5's value of the critic's mean itself.
 
     Raises:
-        ConfigurationError: AMC does not take it, or it was trained by eq. 5 for another beta. Where a server has to be
+        ConfigurationError: AMC does not take it, or it was trained by eq. 5 for another beta or for a run that does not
+            make that of it. Where a server has to be
             asked for that first, the error comes with the first values.
     """
     use_of("amc", critic)
     if not isinstance(critic, Critic):
         raise ConfigurationError(f"amc asks for `values`, and {type(critic).__name__} has log_odds alone")
     try:
-        _require_beta(critic, beta)
+        _require_beta(critic, beta, success_reward)
     except CriticError:  # not connected yet
-        return _OfOneBeta(critic, beta)
+        return _OfOneBeta(critic, beta, success_reward)
     return critic
 
 
@@ -163,8 +165,8 @@ def table_markdown(methods: Sequence[str] = METHODS) -> str:
 class _OfOneBeta:
     """A critic behind a server that has not been asked yet: its beta is compared after its first answer."""
 
-    def __init__(self, critic: Any, beta: float) -> None:
-        self._critic, self._beta = critic, beta
+    def __init__(self, critic: Any, beta: float, success_reward: float | None) -> None:
+        self._critic, self._beta, self._success_reward = critic, beta, success_reward
 
     @property
     def predicts(self) -> str:
@@ -174,7 +176,7 @@ class _OfOneBeta:
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         values: FloatArray = await self._critic.values(trajectories)
         if len(trajectories):
-            _require_beta(self._critic, self._beta)
+            _require_beta(self._critic, self._beta, self._success_reward)
         return values
 
     def __getattr__(self, name: str) -> Any:
@@ -188,8 +190,13 @@ def _declares(critic: Any, attribute: str) -> bool:
     return inspect.getattr_static(critic, attribute, None) is not None
 
 
-def _require_beta(critic: Any, beta: float) -> None:
+def _require_beta(critic: Any, beta: float, success_reward: float | None) -> None:
     own: float | None = getattr(critic, "beta", None)
+    if own is not None and success_reward is not None:
+        raise ConfigurationError(
+            f"the value model was trained by eq. 5 (beta {own:g}), and with success_reward the run makes eq. 5's value "
+            "of a mean: leave success_reward out, or use a model trained by eq. 7 or binary cross-entropy"
+        )
     if own is not None and not math.isclose(own, beta, rel_tol=1e-6):
         raise ConfigurationError(
             f"the value model was trained by eq. 5 for beta {own:g} and the run has beta {beta:g}: give the run "

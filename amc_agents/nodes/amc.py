@@ -84,6 +84,7 @@ def amc(
     resample: Schedule | None = None,
     scheme: str | None = None,
     beta: float | None = None,
+    success_reward: float | None = None,
     environment: EnvironmentFunction | None = None,
     reward: RewardFunction | None = None,
     hide_rewards: bool = False,
@@ -116,6 +117,9 @@ def amc(
         resample: when particles are weighed and resampled; `Never()` is Best-of-N. Default: `AtSteps(4)`.
         scheme: "systematic" (default), "stratified", "residual" or "multinomial" (the paper's).
         beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units. Default: 1.
+        success_reward: says that the return is always 0 or this (success): what the critic predicts is then a
+            probability of success, from which eq. 5 follows exactly, and small probabilities weigh by their ratio.
+            Default: none, any return may come.
         environment: gives (Environment, Task) for the agent's input; every particle gets a world of its own, which
             its tools reach by `current_environment()`. Rewards come from it.
         reward: the return so far, from the agent's state: for agents without an environment.
@@ -150,7 +154,8 @@ def amc(
     config = configured() if config is None else config
     settings = Settings.chosen(
         config,
-        {"n_particles": n_particles, "resample": resample, "scheme": scheme, "beta": beta, "select": select,
+        {"n_particles": n_particles, "resample": resample, "scheme": scheme, "beta": beta,
+         "success_reward": success_reward, "select": select,
          "finished": finished, "horizon": horizon, "stop_at": stop_at, "quorum": quorum, "seed": seed,
          "on_critic_error": on_critic_error},
         rewards_observed=not hide_rewards and (environment is not None or reward is not None),
@@ -158,7 +163,11 @@ def amc(
     nodes = _Nodes(
         agent=agent,
         settings=settings,
-        critics=CriticChoice(critic, config, lambda found: for_amc(found, beta=settings.beta)),
+        critics=CriticChoice(
+            critic,
+            config,
+            lambda found: for_amc(found, beta=settings.beta, success_reward=settings.success_reward),
+        ),
         step_after=contract.pausing_nodes(agent, step_after),
         environment=environment,
         reward=reward,

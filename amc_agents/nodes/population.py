@@ -171,8 +171,8 @@ class ParticleSystem:
         await asyncio.gather(*(self.runner.release(particle) for particle in everyone.values()))
 
     async def _potentials(self) -> FloatArray | None:
-        """`[N]` phi_t = (R_t + f) / beta, f = 0 at every end; without rewards phi_t = g / beta, ends included."""
-        observed, beta = self.settings.rewards_observed, self.settings.beta
+        """`[N]` phi_t (`smc.potentials`), f = 0 at every end; without rewards of the whole return, ends included."""
+        observed = self.settings.rewards_observed
         asked = [
             slot
             for slot, particle in enumerate(self.particles)
@@ -190,7 +190,8 @@ class ParticleSystem:
                 return None
         self._values = returns + future
         failed = [particle.error is not None for particle in self.particles]
-        return np.where(failed, -np.inf, self._values / beta)
+        found = smc.potentials(returns, future, self.settings.beta, self.settings.success_reward)
+        return np.where(failed, -np.inf, found)
 
     async def _ask_critic(self, particles: Sequence[Particle]) -> FloatArray:
         """`[len(particles)]` what the critic expects: the return still to come, or the whole without rewards."""

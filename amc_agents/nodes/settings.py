@@ -22,6 +22,8 @@ class Settings:
     scheme: str = "systematic"
     beta: float = 1.0
     """Temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units (AMC eq. 2)."""
+    success_reward: float | None = None
+    """The one return besides 0, where there is no other (`smc.potentials`); None: any may come."""
     select: Select | None = None
     """How the answer is picked; None: "return" where rewards are seen, else "value"."""
     finished: Finished = "retire"
@@ -67,6 +69,10 @@ class Settings:
             raise ConfigurationError(f"n_particles must be at least 1, got {self.n_particles}")
         if not (self.beta > 0 and math.isfinite(self.beta)):
             raise ConfigurationError(f"beta must be a positive number, got {self.beta}")
+        if self.success_reward is not None and not (self.success_reward > 0 and math.isfinite(self.success_reward)):
+            raise ConfigurationError(
+                f"success_reward must be a positive number, the one return besides 0, got {self.success_reward}"
+            )
         if self.horizon < 1:
             raise ConfigurationError(f"horizon must be at least 1 step, got {self.horizon}")
         if self.quorum is not None and not 1 <= self.quorum <= self.n_particles:
@@ -106,6 +112,7 @@ class Settings:
             "resample": repr(self.resample),
             "scheme": self.scheme,
             "beta": self.beta,
+            "success_reward": self.success_reward,
             "select": self.pick,
             "finished": self.finished,
             "horizon": self.horizon,

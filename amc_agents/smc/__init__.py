@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amc_agents.smc.filter import FilterState, FinishedMode, ResamplingInfo, init, log_evidence, resample, weigh
 from amc_agents.smc.genealogy import Genealogy
+from amc_agents.smc.potentials import potentials
 from amc_agents.smc.resampling import (
     SCHEMES,
     Scheme,
@@ -37,6 +38,7 @@ __all__ = [
     "log_sum_exp",
     "multinomial",
     "normalised",
+    "potentials",
     "resample",
     "residual",
     "resolve_scheme",

@@ -195,6 +195,13 @@ def test_an_eq_5_model_is_for_its_own_beta():
         for_amc(critic, beta=1.0)
 
 
+def test_a_run_that_makes_eq_5_of_a_mean_takes_no_eq_5_model():
+    with pytest.raises(ConfigurationError, match="leave success_reward out, or use a model"):
+        for_amc(ValueModel(1.0, beta=0.3), beta=0.3, success_reward=1.0)
+    plain = ValueModel(1.0)
+    assert for_amc(plain, beta=0.3, success_reward=1.0) is plain
+
+
 class Unconnected(Values):
     """As a critic behind a server: what it is comes with the first answer."""
 

@@ -199,6 +199,25 @@ def test_weights_are_those_of_the_potentials():
     assert run.log_evidence == pytest.approx(np.log(np.mean(np.exp(returns / 2))))
 
 
+def test_a_success_reward_makes_weights_of_probabilities():
+    class Sure(ReturnSoFar):
+        async def values(self, trajectories):
+            return np.array([0.03 * len(one.steps[-1].action) for one in trajectories])
+
+    run = amc(number_agent(), Sure(), environment=sum_world, n_particles=4, resample=AtSteps(1), beta=0.2, horizon=1,
+              hide_rewards=True, success_reward=3.0).run(start())  # fmt: skip
+    probability = np.array([0.01 * len(one.steps[-1].action) for one in run.population.trajectories])
+    weights = 1 - probability + probability * np.exp(3.0 / 0.2)
+    np.testing.assert_allclose(np.exp(run.population.log_weights), weights / 4, rtol=1e-6)
+    assert run.config["success_reward"] == 3.0
+
+
+@pytest.mark.parametrize("given", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_success_reward_is_a_positive_number(given):
+    with pytest.raises(ConfigurationError, match="success_reward must be a positive number"):
+        amc(number_agent(), "uniform", environment=sum_world, success_reward=given)
+
+
 def test_resampling_steers_towards_what_the_critic_values():
     plain = amc(number_agent(), environment=sum_world, n_particles=20, resample=Never(), seed=0).run(start())
     steered = amc(number_agent(), ReturnSoFar(3.0), environment=sum_world, n_particles=20, resample=EveryStep(), seed=0)
