@@ -27,29 +27,32 @@ class PlannerCritic:
     predicts = "return"
 
     def __init__(self) -> None:
-        self._tasks: dict[str, tuple[Task, CraftingTask]] = {}
+        self._tasks: dict[str, Task] = {}
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` -5 for each wasted step; 0 where there is none."""
-        return np.array([-WASTED * await self._wasted(one) for one in trajectories], dtype=np.float64)
+        return np.array([-WASTED * await self.wasted(one) for one in trajectories], dtype=np.float64)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` the same as a number in (0, 1]."""
         return np.exp(await self.log_odds(trajectories))
 
-    async def _wasted(self, trajectory: Trajectory) -> int:
-        task, payload = self._task(trajectory.task.instruction)
+    async def wasted(self, trajectory: Trajectory) -> int:
+        """How many steps of it brought the goal no nearer; `NEVER` where it can no longer be reached."""
+        payload = self.task(trajectory)
         world = CraftingWorld()
-        await world.reset(task)
+        await world.reset(self._tasks[trajectory.task.instruction])
         for number, step in enumerate(trajectory.steps, start=1):
             if (await world.step(step.action)).done:
                 return number - payload.optimal_steps
         ahead = plan(payload.book, payload.goal, inventory=world.inventory)
         return NEVER if ahead is None else len(trajectory.steps) + len(ahead) - payload.optimal_steps
 
-    def _task(self, instruction: str) -> tuple[Task, CraftingTask]:
+    def task(self, trajectory: Trajectory) -> CraftingTask:
+        """Its recipes, goal and optimal number of steps, read from the instruction."""
+        instruction = trajectory.task.instruction
         if instruction not in self._tasks:
-            task = parse_instruction(instruction)
-            assert isinstance(task.payload, CraftingTask)
-            self._tasks[instruction] = task, task.payload
-        return self._tasks[instruction]
+            self._tasks[instruction] = parse_instruction(instruction)
+        payload = self._tasks[instruction].payload
+        assert isinstance(payload, CraftingTask)
+        return payload

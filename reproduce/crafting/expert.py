@@ -104,14 +104,14 @@ class NoisyExpert:
 
 
 async def play(
-    task: Task, rng: np.random.Generator, error_rate: float, *, whole_way: bool = True
+    task: Task, rng: np.random.Generator, error_rate: float, *, whole_way: bool = True, horizon: int = HORIZON
 ) -> list[tuple[str, str]]:
-    """One dialogue: [(expert's message, world's answer), ...], cut at the horizon."""
+    """One dialogue: [(expert's message, world's answer), ...], cut after `horizon` steps."""
     world = CraftingWorld()
     await world.reset(task)
     expert = NoisyExpert(task.payload, rng, error_rate, whole_way)
     rounds: list[tuple[str, str]] = []
-    for _ in range(HORIZON):
+    for _ in range(horizon):
         message = expert.turn(world.inventory)
         answer = await world.step(expert.last_action)
         rounds.append((message, answer.observation))

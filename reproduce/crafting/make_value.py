@@ -43,7 +43,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     band = (low, high) if options.world == CRAFTING else None
     plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT)
     tasks = plan.tasks()
-    agent = text_agent(EmbeddedChatModel(model=str(options.folder), temperature=options.temperature))
+    agent = text_agent(EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature))
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(tasks))
 
@@ -77,7 +77,7 @@ def train(options: argparse.Namespace, console: Console) -> None:
         epochs=options.epochs,
         learning_rate=options.learning_rate,
         seed=options.seed,
-        objective=Objective(loss=options.loss, target=options.target, beta=options.beta),
+        objective=Objective(loss=options.loss, target=options.target, beta=options.beta, soft=options.soft),
         shuffle_targets=options.shuffle_targets,
     )
     mean = sum(one.return_ for one in trajectories) / len(trajectories)
@@ -90,7 +90,7 @@ def train(options: argparse.Namespace, console: Console) -> None:
         def show(progress: TrainingProgress) -> None:
             bar.update(line, completed=progress.step, total=progress.steps)
 
-        checkpoint = train_value(options.folder, trajectories, scratch, settings, progress=show)
+        checkpoint = train_value(options.base or options.folder, trajectories, scratch, settings, progress=show)
         out.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(scratch, "adapter", "adapter_model.safetensors"), out)
         shutil.copy(Path(scratch, FILE), out)
@@ -108,6 +108,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="default: FOLDER/value")
+    parser.add_argument("--base", type=Path, help="the weights that the adapter is put on; default: FOLDER")
+    parser.add_argument("--player", help="the policy that plays, by name or folder; default: FOLDER")
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--trajectories", type=int, default=8, help="of each task")
     parser.add_argument("--temperature", type=float, default=1.0)
@@ -116,7 +118,8 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=EMBEDDED.learning_rate)
     parser.add_argument("--target", choices=["future", "return"], default=EMBEDDED.objective.target)
     parser.add_argument("--loss", choices=["squared", "weighted", "bce"], default=EMBEDDED.objective.loss)
-    parser.add_argument("--beta", type=float, help="of the weighted loss, in reward units")
+    parser.add_argument("--soft", action="store_true", help="targets of eq. 5")
+    parser.add_argument("--beta", type=float, help="of eq. 5, or of the weighted loss, in reward units")
     parser.add_argument("--limit", type=int, help="train on so many of DATA's trajectories alone")
     parser.add_argument("--world", default=CRAFTING, help="its name, as amc bench takes it")
     parser.add_argument("--shuffle-targets", action="store_true", help="the control: nothing should be learnt")

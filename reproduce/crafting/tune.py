@@ -3,11 +3,11 @@
     python reproduce/crafting/tune.py [--tasks 60] [--seeds 1] [--particles 15] [--band 9 14] [--full]
         [--temperatures 0.4 0.6 0.8 1 1.2] [--world crafting] [--first 500000]
 
-One setting at a time: temperature first, then the steps, then beta, each with the best of the others so far; `--full`
-tries every combination. A setting is as good as the average of its oracle's pick (where rewards are hidden: its
-deployable pick) and its top 5, for every method alike; on a tie the mean particle decides. RAW keeps every run: an
-interrupted tuning goes on where it was. What is chosen goes into amc_agents/bench/crafting.py by hand, and the whole
-table to docs/results/crafting-tuning.json.
+One setting at a time: temperature first, then the steps, then beta (by means, and by eq. 5: `success_reward`), each
+with the best of the others so far; `--full` tries every combination of the first three. A setting is as good as the
+average of its oracle's pick (where rewards are hidden: its deployable pick) and its top 5, for every method alike; on a
+tie the mean particle decides. RAW keeps every run: an interrupted tuning goes on where it was. What is chosen goes into
+amc_agents/bench/crafting.py by hand, and the whole table to docs/results/crafting-tuning.json.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from amc_agents.critics.spec import parse_critic
 FIRST_TASK = 500_000
 """Training tasks from here on are used for nothing else."""
 TEMPERATURES = (0.4, 0.6, 0.8, 1.0, 1.2)
-STEPS = ((4, 8, 12), (4, 8), (6, 12), (8,), (3, 6, 9, 12, 15))
+STEPS = ((4, 8, 12), (4, 8), (6, 12), (8,), (8, 12), (3, 6, 9, 12, 15))
 BETAS = (0.05, 0.1, 0.2)
+SOFT_BETAS = (0.2, 0.4)
+SUCCESS = 1.0
+"""What success pays, in the crafting worlds."""
 START = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
 MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.REACT: methods.react,
@@ -66,7 +69,9 @@ def stages(name: str, tried: Sequence[float]) -> list[Callable[[Tuned], list[Tun
         return [replace(best, steps=one) for one in STEPS]
 
     def betas(best: Tuned) -> list[Tuned]:
-        return [replace(best, beta=one) for one in BETAS]
+        means = [replace(best, beta=one) for one in BETAS]
+        soft = [replace(best, beta=one, success_reward=SUCCESS) for one in SOFT_BETAS]
+        return means if name == methods.SMC else means + soft
 
     return [temperatures, steps, betas] if name in RESAMPLED else [temperatures]
 
@@ -75,7 +80,8 @@ def cell_name(name: str, tuned: Tuned) -> str:
     """A setting's name in the raw results."""
     if name not in RESAMPLED:
         return f"{name} T={tuned.temperature}"
-    return f"{name} T={tuned.temperature} at={'-'.join(map(str, tuned.steps))} beta={tuned.beta}"
+    soft = " soft" if tuned.success_reward else ""
+    return f"{name} T={tuned.temperature} at={'-'.join(map(str, tuned.steps))} beta={tuned.beta}{soft}"
 
 
 def as_cell(name: str, tuned: Tuned, records: Sequence[Record]) -> Cell:
@@ -97,7 +103,7 @@ def better(cell: Cell) -> tuple[float, float]:
 
 def tuned_of(cell: Cell) -> Tuned:
     """A cell's setting."""
-    return Tuned(cell["temperature"], tuple(cell["steps"]), cell["beta"])
+    return Tuned(cell["temperature"], tuple(cell["steps"]), cell["beta"], cell["success_reward"])
 
 
 def choose(

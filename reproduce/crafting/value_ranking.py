@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("adapters", nargs="+")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="crafting")
+    parser.add_argument("--base", help="what the adapters are on; default: the policy")
     parser.add_argument("--tasks", type=int, default=150)
     parser.add_argument("--band", type=int, nargs=2, default=[12, 16])
     parser.add_argument("--temperature", type=float, default=0.5)
@@ -65,7 +66,7 @@ def main() -> None:
     played = read_trajectories(options.data)
     print(f"{len(played)} trajectories, mean return {np.mean([one.return_ for one in played]):.3f}")
     for adapter in options.adapters:
-        critic = parse_critic(f"embedded:{options.model}?adapter={adapter}")
+        critic = parse_critic(f"embedded:{options.base or options.model}?adapter={adapter}")
         for step in STEPS:
             going = [one for one in played if len(one.steps) > step]
             values = asyncio.run(critic.values([one.prefix(step) for one in going]))

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from ablations import GROUPS, Ablation
 from amc_agents.bench.workers import run_plan
 from amc_agents.cli.compare import available_cpus
 from packed import pack, packed
@@ -26,7 +27,7 @@ TOGETHER = 3
 """Runs at the same time in a process: more would push each other's keys and values out of the processor's cache."""
 
 
-def run(shard: Shard, n_workers: int, console: Console) -> None:
+def run(shard: Shard | Ablation, n_workers: int, console: Console) -> None:
     """One shard, from where it was left."""
     plan, begun = shard.plan, time.perf_counter()
     with Bar(console=console) as bar:
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say which are done, and run nothing")
     options = parser.parse_args()
     console = Console()
-    known = {shard.name: shard for shard in shards()}
+    known: dict[str, Shard | Ablation] = {shard.name: shard for shard in [*shards(), *map(Ablation, GROUPS)]}
     unknown = sorted(set(options.shards) - set(known))
     if unknown:
         parser.error(f"no shard {', '.join(unknown)}; --list names all")

@@ -69,10 +69,9 @@ class Shard:
     @property
     def plan(self) -> Plan:
         """What it runs."""
-        chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))[self.band][self.regime]
         official = self.band == OFFICIAL
         return Plan(
-            methods=tuple(methods_of(self, {name: tuned_of(one) for name, one in chosen.items()})),
+            methods=tuple(methods_of(self, chosen_of(self.band, self.regime))),
             n_tasks=N_TASKS[self.band],
             world=RENAMED if official else CRAFTING,
             band=BANDS[self.band],
@@ -98,9 +97,14 @@ def shards() -> list[Shard]:
     ]
 
 
-def tuned_of(plain: dict[str, Any]) -> Tuned:
-    """A chosen setting."""
-    return Tuned(plain["temperature"], tuple(plain["steps"]), plain["beta"])
+def chosen_of(band: str, regime: str) -> dict[str, Tuned]:
+    """What was chosen on training tasks, by method."""
+    chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))[band][regime]
+    return {name: _tuned(one) for name, one in chosen.items()}
+
+
+def _tuned(plain: dict[str, Any]) -> Tuned:
+    return Tuned(plain["temperature"], tuple(plain["steps"]), plain["beta"], plain.get("success_reward"))
 
 
 def methods_of(shard: Shard, chosen: dict[str, Tuned]) -> list[Method]:

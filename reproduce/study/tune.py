@@ -15,9 +15,10 @@ import json
 import subprocess
 import sys
 
+from amc_agents.cli.compare import available_cpus
 from settings import BANDS, CHOSEN, HOT, OFFICIAL, RAW, RENAMED, TEMPERATURES, TUNED, critic_of, policy_of
 
-TRIED = (0.4, 0.5, 0.6, 0.8, 1.0)
+TRIED = (0.4, 0.5, 0.6, 0.8)
 """Temperatures, where they are tuned."""
 
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("band", choices=list(BANDS))
     parser.add_argument("regime", choices=list(TEMPERATURES))
     parser.add_argument("--tasks", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=available_cpus())
     options = parser.parse_args()
     band, regime = BANDS[options.band], options.regime
     tried = TRIED if regime == TUNED else (TEMPERATURES[HOT],)
@@ -38,14 +40,17 @@ def main() -> None:
             sys.executable, "reproduce/crafting/tune.py", *where, "--tasks", str(options.tasks),
             "--model", policy_of(0), "--critic", critic_of(0, regime, "" if band else OFFICIAL),
             "--temperatures", *map(str, tried),
-            "--methods", *(["react"] if regime == TUNED else []), "best-of-n", "amc",
+            "--workers", str(options.workers), "--methods", *(["react"] if regime == TUNED else []), "best-of-n", "amc",
             "--raw", f"runs/study-tuning/{name}", "--out", str(out),
         ],
         check=True,
     )  # fmt: skip
     chosen = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
     best = json.loads(out.read_text(encoding="utf-8"))["chosen"]
-    kept = {method: {key: cell[key] for key in ("temperature", "steps", "beta")} for method, cell in best.items()}
+    kept = {
+        method: {key: cell[key] for key in ("temperature", "steps", "beta", "success_reward")}
+        for method, cell in best.items()
+    }
     chosen.setdefault(options.band, {})[regime] = kept
     CHOSEN.write_text(json.dumps(chosen, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 

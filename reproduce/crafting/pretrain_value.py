@@ -1,0 +1,135 @@
+"""Makes the base of a value model: the policy's weights, taught on the noisy expert's play how far the goal still is.
+
+    python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--seed 0]
+
+FOLDER is the policy's. The expert is a cheap surrogate: it plays on past the horizon, so that one dialogue says of each
+of its states whether the goal would be reached within k more steps, for every k up to REACH at once: a far denser
+target than the one bit of a return. OUT gets the weights alone (float16) and the tokenizer: the base of a value
+adapter that is then trained on the policy's own play (`make_value.py --base OUT`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from amc_agents.critics.render import DIALOGUE, Encoder
+from amc_agents.envs.crafting.generate import generate_task
+from amc_agents.messages import split_turn
+from amc_agents.training.value_model import make_encoder
+from amc_agents.types import Step, Trajectory
+from expert import HORIZON, play
+from train_policy import learning_rate_factor, optimizers
+
+SPLIT = "policy"
+"""The books that the policy was trained on, with numbers of their own: the splits "train" and "test" stay unseen."""
+FIRST = ord("V") << 32
+REACH = 24
+"""Most steps ahead that are asked about."""
+PLAYED = HORIZON + REACH
+BATCH = 16
+ERROR_RATES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+OPTIMAL_STEPS = (5, 17)
+LEARNING_RATE = 2e-3
+
+
+class States(IterableDataset[Any]):
+    """Batches of dialogues: token ids [B, S], rows and columns of the states' marks [M], and answers [M, REACH]."""
+
+    def __init__(self, folder: Path, steps: int, seed: int) -> None:
+        self.folder, self.steps, self.seed = folder, steps, seed
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        encoder = make_encoder(AutoTokenizer.from_pretrained(self.folder), DIALOGUE, None)
+        for step in range(self.steps):
+            # Four batches' worth is drawn at once and cut by length, so that little is padding.
+            if step % 4 == 0:
+                first = FIRST + (self.seed << 24) + step * BATCH
+                pool = sorted((dialogue(encoder, first + i) for i in range(4 * BATCH)), key=lambda row: len(row[0]))
+                order = np.random.default_rng([self.seed, step]).permutation(4)
+            part = int(order[step % 4])
+            yield batched(pool[part * BATCH : (part + 1) * BATCH])
+
+
+def dialogue(encoder: Encoder, number: int) -> tuple[tuple[int, ...], tuple[int, ...], np.ndarray]:
+    """Token ids of one dialogue up to the horizon, its states' marks, `[states, REACH]` whether the goal is near."""
+    rng = np.random.default_rng(number)
+    task = generate_task(number, SPLIT, optimal_steps=OPTIMAL_STEPS)
+    rounds = asyncio.run(play(task, rng, float(rng.choice(ERROR_RATES)), whole_way=True, horizon=PLAYED))
+    needed = len(rounds) if len(rounds) < PLAYED else PLAYED + 1
+    steps = []
+    for message, answer in rounds[:HORIZON]:
+        thought, action = split_turn(message)
+        steps.append(Step(action, answer, thought))
+    # The last state of a dialogue that reached its goal asks nothing.
+    row = encoder.rows(Trajectory(task, tuple(steps)))[0]
+    marks = row.marks[: needed if needed <= HORIZON else HORIZON + 1]
+    left = needed - np.arange(len(marks))
+    return row.ids, marks, left[:, None] <= np.arange(1, REACH + 1)[None, :]
+
+
+def batched(rows: list[tuple[tuple[int, ...], tuple[int, ...], np.ndarray]]) -> tuple[torch.Tensor, ...]:
+    """Rows -> tensors."""
+    ids = torch.ones((len(rows), max(len(one) for one, _, _ in rows)), dtype=torch.long)
+    for index, (tokens, _, _) in enumerate(rows):
+        ids[index, : len(tokens)] = torch.tensor(tokens)
+    counts = torch.tensor([len(marks) for _, marks, _ in rows])
+    columns = torch.tensor([mark for _, marks, _ in rows for mark in marks])
+    answers = torch.tensor(np.concatenate([near for _, _, near in rows]), dtype=torch.float32)
+    return ids, torch.repeat_interleave(torch.arange(len(rows)), counts), columns, answers
+
+
+def train(folder: Path, out: Path, steps: int, seed: int) -> None:
+    """Trains all weights and a head that is thrown away."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    head = torch.nn.Linear(model.config.hidden_size, REACH)
+    parts = optimizers(model, LEARNING_RATE)
+    parts.append(torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0))
+    weights = [*model.model.parameters(), *head.parameters()]
+    begun, running = time.perf_counter(), 0.0
+    for step, (ids, rows, columns, answers) in enumerate(
+        DataLoader(States(folder, steps, seed), batch_size=None, num_workers=1, prefetch_factor=8)
+    ):
+        for part in parts:
+            for group in part.param_groups:
+                group["lr"] = LEARNING_RATE * learning_rate_factor(step, steps)
+        hidden = model.model(input_ids=ids).last_hidden_state[rows, columns]
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(head(hidden), answers)
+        for part in parts:
+            part.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        for part in parts:
+            part.step()
+        running += float(loss.detach())
+        if (step + 1) % 100 == 0:
+            print(f"step {step + 1} loss {running / 100:.4f} {time.perf_counter() - begun:.0f} s", flush=True)
+            running = 0.0
+    model.half().save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
+
+
+def main() -> None:
+    """Train and save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    train(arguments.folder, arguments.out, arguments.steps, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

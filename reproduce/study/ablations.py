@@ -1,0 +1,104 @@
+"""What matters, one thing at a time, on training tasks of the hardest band.
+
+Each method is AMC as it was chosen, with one thing changed. Policy and value models are those of training seed 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from amc_agents.bench import methods
+from amc_agents.bench.methods import Method
+from amc_agents.bench.plan import Plan
+from amc_agents.smc import AtSteps, EssBelow, EveryStep
+from settings import BANDS, MODELS, TUNED, chosen_of, critic_of, policy_of
+
+BAND, SEED = "hard", 0
+FIRST_TASK, N_TASKS = 600_000, 200
+"""Training tasks that nothing was trained or tuned on."""
+BASE = "chosen"
+STEPS = ((4,), (6,), (8,), (10,), (12,), (4, 8, 12), (8, 12), (3, 6, 9, 12, 15))
+SHARES = (0.1, 0.5, 0.9)
+"""Of the paper's figures 5 to 7."""
+BETAS = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
+SCHEMES = ("multinomial", "stratified", "residual")
+TRAINED = {
+    "squared": "eq. 7, squared error",
+    "weighted": "exponentially weighted (beta 0.5)",
+    "soft": "eq. 5 (beta 0.1)",
+    "500": "500 trajectories",
+    "1000": "1,000 trajectories",
+    "2000": "2,000 trajectories",
+    "surrogate": "collected by another policy (training seed 1)",
+    "pretrained": "pretrained on the expert's play",
+}
+"""Value models that differ in one thing from the study's own (`models.py 0 --only ablations`)."""
+SOFT_BETA = 0.1
+SUCCESS = 1.0
+
+
+def schedules(base: Method) -> Iterable[Method]:
+    """When to resample."""
+    for steps in STEPS:
+        yield replace(base, name="at-" + "-".join(map(str, steps)), resample=AtSteps(*steps))
+    for share in SHARES:
+        yield replace(base, name=f"ess-{share:g}", resample=EssBelow(share))
+    yield replace(base, name="every-step", resample=EveryStep())
+
+
+def weighing(base: Method) -> Iterable[Method]:
+    """How much a prediction weighs: beta, by the mean (eq. 7) and by what eq. 5 makes of it."""
+    for beta in BETAS:
+        yield replace(base, name=f"mean-beta-{beta:g}", beta=beta, success_reward=None)
+        yield replace(base, name=f"soft-beta-{beta:g}", beta=beta, success_reward=SUCCESS)
+
+
+def resampling(base: Method) -> Iterable[Method]:
+    """How to resample, and what becomes of finished particles."""
+    for scheme in SCHEMES:
+        yield replace(base, name=scheme, scheme=scheme)
+    yield replace(base, name="keep", finished="keep")
+
+
+def critics(base: Method) -> Iterable[Method]:
+    """Who judges. A model of eq. 5 gives that value itself; the last is an oracle."""
+    for kind in TRAINED:
+        other = replace(base, name=f"value-{kind}", critic=critic_of(SEED, TUNED, kind))
+        if (MODELS / str(SEED) / f"value-{TUNED}-{kind}").exists():
+            yield replace(other, beta=SOFT_BETA, success_reward=None) if kind == "soft" else other
+    yield replace(base, name="planner", critic="slack:SlackCritic")
+
+
+GROUPS: dict[str, Callable[[Method], Iterable[Method]]] = {
+    "schedules": schedules,
+    "weighing": weighing,
+    "resampling": resampling,
+    "critics": critics,
+}
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A group of changes, as one shard."""
+
+    group: str
+
+    @property
+    def name(self) -> str:
+        """Its folder's, and its packed file's."""
+        return f"ablation-{self.group}"
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+        base = replace(methods.amc(chosen_of(BAND, TUNED)[methods.AMC]), name=BASE)
+        return Plan(
+            methods=(base, *GROUPS[self.group](base)),
+            n_tasks=N_TASKS,
+            band=BANDS[BAND],
+            split="train",
+            first=FIRST_TASK,
+            critic=critic_of(SEED, TUNED),
+            model=policy_of(SEED),
+        )
