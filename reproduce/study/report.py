@@ -2,9 +2,9 @@
 
     python reproduce/study/report.py [--out docs/results/study]
 
-Writes tables.md, results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls
-and tokens). Intervals are 95%: the first over tasks, each task's seeds averaged; the second resamples the training
-seeds too, and needs two of them.
+Writes tables.md (the ablations at its end), results.json, and for the hardest band curve.png (score over N) and
+cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's seeds averaged; the
+second resamples the training seeds too, and needs two of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ablation_tables import ablation_tables, read_ablations
 from amc_agents.bench.statistics import crossed_interval, estimate, paired
 from amc_agents.errors import ConfigurationError
 from figures import draw_cost, draw_curve
@@ -136,9 +137,13 @@ def main() -> None:
     options = parser.parse_args()
     told = {band: summary(cells) for band in BANDS if (cells := read(band)).scores}
     text = "\n".join(tables(band, one) for band, one in told.items())
+    changes = read_ablations()
+    if changes:
+        text += f"\n## One thing at a time\n\n{ablation_tables(changes)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
-    (options.out / "results.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    whole = json.dumps(told | {"ablations": changes}, indent=1)
+    (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
     hardest = next(iter(told.values()))
     draw_curve(hardest, options.out / "curve.png")
     draw_cost(hardest, options.out / "cost.png")

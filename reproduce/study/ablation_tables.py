@@ -1,0 +1,81 @@
+"""The ablations as tables: each change against AMC as it was chosen, of the same shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations import BASE, GROUPS, TRAINED, Ablation
+from amc_agents.bench.report import measured
+from amc_agents.bench.statistics import estimate, paired
+from packed import packed, unpack
+
+METRICS = {"oracle": "oracle's pick", "top5": "top 5", "mean": "mean particle"}
+HEADINGS = {
+    "schedules": "When to resample",
+    "weighing": "How a prediction weighs: beta, by the mean (eq. 7) and by what eq. 5 makes of it",
+    "resampling": "How to resample, and finished particles",
+    "critics": "Who judges",
+}
+
+
+def read_ablations() -> dict[str, Any]:
+    """Group -> what it was run with, and for each method its scores and its differences from the chosen one."""
+    found = {}
+    for group in GROUPS:
+        if not packed(Ablation(group).name).exists():
+            continue
+        told, records = unpack(Ablation(group).name)
+        scores: dict[str, Any] = {}
+        for name in dict.fromkeys(one["name"] for one in _methods(told)):
+            of_it = [one for one in records if one.method == name]
+            scores[name] = {metric: measured(of_it, metric) for metric in METRICS}
+        found[group] = {
+            "base": next(one for one in _methods(told) if one["name"] == BASE),
+            "methods": {
+                name: {
+                    metric: estimate(values)._asdict()
+                    | ({} if name == BASE else {"change": paired(values, scores[BASE][metric])._asdict()})
+                    for metric, values in each.items()
+                }
+                for name, each in scores.items()
+            },
+        }
+    return found
+
+
+def _methods(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, **settings} for name, settings in told["methods"].items()]
+
+
+def ablation_tables(told: Mapping[str, Any]) -> str:
+    """All groups as Markdown."""
+    lines: list[str] = []
+    for group, one in told.items():
+        base = one["base"]
+        seen = one["methods"][BASE]["oracle"]
+        critic = "" if base.get("success_reward") is None else ", potentials of eq. 5"
+        lines += [f"### {HEADINGS[group]}", ""]
+        lines += [
+            f"{seen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
+            f"{base['beta']}{critic}.", "",
+        ]  # fmt: skip
+        lines += [_row(["AMC with", *(f"{name} | change" for name in METRICS.values())])]
+        lines += [_row(["---", *["---: | ---:"] * len(METRICS)])]
+        for name, scores in one["methods"].items():
+            label = TRAINED.get(name.removeprefix("value-"), name) if group == "critics" else name
+            lines.append(_row([label, *(_cell(scores[metric]) for metric in METRICS)]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(score: Mapping[str, Any]) -> str:
+    found = f"{score['mean']:.3f} ± {score['standard_error']:.3f} | "
+    if "change" not in score:
+        return found
+    change = score["change"]
+    return f"{found}{change['difference']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
