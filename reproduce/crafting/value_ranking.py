@@ -2,10 +2,10 @@
 
     python reproduce/crafting/value_ranking.py ADAPTER [ADAPTER ...] --data DATA [--tasks 150] [--temperature 0.5]
 
-Plays training tasks that no model was trained on, 15 times each, and prints for each adapter (a folder, or "value" for
-the policy's own) the area under the ROC curve of its values against final success, after so many steps: within tasks
-(each task with both outcomes counts once) and pooled over them. A model that knows which tasks are hard is good at the
-second, and may be useless to a population.
+Plays training tasks that no model was trained on, 15 times each, and prints for each adapter (a folder, "value" for the
+policy's own, or "planner" for the oracle that counts the steps wasted so far) the area under the ROC curve of its
+values against final success, after so many steps: within tasks (each task with both outcomes counts once) and pooled
+over them. A model that knows which tasks are hard is good at the second, and may be useless to a population.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from amc_agents.bench.planner_critic import PlannerCritic
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
@@ -26,9 +27,10 @@ from amc_agents.nodes.text_agent import text_agent
 from amc_agents.training.collect import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value_metrics import auc
-from amc_agents.types import Trajectory
+from amc_agents.types import Critic, Trajectory
 
 FIRST_TASK, HORIZON, SIBLINGS = 800_000, 20, 15
+PLANNER = "planner"
 STEPS = (4, 6, 8, 10, 12, 14)
 
 
@@ -66,7 +68,8 @@ def main() -> None:
     played = read_trajectories(options.data)
     print(f"{len(played)} trajectories, mean return {np.mean([one.return_ for one in played]):.3f}")
     for adapter in options.adapters:
-        critic = parse_critic(f"embedded:{options.base or options.model}?adapter={adapter}")
+        spec = f"embedded:{options.base or options.model}?adapter={adapter}"
+        critic: Critic = PlannerCritic() if adapter == PLANNER else parse_critic(spec)
         for step in STEPS:
             going = [one for one in played if len(one.steps) > step]
             values = asyncio.run(critic.values([one.prefix(step) for one in going]))
