@@ -76,4 +76,5 @@ def _finish(axes: Any, title: str, heading: str) -> None:
     axes.set_xlabel(heading)
     axes.set_ylabel("mean return")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    if axes.get_legend_handles_labels()[0]:  # a regime may not have been run yet
+        axes.legend(fontsize=8)

@@ -1,0 +1,134 @@
+"""The study's tables, from shards that are packed by hand: who is compared with whom, and what the numbers are."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amc_agents.bench.records import Record
+from amc_agents.bench.scores import Cost, Particles, Scores
+
+STUDY = Path(__file__).parent.parent / "reproduce" / "study"
+TASKS = ("a", "b", "c", "d")
+SUCCESSES = {"a": 0, "b": 1, "c": 10, "d": 20}
+"""Of each task's pool of 20."""
+COST = {"policy_calls": 200, "policy_output_tokens": 4000, "critic_calls": 40, "critic_tokens": 1000}
+
+
+@pytest.fixture
+def study(monkeypatch, tmp_path):
+    """The study's modules, working in a folder of their own."""
+    monkeypatch.syspath_prepend(str(STUDY))
+    names = ("settings", "packed", "results", "ablations", "ablation_tables", "figures", "report")
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield {name: importlib.import_module(name) for name in names}
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def record(method, task, oracle, *, top5=0.5, hidden=False, pool=0, particles=15):
+    scores = Scores(
+        oracle=oracle, success=oracle, deployable=oracle if hidden else None, top5=top5, mean=oracle / 2,
+        top5_distinct=0.0, mean_distinct=oracle / 4, weighted_mean=0.0, particles=particles, distinct=particles,
+    )  # fmt: skip
+    cost = Cost(**{one.name: COST.get(one.name, 0) for one in fields(Cost)})
+    returns = tuple([1.0] * SUCCESSES[task] + [0.0] * (pool - SUCCESSES[task])) if pool else (oracle,)
+    seen = Particles(returns, returns, tuple(range(len(returns))))
+    return Record(method, task, 0, scores, cost, (), seen)
+
+
+def pack(study, group, training_seed, records, regime="tuned"):
+    shard = study["settings"].Shard("hard", regime, group, training_seed, 0)
+    study["packed"].pack(shard.name, {"settings": {}, "methods": {}}, records)
+
+
+def packed_band(study):
+    for seed, gain in ((0, 1.0), (1, 0.0)):
+        pool = [record("tuned-pool", task, 0.0, pool=20) for task in TASKS]
+        alone = [record("react-greedy", task, float(task == "d"), particles=1) for task in TASKS]
+        pack(study, "pool", seed, pool + alone)
+        # The first seed's AMC solves all tasks, the second's none.
+        pack(study, "amc", seed, [record("tuned-amc-15", task, gain) for task in TASKS])
+
+
+def test_best_of_15_comes_from_the_pool_and_amc_is_paired_with_it(study):
+    packed_band(study)
+    told = study["report"].summary(study["results"].read("hard"))
+    # One success among 20 is in 15 of 20 subsets of 15; of 10 or 20 there is always one.
+    best = (0 + 0.75 + 1 + 1) / 4
+    assert told["scores"]["tuned-best-of-15"]["oracle"]["mean"] == pytest.approx(best)
+    assert told["scores"]["tuned-best-of-20"]["oracle"]["mean"] == pytest.approx(0.75)
+    assert told["scores"]["react-greedy"]["oracle"]["mean"] == pytest.approx(0.25)
+    found = {(one["a"], one["b"], one["metric"]): one for one in told["differences"]}
+    pick = found["tuned-amc-15", "tuned-best-of-15", "oracle"]
+    assert pick["difference"] == pytest.approx(0.5 - best)
+    np.testing.assert_allclose(pick["of_each_training_seed"], [1 - best, -best], atol=1e-4)
+    # Over tasks, whose seeds are averaged, it is less uncertain than over training seeds, which disagree.
+    assert pick["low_crossed"] < pick["low"] < pick["high"] < pick["high_crossed"]
+
+
+def test_a_share_of_the_pool_costs_its_share(study):
+    packed_band(study)
+    costs = study["results"].read("hard").costs
+    assert costs["tuned-best-of-5"]["policy_calls"] == pytest.approx(50)
+    assert costs["tuned-best-of-20"]["critic_tokens"] == pytest.approx(1000)
+    assert costs["tuned-amc-15"]["policy_calls"] == pytest.approx(200)
+
+
+def test_one_trajectory_at_temperature_1_is_the_pools_mean(study):
+    pack(study, "pool", 0, [record("hot-pool", task, 0.0, pool=20) for task in TASKS], "hot")
+    cells = study["results"].read("hard")
+    assert cells.scores["hot-react"]["oracle"].measured == {(task, 0): SUCCESSES[task] / 20 for task in TASKS}
+    assert cells.costs["hot-react"]["critic_tokens"] == 0.0
+    assert cells.costs["hot-react"]["policy_calls"] == pytest.approx(10)
+
+
+def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
+    packed_band(study)
+    settings = {"temperature": 0.4, "resample": "AtSteps(6)", "beta": 0.1}
+    pairs = (("chosen", 1.0), ("mean-beta-1", 0.25))
+    records = [record(name, task, score, top5=score) for task in TASKS for name, score in pairs]
+    methods = {"chosen": settings, "mean-beta-1": {**settings, "beta": 1.0}}
+    study["packed"].pack("ablation-weighing", {"settings": {}, "methods": methods}, records)
+    monkeypatch.setattr(sys, "argv", ["report.py", "--out", "told"])
+    study["report"].main()
+    text = Path("told/tables.md").read_text()
+    assert "| AMC - Best-of-15 | oracle's pick | -0.188 |" in text
+    assert "| mean-beta-1 | 0.250 ± 0.000 | -0.750 [-0.750, -0.750] |" in text
+    assert text.strip() in f"# The study's tables\n\n{capsys.readouterr().out}"
+    plain = json.loads(Path("told/results.json").read_text())
+    assert set(plain) == {"hard", "ablations"}
+    assert Path("told/curve.png").stat().st_size > 5000
+
+
+def test_a_shard_is_packed_whole_and_read_back(study):
+    records = [record("tuned-amc-15", task, 1.0) for task in TASKS]
+    pack(study, "amc", 2, records)
+    told, found = study["packed"].unpack("hard-tuned-amc-policy2-seed0")
+    assert told == {"settings": {}, "methods": {}}
+    assert found == records
+    first = study["packed"].packed("hard-tuned-amc-policy2-seed0").read_bytes()
+    pack(study, "amc", 2, records[::-1])
+    assert study["packed"].packed("hard-tuned-amc-policy2-seed0").read_bytes() == first
+
+
+def test_every_shard_and_ablation_has_a_plan_of_its_own(study, monkeypatch):
+    monkeypatch.chdir(STUDY.parent.parent)
+    settings, ablations = study["settings"], study["ablations"]
+    shards = [*settings.shards(), *map(ablations.Ablation, ablations.GROUPS)]
+    assert len({one.name for one in shards}) == len(shards)
+    chosen = json.loads(settings.CHOSEN.read_text())
+    for one in shards:
+        band, regime = getattr(one, "band", ablations.BAND), getattr(one, "regime", settings.TUNED)
+        if regime in chosen.get(band, {}):
+            names = [method.name for method in one.plan.methods]
+            assert len(set(names)) == len(names)
+            assert all(method.temperature == 1.0 for method in one.plan.methods) or regime == settings.TUNED
