@@ -3,11 +3,12 @@
     python reproduce/crafting/tune.py [--tasks 60] [--seeds 1] [--particles 15] [--band 9 14] [--full]
         [--temperatures 0.4 0.6 0.8 1 1.2] [--world crafting] [--first 500000]
 
-One setting at a time: temperature first, then the steps, then beta (by means, and by eq. 5: `success_reward`), each
-with the best of the others so far; `--full` tries every combination of the first three. A setting is as good as the
-average of its oracle's pick (where rewards are hidden: its deployable pick) and its top 5, for every method alike; on a
-tie the mean particle decides. RAW keeps every run: an interrupted tuning goes on where it was. What is chosen goes into
-amc_agents/bench/crafting.py by hand, and the whole table to docs/results/crafting-tuning.json.
+One setting at a time: temperature first (from two starts), then the steps, then beta (by means, and by eq. 5:
+`success_reward`), each with the best of the others so far; `--full` tries every combination of the first three. A
+setting is as good as the average of its oracle's pick (where rewards are hidden: its deployable pick) and its top 5,
+for every method alike; on a tie the mean particle decides. RAW keeps every run: an interrupted tuning goes on where it
+was. What is chosen goes into amc_agents/bench/crafting.py by hand, and the whole table to
+docs/results/crafting-tuning.json.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ BETAS = (0.05, 0.1, 0.2)
 SOFT_BETAS = (0.2, 0.4)
 SUCCESS = 1.0
 """What success pays, in the crafting worlds."""
-START = Tuned(temperature=1.0, steps=(4, 8, 12), beta=0.1)
+STARTS = (Tuned(steps=(4, 8, 12), beta=0.1), Tuned(steps=(3, 6, 9, 12, 15), beta=0.05))
+"""Two, for they like other temperatures: the greedier one earns more where particles differ more."""
 MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.REACT: methods.react,
     methods.BEST_OF_N: methods.best_of_n,
@@ -112,16 +114,16 @@ def choose(
     """Every cell that was tried, and the best of each method."""
     tried: dict[str, Cell] = {}
     best: dict[str, Cell] = {}
-    start = {name: START if name in RESAMPLED else replace(START, steps=()) for name in names}
+    starts = {name: STARTS if name in RESAMPLED else (replace(STARTS[0], steps=()),) for name in names}
     for stage in range(1 if full else 3):
         wanted: list[tuple[str, Tuned]] = []
         for name in names:
-            so_far = tuned_of(best[name]) if name in best else start[name]
+            so_far = (tuned_of(best[name]),) if name in best else starts[name]
             steps_of_tuning = stages(name, temperatures)
             if full and name in RESAMPLED:
                 wanted += [(name, Tuned(*one)) for one in product(temperatures, STEPS, BETAS)]
             elif stage < len(steps_of_tuning):
-                wanted += [(name, one) for one in steps_of_tuning[stage](so_far)]
+                wanted += [(name, cell) for one in so_far for cell in steps_of_tuning[stage](one)]
         for cell in score(wanted):
             tried[cell_name(cell["method"], tuned_of(cell))] = cell
         for name in names:
@@ -155,7 +157,8 @@ def main() -> None:
         critic=options.critic, model=options.model,
     )  # fmt: skip
     critic = parse_critic(plan.critic_spec)
-    names = [name for name in options.methods if predicts_return(critic) or not steered_blindly(MAKERS[name](START))]
+    told = predicts_return(critic)
+    names = [name for name in options.methods if told or not steered_blindly(MAKERS[name](STARTS[0]))]
 
     def score(cells: Sequence[tuple[str, Tuned]]) -> list[Cell]:
         wanted = tuple(replace(MAKERS[name](tuned), name=cell_name(name, tuned)) for name, tuned in cells)
