@@ -38,7 +38,10 @@ def draw_curve(told: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_cost(told: Mapping[str, Any], path: Path) -> None:
-    """The oracle's pick over model calls, and over all tokens written or read by a model, the critic's included."""
+    """The oracle's pick over model calls, and over tokens that the policy writes and the critic reads anew.
+
+    Best-of-N pays for no critic here: with rewards to pick by, it needs none.
+    """
     figure = Figure(figsize=(9, 6.6), layout="constrained")
     grid = figure.subplots(2, 2, sharey=True)
     for row, (regime, title) in zip(grid, REGIMES, strict=True):
@@ -46,7 +49,7 @@ def draw_cost(told: Mapping[str, Any], path: Path) -> None:
             for kind, (label, colour, marker) in LINES.items():
                 names = [f"{regime}-{kind}-{size}" for size in SIZES if f"{regime}-{kind}-{size}" in told["scores"]]
                 axes.plot(
-                    [spent(told["costs"][name]) for name in names],
+                    [spent(told["costs"][name] | (_NO_CRITIC if kind == "best-of" else {})) for name in names],
                     [told["scores"][name]["oracle"]["mean"] for name in names],
                     color=colour, marker=marker, label=label,
                 )  # fmt: skip
@@ -63,6 +66,7 @@ def draw_cost(told: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
+_NO_CRITIC = {"critic_calls": 0.0, "critic_tokens": 0.0, "critic_cached_tokens": 0.0}
 _SPENT = {
     "model calls of policy and critic, a task": lambda cost: cost["policy_calls"] + cost["critic_calls"],
     "tokens a task: policy's written, critic's new": lambda cost: (
