@@ -105,9 +105,8 @@ def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) ->
         success_reward: the one return besides 0, where the run makes eq. 5's value of the critic's mean itself.
 
     Raises:
-        ConfigurationError: AMC does not take it, or it was trained by eq. 5 for another beta or for a run that does not
-            make that of it. Where a server has to be
-            asked for that first, the error comes with the first values.
+        ConfigurationError: AMC does not take it, or it was trained by eq. 5 and the run has another beta, or
+            a `success_reward`. Where a server has to be asked for that first, the error comes with the first values.
     """
     use_of("amc", critic)
     if not isinstance(critic, Critic):
@@ -192,12 +191,14 @@ def _declares(critic: Any, attribute: str) -> bool:
 
 def _require_beta(critic: Any, beta: float, success_reward: float | None) -> None:
     own: float | None = getattr(critic, "beta", None)
-    if own is not None and success_reward is not None:
+    if own is None:
+        return
+    if success_reward is not None:
         raise ConfigurationError(
             f"the value model was trained by eq. 5 (beta {own:g}), and with success_reward the run makes eq. 5's value "
             "of a mean: leave success_reward out, or use a model trained by eq. 7 or binary cross-entropy"
         )
-    if own is not None and not math.isclose(own, beta, rel_tol=1e-6):
+    if not math.isclose(own, beta, rel_tol=1e-6):
         raise ConfigurationError(
             f"the value model was trained by eq. 5 for beta {own:g} and the run has beta {beta:g}: give the run "
             f"beta={own:g}, train the model for {beta:g}, or use one trained by eq. 7, which holds for every beta"

@@ -60,11 +60,11 @@ def ablation_tables(told: Mapping[str, Any]) -> str:
             f"{seen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
             f"{base['beta']}{critic}.", "",
         ]  # fmt: skip
-        lines += [_row(["AMC with", *(f"{name} | change" for name in METRICS.values())])]
-        lines += [_row(["---", *["---: | ---:"] * len(METRICS)])]
+        lines += [row(["AMC with", *(f"{name} | change" for name in METRICS.values())])]
+        lines += [row(["---", *["---: | ---:"] * len(METRICS)])]
         for name, scores in one["methods"].items():
             label = TRAINED.get(name.removeprefix("value-"), name) if group == "critics" else name
-            lines.append(_row([label, *(_cell(scores[metric]) for metric in METRICS)]))
+            lines.append(row([label, *(_cell(scores[metric]) for metric in METRICS)]))
         lines.append("")
     return "\n".join(lines)
 
@@ -77,5 +77,6 @@ def _cell(score: Mapping[str, Any]) -> str:
     return f"{found}{change['difference']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
 
 
-def _row(cells: list[str]) -> str:
+def row(cells: list[str]) -> str:
+    """A row of a table in Markdown."""
     return "| " + " | ".join(cells) + " |"

@@ -31,7 +31,6 @@ TRAINED = {
     "1000": "1,000 trajectories",
     "2000": "2,000 trajectories",
     "surrogate": "collected by another policy (training seed 1)",
-    "pretrained": "pretrained on the expert's play",
 }
 """Value models that differ in one thing from the study's own (`models.py 0 --only ablations`)."""
 SOFT_BETA = 0.1

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ablation_tables import ablation_tables, read_ablations
+from ablation_tables import ablation_tables, read_ablations, row
 from amc_agents.bench.statistics import crossed_interval, estimate, paired
 from amc_agents.errors import ConfigurationError
 from figures import draw_cost, draw_curve
@@ -96,19 +96,19 @@ def tables(band: str, told: Mapping[str, Any]) -> str:
             continue
         seen = told["scores"][_of(regime, rows[-1][0])]["oracle"]
         lines += [f"### {heading}", "", f"{seen['tasks']} tasks, {seen['seeds']} runs of each.", ""]
-        lines += [_row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
-        lines += [_row(["---", *["---:"] * (len(METRICS) + 3)])]
+        lines += [row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
+        lines += [row(["---", *["---:"] * (len(METRICS) + 3)])]
         for name, label in rows:
             scores, cost = told["scores"][_of(regime, name)], told["costs"][_of(regime, name)]
             anew = cost["critic_tokens"] - cost["critic_cached_tokens"]
             spent = [f"{one:,.0f}" for one in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
-            lines.append(_row([label, *(_score(scores.get(metric)) for metric in METRICS), *spent]))
-        lines += ["", _row(["paired over tasks", "metric", "difference", "over tasks", "over training seeds too"])]
-        lines += [_row(["---", "---", "---:", "---:", "---:"])]
+            lines.append(row([label, *(_score(scores.get(metric)) for metric in METRICS), *spent]))
+        lines += ["", row(["paired over tasks", "metric", "difference", "over tasks", "over training seeds too"])]
+        lines += [row(["---", "---", "---:", "---:", "---:"])]
         for one in told["differences"]:
             if one["a"].startswith(regime):
                 names = " - ".join(ROWS[one[side].removeprefix(f"{regime}-")] for side in "ab")
-                lines.append(_row([names, METRICS[one["metric"]], f"{one['difference']:+.3f}", *_intervals(one)]))
+                lines.append(row([names, METRICS[one["metric"]], f"{one['difference']:+.3f}", *_intervals(one)]))
         lines.append("")
     return "\n".join(lines)
 
@@ -124,10 +124,6 @@ def _intervals(one: Mapping[str, Any]) -> list[str]:
 
 def _score(score: Mapping[str, Any] | None) -> str:
     return "" if score is None else f"{score['mean']:.3f} ± {score['standard_error']:.3f}"
-
-
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
