@@ -28,7 +28,7 @@ from amc_agents.messages import split_turn
 from amc_agents.training.value_model import make_encoder
 from amc_agents.types import Step, Trajectory
 from expert import HORIZON, play
-from train_policy import learning_rate_factor, optimizers
+from train_policy import batches, learning_rate_factor, optimizers, padded_ids
 
 SPLIT = "policy"
 """The books that the policy was trained on, with numbers of their own: the splits "train" and "test" stay unseen."""
@@ -50,14 +50,8 @@ class States(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
         encoder = make_encoder(AutoTokenizer.from_pretrained(self.folder), DIALOGUE, None)
-        for step in range(self.steps):
-            # Four batches' worth is drawn at once and cut by length, so that little is padding.
-            if step % 4 == 0:
-                first = FIRST + (self.seed << 24) + step * BATCH
-                pool = sorted((dialogue(encoder, first + i) for i in range(4 * BATCH)), key=lambda row: len(row[0]))
-                order = np.random.default_rng([self.seed, step]).permutation(4)
-            part = int(order[step % 4])
-            yield batched(pool[part * BATCH : (part + 1) * BATCH])
+        first = FIRST + (self.seed << 24)
+        return map(batched, batches(lambda index: dialogue(encoder, first + index), self.steps, BATCH, self.seed))
 
 
 def dialogue(encoder: Encoder, number: int) -> tuple[tuple[int, ...], tuple[int, ...], np.ndarray]:
@@ -77,11 +71,11 @@ def dialogue(encoder: Encoder, number: int) -> tuple[tuple[int, ...], tuple[int,
     return row.ids, marks, left[:, None] <= np.arange(1, REACH + 1)[None, :]
 
 
-def batched(rows: list[tuple[tuple[int, ...], tuple[int, ...], np.ndarray]]) -> tuple[torch.Tensor, ...]:
+def batched(
+    rows: list[tuple[tuple[int, ...], tuple[int, ...], np.ndarray]],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows -> tensors."""
-    ids = torch.ones((len(rows), max(len(one) for one, _, _ in rows)), dtype=torch.long)
-    for index, (tokens, _, _) in enumerate(rows):
-        ids[index, : len(tokens)] = torch.tensor(tokens)
+    ids = padded_ids([tokens for tokens, _, _ in rows])
     counts = torch.tensor([len(marks) for _, marks, _ in rows])
     columns = torch.tensor([mark for _, marks, _ in rows for mark in marks])
     answers = torch.tensor(np.concatenate([near for _, _, near in rows]), dtype=torch.float32)

@@ -14,10 +14,10 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from amc_agents.envs.crafting.generate import generate_task
 from amc_agents.types import Task
 from expert import play
 from tokenizer import make_tokenizer
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 SPLIT = "policy"
 """Seed stream of the books that the policy is trained on; "train" and "test" stay unseen."""
@@ -67,15 +69,8 @@ class Dialogues(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         tokenizer = make_tokenizer()
-        for step in range(self.stage.steps):
-            # Four batches' worth is drawn at once and cut by length, so that little is padding.
-            if step % 4 == 0:
-                first = step * BATCH
-                pool = [self._dialogue(tokenizer, first + i) for i in range(4 * BATCH)]
-                pool.sort(key=lambda row: len(row[0]))
-                order = np.random.default_rng([self.seed, step]).permutation(4)
-            part = int(order[step % 4])
-            yield _padded(pool[part * BATCH : (part + 1) * BATCH])
+        rows = batches(lambda index: self._dialogue(tokenizer, index), self.stage.steps, BATCH, self.seed)
+        return map(_padded, rows)
 
     def task(self, number: int, span: tuple[int, int]) -> Task:
         """The task of a dialogue, with so many optimal steps."""
@@ -101,12 +96,29 @@ class Dialogues(IterableDataset[Any]):
         return ids, weights
 
 
-def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    length = max(len(ids) for ids, _ in rows)
-    ids = torch.ones((len(rows), length), dtype=torch.long)
-    weights = torch.zeros((len(rows), length))
-    for row, (tokens, weight) in enumerate(rows):
+def batches(draw: Callable[[int], Row], steps: int, size: int, seed: int) -> Iterator[list[Row]]:
+    """`size` rows for each step, of like length; a row begins with its token ids, and `draw` makes that of a number."""
+    for step in range(steps):
+        # Four batches' worth is drawn at once and cut by length, so that little is padding.
+        if step % 4 == 0:
+            pool = sorted((draw(step * size + i) for i in range(4 * size)), key=lambda row: len(row[0]))
+            order = np.random.default_rng([seed, step]).permutation(4)
+        part = int(order[step % 4])
+        yield pool[part * size : (part + 1) * size]
+
+
+def padded_ids(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """`[B, S]` token ids, filled up with the padding token."""
+    ids = torch.ones((len(rows), max(map(len, rows))), dtype=torch.long)
+    for row, tokens in enumerate(rows):
         ids[row, : len(tokens)] = torch.tensor(tokens)
+    return ids
+
+
+def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = padded_ids([tokens for tokens, _ in rows])
+    weights = torch.zeros(ids.shape)
+    for row, (tokens, weight) in enumerate(rows):
         weights[row, : len(tokens)] = torch.tensor(weight)
     return ids, weights
 
