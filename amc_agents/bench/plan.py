@@ -9,6 +9,7 @@ from functools import lru_cache
 from amc_agents.bench import crafting
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Method
+from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.runner import Comparison
 from amc_agents.critics.checkpoint import weights_hash
 from amc_agents.critics.embedded import ADAPTER
@@ -16,6 +17,7 @@ from amc_agents.critics.rescoring_embedded import EmbeddedScorer
 from amc_agents.envs.found import FoundWorld, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.nodes.text_agent import text_agent
 from amc_agents.types import Task
 
 CRAFTING = "crafting"
@@ -40,6 +42,8 @@ class Plan:
     """None: the value model beside the policy, "uniform" where there is none."""
     model: str | None = None
     """The policy: a shipped one's name, or a folder. None: the world's own."""
+    plain: bool = False
+    """Drive the agent by a plain loop instead of its graph: the same results, in half the time."""
 
     def __post_init__(self) -> None:
         """Refuse a difficulty that the world does not have."""
@@ -106,6 +110,7 @@ class Plan:
             imagination=lambda depth: EmbeddedImagination(policy, depth=depth),
             scorer=lambda: EmbeddedScorer.load(policy),
             actions=found.actions,
+            agent=plain_text_agent if self.plain else text_agent,
         )
 
 

@@ -23,10 +23,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import CRAFTING, Plan
 from amc_agents.critics.checkpoint import FILE
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.nodes.text_agent import text_agent
 from amc_agents.training.collect import Progress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.report import print_metrics
@@ -43,7 +43,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     band = (low, high) if options.world == CRAFTING else None
     plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT)
     tasks = plan.tasks()
-    agent = text_agent(EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature))
+    model = EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature)
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(tasks))
 
@@ -51,7 +51,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
             bar.update(line, completed=progress.tasks)
 
         collect(
-            agent,
+            plain_text_agent(model),
             tasks,
             plan.found.make,
             options.trajectories,

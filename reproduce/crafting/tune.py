@@ -154,7 +154,7 @@ def main() -> None:
     plan = Plan(
         methods=(), n_tasks=options.tasks, world=options.world, band=(low, high) if options.world == CRAFTING else None,
         split="train", first=options.first, seeds=tuple(range(options.seeds)), n_particles=options.particles,
-        critic=options.critic, model=options.model,
+        critic=options.critic, model=options.model, plain=True,
     )  # fmt: skip
     critic = parse_critic(plan.critic_spec)
     told = predicts_return(critic)

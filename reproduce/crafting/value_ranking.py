@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.planner_critic import PlannerCritic
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.nodes.text_agent import text_agent
 from amc_agents.training.collect import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value_metrics import auc
@@ -61,7 +61,7 @@ def main() -> None:
     low, high = options.band
     tasks = list(generate_tasks(options.tasks, "train", first_seed=FIRST_TASK, optimal_steps=(low, high)))
     collect(
-        text_agent(EmbeddedChatModel(model=options.model, temperature=options.temperature)), tasks, CraftingWorld,
+        plain_text_agent(EmbeddedChatModel(model=options.model, temperature=options.temperature)), tasks, CraftingWorld,
         SIBLINGS, options.data, horizon=HORIZON, policy=options.model, seed=0,
         settings={"temperature": options.temperature, "optimal_steps": options.band, "first": FIRST_TASK},
     )  # fmt: skip

@@ -100,4 +100,5 @@ class Ablation:
             first=FIRST_TASK,
             critic=critic_of(SEED, TUNED),
             model=policy_of(SEED),
+            plain=True,
         )

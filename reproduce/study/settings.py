@@ -78,6 +78,7 @@ class Shard:
             seeds=(self.sampling_seed,),
             critic=critic_of(self.training_seed, self.regime, OFFICIAL if official else ""),
             model=policy_of(self.training_seed),
+            plain=True,
         )
 
 

@@ -1,0 +1,77 @@
+"""The text agent as a plain loop: the same dialogue as `text_agent`'s, without the work of LangGraph's supersteps.
+
+With a policy as small as the embedded one, half of a comparison's time is LangGraph's; over the hundreds of thousands
+of trajectories of a study that is hours. The dialogue, the luck and so the results are those of the graph
+(tests/bench/test_plain_agent.py); models that take seconds to answer gain nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Overwrite
+
+from amc_agents.messages import turn_of
+from amc_agents.nodes.saver import ForkSaver
+from amc_agents.nodes.text_agent import text_agent
+from amc_agents.nodes.world import current_environment
+
+_NEWEST = "newest"
+"""The only checkpoint of a thread: a particle goes on from where it is, never from before."""
+
+
+class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
+    """`text_agent` to `amc()`, and a loop when it is driven as a particle. It does nothing else."""
+
+    model: BaseChatModel
+
+    def copy(self, update: Mapping[str, Any] | None = None) -> PlainTextAgent:
+        """The same, with some attributes changed."""
+        return _plain({**self.__dict__, **(update or {})}, self.model)
+
+    async def astream(  # type: ignore[override]
+        self, input: Mapping[str, Any] | None, config: RunnableConfig, **_: Any
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """What `text_agent` streams of its updates and values, after each answer of the world."""
+        saver, thread_id = self.checkpointer, config["configurable"]["thread_id"]
+        assert isinstance(saver, ForkSaver), "only amc() drives this agent"
+        messages, done = _given(input), False
+        if input is None:
+            found = saver.get_tuple(config)
+            assert found is not None
+            messages, done = (found.checkpoint["channel_values"][key] for key in ("messages", "done"))
+        asking: RunnableConfig = {"callbacks": config["callbacks"]}
+        while not done:
+            said = await self.model.ainvoke(messages, asking)
+            answer = await current_environment().step(turn_of(said)[1])
+            done = answer.done
+            messages = [*messages, said, HumanMessage(answer.observation, id=str(uuid4()))]
+            state = {"messages": messages, "done": done}
+            checkpoint = empty_checkpoint()
+            checkpoint["id"], checkpoint["channel_values"] = _NEWEST, state
+            saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, {}, {})
+            yield "updates", {"tools": state}
+            yield "values", state
+
+
+def plain_text_agent(model: BaseChatModel) -> PlainTextAgent:
+    """A stand-in for `text_agent(model)` under `amc()`, for speed."""
+    return _plain(text_agent(model).__dict__, model)
+
+
+def _plain(attributes: Mapping[str, Any], model: BaseChatModel) -> PlainTextAgent:
+    agent = PlainTextAgent(**{key: value for key, value in attributes.items() if key != "model"})
+    agent.model = model
+    return agent
+
+
+def _given(input: Mapping[str, Any] | None) -> list[BaseMessage]:
+    messages = (input or {}).get("messages", [])
+    return list(messages.value if isinstance(messages, Overwrite) else messages)

@@ -1,0 +1,38 @@
+"""The plain loop is the text agent: same dialogues, same luck, same results."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, replace
+
+import pytest
+
+from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, react_greedy
+from amc_agents.bench.plan import Plan
+from amc_agents.bench.records import Record
+from amc_agents.bench.runner import run_one
+from amc_agents.types import Run
+
+AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
+METHODS = (amc(AMC), replace(amc_hidden(AMC), finished="keep"), best_of_n(Tuned(temperature=1.0)), react_greedy())
+
+
+def played(plain: bool, method: Method) -> tuple[Record, Run]:
+    plan = Plan(methods=(method,), n_tasks=1, band=(8, 11), n_particles=6, plain=plain)
+    comparison = plan.comparison()
+    return asyncio.run(run_one(comparison, 0, comparison.tasks[0], method))
+
+
+def texts(run: Run) -> list[list[str]]:
+    return [[message.text for message in output["messages"]] for output in run.outputs]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_plain_loop_plays_what_the_graph_plays(method: Method) -> None:
+    (graphs, graph_run), (loops, loop_run) = played(False, method), played(True, method)
+    assert texts(loop_run) == texts(graph_run)
+    assert loops.particles.returns == graphs.particles.returns
+    assert loops.particles.same_as == graphs.particles.same_as
+    # What a batch's company decides is left out: tokens found in the cache, and the last bits of values.
+    assert replace(loop_run.usage["policy"], cached_tokens=0) == replace(graph_run.usage["policy"], cached_tokens=0)
+    assert asdict(loops.scores) == pytest.approx(asdict(graphs.scores))
