@@ -45,8 +45,8 @@ def record(method, task, oracle, *, top5=0.5, hidden=False, pool=0, particles=15
     return Record(method, task, 0, scores, cost, (), seen)
 
 
-def pack(study, group, training_seed, records, regime="tuned"):
-    shard = study["settings"].Shard("hard", regime, group, training_seed, 0)
+def pack(study, group, seed, records, regime="tuned", policy=0):
+    shard = study["settings"].Shard("hard", regime, group, policy, seed)
     study["packed"].pack(shard.name, {"settings": {}, "methods": {}}, records)
 
 
@@ -70,8 +70,8 @@ def test_best_of_15_comes_from_the_pool_and_amc_is_paired_with_it(study):
     found = {(one["a"], one["b"], one["metric"]): one for one in told["differences"]}
     pick = found["tuned-amc-15", "tuned-best-of-15", "oracle"]
     assert pick["difference"] == pytest.approx(0.5 - best)
-    np.testing.assert_allclose(pick["of_each_training_seed"], [1 - best, -best], atol=1e-4)
-    # Over tasks, whose seeds are averaged, it is less uncertain than over training seeds, which disagree.
+    np.testing.assert_allclose(pick["of_each_seed"], [1 - best, -best], atol=1e-4)
+    # Over tasks, whose seeds are averaged, it is less uncertain than over seeds, which disagree.
     assert pick["low_crossed"] < pick["low"] < pick["high"] < pick["high_crossed"]
 
 
@@ -83,10 +83,19 @@ def test_a_share_of_the_pool_costs_its_share(study):
     assert costs["tuned-amc-15"]["policy_calls"] == pytest.approx(200)
 
 
+def test_another_policy_has_tables_of_its_own(study):
+    packed_band(study)
+    pack(study, "amc", 0, [record("tuned-amc-15", task, 1.0) for task in TASKS], policy=1)
+    read = study["results"].read
+    assert set(read("hard", 1).scores) == {"tuned-amc-15"}
+    assert read("hard", 1).scores["tuned-amc-15"]["oracle"].scores == {(task, 0): 1.0 for task in TASKS}
+    assert {seed for _, seed in read("hard").scores["tuned-amc-15"]["oracle"].scores} == {0, 1}
+
+
 def test_one_trajectory_at_temperature_1_is_the_pools_mean(study):
     pack(study, "pool", 0, [record("hot-pool", task, 0.0, pool=20) for task in TASKS], "hot")
     cells = study["results"].read("hard")
-    assert cells.scores["hot-react"]["oracle"].measured == {(task, 0): SUCCESSES[task] / 20 for task in TASKS}
+    assert cells.scores["hot-react"]["oracle"].scores == {(task, 0): SUCCESSES[task] / 20 for task in TASKS}
     assert cells.costs["hot-react"]["critic_tokens"] == 0.0
     assert cells.costs["hot-react"]["policy_calls"] == pytest.approx(10)
 
@@ -102,22 +111,23 @@ def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     study["report"].main()
     text = Path("told/tables.md").read_text()
     assert "| AMC - Best-of-15 | oracle's pick | -0.188 |" in text
+    assert "| +0.312, -0.688 |" in text
     assert "| mean-beta-1 | 0.250 ± 0.000 | -0.750 [-0.750, -0.750] |" in text
     assert text.strip() in f"# The study's tables\n\n{capsys.readouterr().out}"
     plain = json.loads(Path("told/results.json").read_text())
-    assert set(plain) == {"hard", "ablations"}
+    assert set(plain) == {"12 to 16 optimal steps", "ablations"}
     assert Path("told/curve.png").stat().st_size > 5000
 
 
 def test_a_shard_is_packed_whole_and_read_back(study):
     records = [record("tuned-amc-15", task, 1.0) for task in TASKS]
     pack(study, "amc", 2, records)
-    told, found = study["packed"].unpack("hard-tuned-amc-policy2-seed0")
+    told, found = study["packed"].unpack("hard-tuned-amc-policy0-seed2")
     assert told == {"settings": {}, "methods": {}}
     assert found == records
-    first = study["packed"].packed("hard-tuned-amc-policy2-seed0").read_bytes()
+    first = study["packed"].packed("hard-tuned-amc-policy0-seed2").read_bytes()
     pack(study, "amc", 2, records[::-1])
-    assert study["packed"].packed("hard-tuned-amc-policy2-seed0").read_bytes() == first
+    assert study["packed"].packed("hard-tuned-amc-policy0-seed2").read_bytes() == first
 
 
 def test_every_shard_and_ablation_has_a_plan_of_its_own(study, monkeypatch):

@@ -41,7 +41,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     """Plays what the dataset still lacks."""
     low, high = options.optimal_steps
     band = (low, high) if options.world == CRAFTING else None
-    plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT)
+    plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT, first=options.first)
     tasks = plan.tasks()
     model = EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature)
     with Bar(console=console) as bar:
@@ -61,6 +61,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
             settings={
                 "temperature": options.temperature,
                 "split": SPLIT,
+                **({"first_task": options.first} if options.first else {}),
                 **({"optimal_steps": options.optimal_steps} if band else {"world": options.world}),
             },
             seed=options.seed,
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, help="the weights that the adapter is put on; default: FOLDER")
     parser.add_argument("--player", help="the policy that plays, by name or folder; default: FOLDER")
     parser.add_argument("--tasks", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="number of the first task of the split")
     parser.add_argument("--trajectories", type=int, default=8, help="of each task")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--optimal-steps", type=int, nargs=2, default=[4, 11], metavar=("LEAST", "MOST"))

@@ -1,6 +1,7 @@
 """What matters, one thing at a time, on training tasks of the hardest band.
 
-Each method is AMC as it was chosen, with one thing changed. Policy and value models are those of training seed 0.
+Each method is AMC as it was chosen, with one thing changed. The policy is the shipped one, the value models are those
+of seed 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plan import Plan
 from amc_agents.smc import AtSteps, EssBelow, EveryStep
-from settings import BANDS, MODELS, TUNED, chosen_of, critic_of, policy_of
+from settings import BANDS, SHIPPED, TUNED, adapter_of, chosen_of, critic_of, policy_of
 
 BAND, SEED = "hard", 0
 FIRST_TASK, N_TASKS = 600_000, 200
@@ -30,7 +31,7 @@ TRAINED = {
     "500": "500 trajectories",
     "1000": "1,000 trajectories",
     "2000": "2,000 trajectories",
-    "surrogate": "collected by another policy (training seed 1)",
+    "surrogate": "collected by another policy",
 }
 """Value models that differ in one thing from the study's own (`models.py 0 --only ablations`)."""
 SOFT_BETA = 0.1
@@ -63,8 +64,8 @@ def resampling(base: Method) -> Iterable[Method]:
 def critics(base: Method) -> Iterable[Method]:
     """Who judges. A model of eq. 5 gives that value itself; the last is an oracle."""
     for kind in TRAINED:
-        other = replace(base, name=f"value-{kind}", critic=critic_of(SEED, TUNED, kind))
-        if (MODELS / str(SEED) / f"value-{TUNED}-{kind}").exists():
+        other = replace(base, name=f"value-{kind}", critic=critic_of(SHIPPED, SEED, TUNED, kind))
+        if adapter_of(SHIPPED, SEED, TUNED, kind).exists():
             yield replace(other, beta=SOFT_BETA, success_reward=None) if kind == "soft" else other
     yield replace(base, name="planner", critic="slack:SlackCritic")
 
@@ -98,7 +99,7 @@ class Ablation:
             band=BANDS[BAND],
             split="train",
             first=FIRST_TASK,
-            critic=critic_of(SEED, TUNED),
-            model=policy_of(SEED),
+            critic=critic_of(SHIPPED, SEED, TUNED),
+            model=policy_of(SHIPPED),
             plain=True,
         )

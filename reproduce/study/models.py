@@ -1,10 +1,10 @@
-"""Trains one seed's models: the policy, and for each regime a value model and its control on shuffled targets.
+"""Trains one seed's value models, for each regime one and its control on shuffled targets; or a policy.
 
-    python reproduce/study/models.py SEED --data DATA [--only policy hot tuned shuffled official ablations]
+    python reproduce/study/models.py SEED --data DATA [--policy 0] [--only hot tuned shuffled policy official ablations]
 
-Minutes on one core: 45 for a policy, 15 for a regime's value model, 8 for a control, 25 for the official recipes
-(AMC_TEXTCRAFT names their folder). The policy of seed 0 is the shipped one. What is done is not done again, and what
-was interrupted goes on where it was. Written to reproduce/study/models/SEED.
+Minutes on one core: 12 for a regime's value model, 8 for a control, 65 for a policy, 25 for the official recipes
+(AMC_TEXTCRAFT names their folder). Policy 0 is the shipped one. What is done is not done again, and what was
+interrupted goes on where it was. Written to reproduce/study/models/POLICY/SEED.
 """
 
 from __future__ import annotations
@@ -17,15 +17,25 @@ from pathlib import Path
 
 from ablations import SOFT_BETA
 from amc_agents.models.embedded import model_folder
-from settings import MODELS, OFFICIAL, RENAMED, TEMPERATURES, TUNED, policy_of
+from settings import (
+    FROM_SCRATCH,
+    MODELS,
+    OFFICIAL,
+    RENAMED,
+    SHIPPED,
+    TEMPERATURES,
+    TUNED,
+    adapter_of,
+    policy_of,
+)
 
-PLAY = ("--tasks", "500", "--trajectories", "8", "--optimal-steps", "8", "16")
-"""Siblings of one task are what a population has to tell apart."""
 OFFICIAL_PLAY = ("--world", RENAMED, "--tasks", "374", "--trajectories", "8")
 """All of the published training split."""
+AGAIN = {FROM_SCRATCH: 1}
+"""How often a policy is given the last stage once more."""
 POLICY, SHUFFLED, ABLATIONS = "policy", "shuffled", "ablations"
 LOSS = ("--loss", "bce")
-OTHERS = {
+OTHERS: dict[str, tuple[str, ...]] = {
     "squared": (),
     "weighted": ("--loss", "weighted", "--beta", "0.5"),
     "soft": ("--soft", "--beta", str(SOFT_BETA)),
@@ -34,64 +44,72 @@ OTHERS = {
 """Value models of `ablations.TRAINED` that are trained on the same play: how."""
 
 
+def play_of(seed: int) -> tuple[str, ...]:
+    """What is played: seeds play other tasks. Siblings of one task are what a population has to tell apart."""
+    return ("--tasks", "500", "--trajectories", "8", "--optimal-steps", "8", "16", "--first", str(10_000 * seed))
+
+
 def call(script: str, *arguments: str) -> None:
     """Another script of this folder's neighbour."""
     subprocess.run([sys.executable, f"reproduce/crafting/{script}.py", *arguments], check=True)
 
 
-def policy(seed: int, data: Path) -> None:
-    """Trains the policy; its stages stay in `data`."""
-    folder, trained = MODELS / str(seed), data / POLICY
-    call("train_policy", str(trained), "--seed", str(seed))
+def train_policy(number: int, data: Path) -> None:
+    """Trains a policy, with its number as the seed; its stages stay in `data`."""
+    folder, trained = MODELS / str(number), data / POLICY
+    call("train_policy", str(trained), "--seed", str(number), "--again", str(AGAIN.get(number, 0)))
     folder.mkdir(parents=True, exist_ok=True)
     for file in model_folder("crafting").iterdir():
         if file.is_file():
             shutil.copy(trained / file.name, folder / file.name)
 
 
-def value_model(seed: int, name: str, regime: str, data: Path, *options: str) -> None:
+def value_model(policy: int, seed: int, regime: str, kind: str, data: Path, *options: str) -> None:
     """Plays what DATA lacks, and trains what is not there."""
-    out = MODELS / str(seed) / name
+    out = adapter_of(policy, seed, regime, kind)
     if not out.exists():
         call(
-            "make_value", str(model_folder(policy_of(seed))), "--data", str(data), "--out", str(out), "--seed",
-            str(seed), "--temperature", str(TEMPERATURES[regime]), "--target", "return", *options,
+            "make_value", str(model_folder(policy_of(policy))), "--data", str(data), "--out", str(out),
+            "--seed", str(seed), "--temperature", str(TEMPERATURES[regime]), "--target", "return", *options,
         )  # fmt: skip
 
 
 def ablations(data: Path) -> None:
-    """Seed 0's other value models."""
+    """The shipped policy's other value models."""
     own = data / TUNED
     for kind, options in OTHERS.items():
-        value_model(0, f"value-{TUNED}-{kind}", TUNED, own, *PLAY, *options)
-    played = data / "surrogate"
-    value_model(0, f"value-{TUNED}-surrogate", TUNED, played, *PLAY, *LOSS, "--player", policy_of(1))
+        value_model(SHIPPED, 0, TUNED, kind, own, *play_of(0), *options)
+    player = policy_of(FROM_SCRATCH)
+    value_model(SHIPPED, 0, TUNED, "surrogate", data / "surrogate", *play_of(0), *LOSS, "--player", player)
 
 
 def main() -> None:
     """Trains what is not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--data", type=Path, required=True)
-    usual = [POLICY, *TEMPERATURES, SHUFFLED]
-    parser.add_argument("--only", nargs="+", choices=[*usual, OFFICIAL, ABLATIONS], default=usual)
+    parser.add_argument("--data", type=Path, required=True, help="a folder for each policy and seed")
+    parser.add_argument("--policy", type=int, default=SHIPPED)
+    usual = [*TEMPERATURES, SHUFFLED]
+    parser.add_argument("--only", nargs="+", choices=[*usual, POLICY, OFFICIAL, ABLATIONS], default=usual)
     options = parser.parse_args()
-    if POLICY in options.only and options.seed and not (MODELS / str(options.seed)).exists():
-        policy(options.seed, options.data)
+    only, data = options.only, options.data
+    if POLICY in only and options.policy == SHIPPED:
+        parser.error(f"policy {SHIPPED} is the shipped one: name another by --policy")
+    if ABLATIONS in only and (options.seed, options.policy) != (0, SHIPPED):
+        parser.error("the ablations are of seed 0 and the shipped policy alone")
+    if POLICY in only and not (MODELS / str(options.policy) / "config.json").exists():
+        train_policy(options.policy, data)
+    of = options.policy, options.seed
     for regime in TEMPERATURES:
-        if regime in options.only:
-            value_model(options.seed, f"value-{regime}", regime, options.data / regime, *PLAY, *LOSS)
+        if regime in only:
+            value_model(*of, regime, "", data / regime, *play_of(options.seed), *LOSS)
     for regime in TEMPERATURES:
-        if SHUFFLED in options.only:
-            name, data = f"value-{regime}-{SHUFFLED}", options.data / regime
-            value_model(options.seed, name, regime, data, *PLAY, *LOSS, "--shuffle-targets")
-        if OFFICIAL in options.only:
-            data = options.data / f"{regime}-{OFFICIAL}"
-            value_model(options.seed, f"value-{regime}-{OFFICIAL}", regime, data, *OFFICIAL_PLAY, *LOSS)
-    if ABLATIONS in options.only:
-        if options.seed:
-            parser.error("the ablations are of seed 0 alone")
-        ablations(options.data)
+        if SHUFFLED in only:
+            value_model(*of, regime, SHUFFLED, data / regime, *play_of(options.seed), *LOSS, "--shuffle-targets")
+        if OFFICIAL in only:
+            value_model(*of, regime, OFFICIAL, data / f"{regime}-{OFFICIAL}", *OFFICIAL_PLAY, *LOSS)
+    if ABLATIONS in only:
+        ablations(data)
 
 
 if __name__ == "__main__":

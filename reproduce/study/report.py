@@ -4,7 +4,7 @@
 
 Writes tables.md (the ablations at its end), results.json, and for the hardest band curve.png (score over N) and
 cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's seeds averaged; the
-second resamples the training seeds too, and needs two of them.
+second resamples the seeds too, each of which has value models of its own, and needs two of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amc_agents.bench.statistics import crossed_interval, estimate, paired
 from amc_agents.errors import ConfigurationError
 from figures import draw_cost, draw_curve
 from results import Cells, Scored, read
-from settings import BANDS, HOT, TUNED
+from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
 
 METRICS = {
     "oracle": "oracle's pick",
@@ -55,20 +55,19 @@ PAIRS = (
 
 def difference(a: Scored, b: Scored) -> dict[str, Any]:
     """A - b over common (task, seeds), with both intervals."""
-    found = paired(a.measured, b.measured)
-    told: dict[str, Any] = found._asdict()
-    matrix = a.by_training_seed(b)
+    told: dict[str, Any] = paired(a.scores, b.scores)._asdict()
+    matrix = a.by_seed(b)
     try:
         told["low_crossed"], told["high_crossed"] = crossed_interval(matrix)
     except ConfigurationError:
         told["low_crossed"] = told["high_crossed"] = None
-    return told | {"training_seeds": matrix.shape[1], "of_each_training_seed": np.round(matrix.mean(0), 4).tolist()}
+    return told | {"n_seeds": matrix.shape[1], "of_each_seed": np.round(matrix.mean(0), 4).tolist()}
 
 
 def summary(cells: Cells) -> dict[str, Any]:
     """Every score, cost and difference as plain values."""
     scores = {
-        name: {metric: estimate(one.measured)._asdict() for metric, one in of_each.items()}
+        name: {metric: estimate(one.scores)._asdict() for metric, one in of_each.items()}
         for name, of_each in cells.scores.items()
     }
     differences = [
@@ -86,10 +85,9 @@ def _named(regime: str, a: str, b: str, metrics: tuple[str, ...]) -> tuple[str, 
     return first, second, metrics
 
 
-def tables(band: str, told: Mapping[str, Any]) -> str:
+def tables(title: str, told: Mapping[str, Any]) -> str:
     """A band's tables as Markdown."""
-    limits = BANDS[band]
-    lines = [f"## {limits[0]} to {limits[1]} optimal steps" if limits else "## Official TextCraft, renamed", ""]
+    lines = [f"## {title}", ""]
     for regime, heading in ((HOT, "Temperature 1"), (TUNED, "Every temperature tuned")):
         rows = [(name, label) for name, label in ROWS.items() if _of(regime, name) in told["scores"]]
         if not rows:
@@ -103,8 +101,11 @@ def tables(band: str, told: Mapping[str, Any]) -> str:
             anew = cost["critic_tokens"] - cost["critic_cached_tokens"]
             spent = [f"{one:,.0f}" for one in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
             lines.append(row([label, *(_score(scores.get(metric)) for metric in METRICS), *spent]))
-        lines += ["", row(["paired over tasks", "metric", "difference", "over tasks", "over training seeds too"])]
-        lines += [row(["---", "---", "---:", "---:", "---:"])]
+        lines += [
+            "",
+            row(["paired over tasks", "metric", "difference", "over tasks", "over seeds too", "of each seed"]),
+        ]
+        lines += [row(["---", "---", "---:", "---:", "---:", "---"])]
         for one in told["differences"]:
             if one["a"].startswith(regime):
                 names = " - ".join(ROWS[one[side].removeprefix(f"{regime}-")] for side in "ab")
@@ -113,13 +114,21 @@ def tables(band: str, told: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def title_of(band: str, policy: int) -> str:
+    """A heading."""
+    limits = BANDS[band]
+    world = f"{limits[0]} to {limits[1]} optimal steps" if limits else "Official TextCraft, renamed"
+    return world if policy == SHIPPED else f"{world}, another policy"
+
+
 def _of(regime: str, name: str) -> str:
     return name if name == "react-greedy" else f"{regime}-{name}"
 
 
 def _intervals(one: Mapping[str, Any]) -> list[str]:
     crossed = "" if one["low_crossed"] is None else f"{one['low_crossed']:+.3f} to {one['high_crossed']:+.3f}"
-    return [f"{one['low']:+.3f} to {one['high']:+.3f}", crossed]
+    each = ", ".join(f"{found:+.3f}" for found in one["of_each_seed"])
+    return [f"{one['low']:+.3f} to {one['high']:+.3f}", crossed, each]
 
 
 def _score(score: Mapping[str, Any] | None) -> str:
@@ -131,7 +140,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/results/study"))
     options = parser.parse_args()
-    told = {band: summary(cells) for band in BANDS if (cells := read(band)).scores}
+    told = {
+        title: summary(cells)
+        for policy in (SHIPPED, FROM_SCRATCH)
+        for band in BANDS
+        if (cells := read(band, policy)).scores
+        for title in [title_of(band, policy)]
+    }
     text = "\n".join(tables(band, one) for band, one in told.items())
     changes = read_ablations()
     if changes:

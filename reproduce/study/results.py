@@ -1,11 +1,10 @@
-"""The study's raw results, put in order: band -> method -> metric -> a score for each task and pair of seeds."""
+"""The study's raw results, put in order: band -> method -> metric -> a score for each task and seed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.subsampling import best_of
 from amc_agents.types import FloatArray
 from packed import packed, unpack
-from settings import HOT, POOL, SIZES, Shard, shards
+from settings import HOT, POOL, SHIPPED, SIZES, Shard, shards
 
-Key = tuple[str, int, int]
-"""Task, training seed, sampling seed."""
+Key = tuple[str, int]
+"""Task, seed."""
 COSTS = ("policy_calls", "policy_output_tokens", "critic_calls", "critic_tokens", "critic_cached_tokens")
 
 
@@ -26,19 +25,13 @@ class Scored:
 
     scores: dict[Key, float] = field(default_factory=dict)
 
-    @cached_property
-    def measured(self) -> dict[tuple[str, int], float]:
-        """As `amc_agents.bench.statistics` takes it."""
-        return {(task, 100 * training + sampling): score for (task, training, sampling), score in self.scores.items()}
-
-    def by_training_seed(self, other: Scored) -> FloatArray:
-        """`[tasks, K]` differences, sampling seeds averaged, over the tasks that all training seeds have."""
-        found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for key in self.scores.keys() & other.scores.keys():
-            task, training, _ = key
-            found[training][task].append(self.scores[key] - other.scores[key])
+    def by_seed(self, other: Scored) -> FloatArray:
+        """`[tasks, K]` differences, over the tasks that all of the K seeds have."""
+        found: dict[int, dict[str, float]] = defaultdict(dict)
+        for task, seed in self.scores.keys() & other.scores.keys():
+            found[seed][task] = self.scores[task, seed] - other.scores[task, seed]
         common = sorted(set.intersection(*(set(tasks) for tasks in found.values())))
-        return np.array([[np.mean(found[training][task]) for training in sorted(found)] for task in common])
+        return np.array([[found[seed][task] for seed in sorted(found)] for task in common])
 
 
 @dataclass(frozen=True)
@@ -50,18 +43,18 @@ class Cells:
     """Means over runs."""
 
 
-def read(band: str) -> Cells:
-    """A band's results, of the shards that are done."""
+def read(band: str, policy: int = SHIPPED) -> Cells:
+    """A policy's results in a band, of the shards that are done."""
     scores: dict[str, dict[str, Scored]] = defaultdict(lambda: defaultdict(Scored))
     costs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for shard in shards():
-        if shard.band != band or not packed(shard.name).exists():
+        if (shard.band, shard.policy) != (band, policy) or not packed(shard.name).exists():
             continue
         for record in unpack(shard.name)[1]:
             for name, found, share in _told(record, shard):
                 # One trajectory needs no choice: the pool's critic read it for Best-of-N.
                 alone = name.endswith("react")
-                key = (record.task, shard.training_seed, shard.sampling_seed)
+                key = (record.task, shard.seed)
                 for metric, score in found.items():
                     scores[name][metric].scores[key] = score
                 for cost in COSTS:

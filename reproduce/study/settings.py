@@ -1,4 +1,4 @@
-"""What the study compares: training seeds, bands of difficulty, methods, and the shards that it is cut into."""
+"""What the study compares: seeds, bands of difficulty, methods, and the shards that it is cut into."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ CHOSEN = HOME / "chosen.json"
 """What was chosen on training tasks (tune.py), by band and regime."""
 RAW = Path("docs/results/study/raw")
 
-TRAINING_SEEDS = (0, 1, 2)
-"""Each a policy and value models of its own; the policy of seed 0 is the shipped one."""
-SAMPLING_SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2)
+"""Each has value models of its own, trained on its own play of its own tasks, their controls, and its own luck."""
+SHIPPED, FROM_SCRATCH = 0, 1
+"""Policies. A policy is given, as a black box is; the second, trained alike with another seed, is another box."""
 BANDS: dict[str, tuple[int, int] | None] = {"hard": (12, 16), "middle": (8, 11), "easy": (4, 7), "official": None}
 """Least and most steps of the planner's way, of 20 allowed; and the official TextCraft, which has what it has."""
 N_TASKS = {"hard": 500, "middle": 500, "easy": 500, "official": 100}
@@ -37,18 +38,22 @@ TEMPERATURES = {HOT: 1.0, TUNED: 0.5}
 PAPERS_BETA = 1.0
 
 
-def policy_of(training_seed: int) -> str:
+def policy_of(policy: int) -> str:
     """The policy's name or folder."""
-    return "crafting" if training_seed == 0 else str(MODELS / str(training_seed))
+    return "crafting" if policy == SHIPPED else str(MODELS / str(policy))
 
 
-def critic_of(training_seed: int, regime: str, kind: str = "") -> str:
-    """The critic's string: a value model trained on the policy's own play in this regime.
+def adapter_of(policy: int, seed: int, regime: str, kind: str = "") -> Path:
+    """Where a value model is that was trained on the policy's own play in this regime.
 
     Kinds: "shuffled" was trained on targets of other trajectories, "official" on the official training tasks.
     """
-    adapter = MODELS / str(training_seed) / "-".join(["value", regime, *([kind] if kind else [])])
-    return f"embedded:{policy_of(training_seed)}?adapter={adapter}"
+    return MODELS / str(policy) / str(seed) / "-".join(["value", regime, *([kind] if kind else [])])
+
+
+def critic_of(policy: int, seed: int, regime: str, kind: str = "") -> str:
+    """The critic's string."""
+    return f"embedded:{policy_of(policy)}?adapter={adapter_of(policy, seed, regime, kind)}"
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,13 @@ class Shard:
     band: str
     regime: str
     group: str
-    training_seed: int
-    sampling_seed: int
+    policy: int
+    seed: int
 
     @property
     def name(self) -> str:
         """Its folder's, and its packed file's."""
-        return f"{self.band}-{self.regime}-{self.group}-policy{self.training_seed}-seed{self.sampling_seed}"
+        return f"{self.band}-{self.regime}-{self.group}-policy{self.policy}-seed{self.seed}"
 
     @property
     def plan(self) -> Plan:
@@ -75,9 +80,9 @@ class Shard:
             n_tasks=N_TASKS[self.band],
             world=RENAMED if official else CRAFTING,
             band=BANDS[self.band],
-            seeds=(self.sampling_seed,),
-            critic=critic_of(self.training_seed, self.regime, OFFICIAL if official else ""),
-            model=policy_of(self.training_seed),
+            seeds=(self.seed,),
+            critic=critic_of(self.policy, self.seed, self.regime, OFFICIAL if official else ""),
+            model=policy_of(self.policy),
             plain=True,
         )
 
@@ -88,14 +93,15 @@ GROUPS, OTHERWISE = {"hard": ("pool", "amc", "control", "curve")}, ("pool", "amc
 
 def shards() -> list[Shard]:
     """All of the study, in the order in which it is run: a part of it has whole tables, of fewer seeds."""
-    return [
-        Shard(band, regime, group, training_seed, sampling_seed)
-        for sampling_seed in SAMPLING_SEEDS
+    of_shipped = [
+        Shard(band, regime, group, SHIPPED, seed)
         for band in BANDS
-        for training_seed in TRAINING_SEEDS
+        for seed in SEEDS
         for group in GROUPS.get(band, OTHERWISE)
         for regime in (HOT, TUNED)
     ]
+    others = [Shard("hard", regime, group, FROM_SCRATCH, 0) for group in OTHERWISE for regime in (HOT, TUNED)]
+    return of_shipped + others
 
 
 def chosen_of(band: str, regime: str) -> dict[str, Tuned]:
@@ -127,7 +133,7 @@ def methods_of(shard: Shard, chosen: dict[str, Tuned]) -> list[Method]:
         blind = replace(
             mine,
             name=f"{shard.regime}-amc-shuffled",
-            critic=critic_of(shard.training_seed, shard.regime, "shuffled"),
+            critic=critic_of(shard.policy, shard.seed, shard.regime, "shuffled"),
         )
         paper = [replace(sized(mine, 15), name="hot-amc-15-paper", beta=PAPERS_BETA)] if shard.regime == HOT else []
         return [sized(rewards, 15), sized(blind, 15), *paper]

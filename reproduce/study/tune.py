@@ -1,11 +1,12 @@
-"""Chooses a band's settings in one regime, on training tasks that no model was trained on, with the models of seed 0.
+"""Chooses a band's settings in one regime, on training tasks that no model was trained on.
 
     python reproduce/study/tune.py BAND REGIME [--tasks 60]
 
 Best-of-N and AMC have the temperature of the regime "hot", and choose theirs in "tuned" (as ReAct does); AMC chooses
-its resampling steps and beta in both. The other training seeds take what is chosen here. Every setting tried goes to
-docs/results/study/tuning-BAND-REGIME.json, the choice to chosen.json. The official tasks' training split is small:
-there the settings are chosen on tasks that the value model was trained on.
+its resampling steps and beta in both. The models are the shipped policy and seed 0's; other seeds and policies take
+what is chosen here. Every setting tried goes to docs/results/study/tuning-BAND-REGIME.json, the choice to
+chosen.json. The official tasks' training split is small: there the settings are chosen on tasks that the value model
+was trained on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 
 from amc_agents.cli.compare import available_cpus
-from settings import BANDS, CHOSEN, HOT, OFFICIAL, RAW, RENAMED, TEMPERATURES, TUNED, critic_of, policy_of
+from settings import BANDS, CHOSEN, HOT, OFFICIAL, RAW, RENAMED, SHIPPED, TEMPERATURES, TUNED, critic_of, policy_of
 
 TRIED = (0.4, 0.5, 0.6, 0.8)
 """Temperatures, where they are tuned."""
@@ -38,7 +39,7 @@ def main() -> None:
     subprocess.run(
         [
             sys.executable, "reproduce/crafting/tune.py", *where, "--tasks", str(options.tasks),
-            "--model", policy_of(0), "--critic", critic_of(0, regime, "" if band else OFFICIAL),
+            "--model", policy_of(SHIPPED), "--critic", critic_of(SHIPPED, 0, regime, "" if band else OFFICIAL),
             "--temperatures", *map(str, tried),
             "--workers", str(options.workers), "--methods", *(["react"] if regime == TUNED else []), "best-of-n", "amc",
             "--raw", f"runs/study-tuning/{name}", "--out", str(out),
