@@ -393,8 +393,10 @@ def _row(cells: Sequence[str]) -> str:
 def _caption(results: Results) -> str:
     means = [score for method in results.methods for score in method.scores.values()]
     tasks, seeds = {one.tasks for one in means}, {one.seeds for one in means}
+    alone = all(method.settings["n_particles"] == 1 for method in results.methods)
+    particles = "" if alone else f", N = {results.settings.get('n_particles', '?')}"
     told = (
-        f"{_range(tasks)} tasks, {_range(seeds)} seed(s), N = {results.settings.get('n_particles', '?')}; "
+        f"{_range(tasks)} tasks, {_range(seeds)} seed(s){particles}; "
         "mean ± standard error over tasks. The oracle's pick sees the rewards; the deployable pick does not."
     )
     if _success_differs(results):
