@@ -56,7 +56,7 @@ def test_help_is_fast_and_lists_the_commands(tmp_path):
     assert "HEAVY []" in told.stdout, told.stdout + told.stderr
 
 
-@pytest.mark.parametrize("name", [["demo"], ["bench"], ["collect"], ["train", "value"], ["score"]])
+@pytest.mark.parametrize("name", [["demo"], ["bench"], ["tune"], ["collect"], ["train", "value"], ["score"]])
 def test_every_command_has_help(command, name):
     code, out, _ = command(*name, "--help")
     assert code == 0

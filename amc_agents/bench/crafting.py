@@ -1,6 +1,6 @@
 """The tuned settings of the comparison in the crafting world, in one place; other worlds begin with them.
 
-The constants come from `reproduce/crafting/tune.py`, on tasks of the training split that no model was trained on.
+The constants come from `amc tune`, on tasks of the training split that no model was trained on.
 """
 
 from __future__ import annotations

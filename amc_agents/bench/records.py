@@ -116,7 +116,7 @@ class ResultsFolder:
             for name in kept["methods"].keys() & given["methods"].keys():
                 _same(self.path, kept["methods"][name], given["methods"][name], f"{name}: ")
             given["methods"] = kept["methods"] | given["methods"]
-        _write_whole(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
+        write_whole(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
         drop_torn_line(self._file)
 
     def __enter__(self) -> ResultsFolder:
@@ -186,7 +186,8 @@ def _same(folder: Path, kept: Mapping[str, Any], given: Mapping[str, Any], what:
         raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")
 
 
-def _write_whole(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
     scratch = file.with_name(f".{file.name}.{os.getpid()}")
     scratch.write_text(text, encoding="utf-8")
     os.replace(scratch, file)

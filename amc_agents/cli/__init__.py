@@ -1,4 +1,4 @@
-"""The command line: `amc demo`, `bench`, `explore`, `collect`, `train`, `score`, `posterior`, `serve`, `doctor`.
+"""The command line, `amc`: demo, bench, tune, explore, collect, train, score, posterior, serve, doctor.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -19,6 +19,7 @@ from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.score import score
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
+from amc_agents.cli.tune import tune
 from amc_agents.cli.verdict import verdict
 from amc_agents.errors import AmcError
 
@@ -35,6 +36,7 @@ train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected 
 
 app.command()(demo)
 app.command()(bench)
+app.command()(tune)
 app.command()(collect)
 app.command()(doctor)
 app.command()(explore)

@@ -46,7 +46,7 @@ Workers = Annotated[
 Band = Annotated[
     tuple[int, int] | None,
     typer.Option(
-        metavar="LOW HIGH", help="Difficulty, in the crafting world: steps of the planner's way. Default: as tuned."
+        metavar="LOW HIGH", help="Difficulty, in the crafting world: steps of the planner's way. Default: 12 16."
     ),
 ]
 
@@ -64,7 +64,7 @@ def demo(
 ) -> None:
     """Compare AMC with its alternatives on tasks that no model was trained on, in under a minute."""
     _run(
-        out, n_tasks=tasks, seeds=1, particles=particles, band=band, critic=_critic(critic, config),
+        out, n_tasks=tasks, seeds=1, particles=particles, band=band, critic=named_critic(critic, config),
         methods=methods, model=model, workers=workers,
         split="test", replace_earlier=True, title="Agentic Monte Carlo",
     )  # fmt: skip
@@ -89,6 +89,9 @@ def bench(
         float | None,
         typer.Option(min=0.0, help="One beta for all that weigh trajectories (reward units). Default: the tuned one."),
     ] = None,
+    tuned: Annotated[
+        Path | None, typer.Option(help="Settings that amc tune chose: its tuning.json. Default: the shipped ones.")
+    ] = None,
     judge: Annotated[
         str | None, typer.Option(help="A chat model, provider:model, for SMC with a zero-shot and an FoA critic.")
     ] = None,
@@ -107,10 +110,11 @@ def bench(
     if split not in ("test", "train"):
         raise ConfigurationError(f'--split is "test" or "train", got {split!r}')
     _run(
-        out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=_critic(critic, config),
+        out, n_tasks=tasks, seeds=seeds, particles=particles, band=band, critic=named_critic(critic, config),
         methods=methods, model=model, workers=workers,
         split=split, temperature=temperature, beta=beta, judge=judge, resume=resume, title="Methods", world=world,
         first=first, decision_critic=decision_critic, candidates=candidates, keep_decisions=keep_decisions,
+        tuned=tuned,
     )  # fmt: skip
 
 
@@ -137,6 +141,7 @@ def _run(
     decision_critic: str | None = None,
     candidates: int = 5,
     keep_decisions: bool = False,
+    tuned: Path | None = None,
 ) -> None:
     from dataclasses import replace
 
@@ -147,6 +152,7 @@ def _run(
     from amc_agents.bench.plan import CRAFTING, Plan
     from amc_agents.bench.records import clear
     from amc_agents.bench.runner import ready_critic
+    from amc_agents.bench.tuning import read_chosen, retuned
 
     console = Console()
     if band is None and world == CRAFTING:
@@ -156,6 +162,8 @@ def _run(
         n_particles=particles, critic=critic, model=model,
     )  # fmt: skip
     wanted = crafting.methods(judge)
+    if tuned is not None:
+        wanted = retuned(wanted, read_chosen(tuned))
     if methods:
         found = plan.found
         deciding = crafting.decision_methods(decision_critic, candidates, found.oracle, found.actions is not None)
@@ -186,7 +194,7 @@ def _run(
     seconds = time.perf_counter() - begun
     title = f"{title} in the {world} world" + (f": tasks of {band[0]} to {band[1]} steps" if band else "")
     results = report.summarise(
-        records, plan.methods, plan.comparison().settings, command=_command(), seconds=None if resume else seconds
+        records, plan.methods, plan.comparison().settings, command=command_line(), seconds=None if resume else seconds
     )
     console.print(report.score_table(results, title))
     console.print(report.detail_table(results))
@@ -202,7 +210,7 @@ def _run(
         console.print(f"  {path}", highlight=False)
 
 
-def _critic(named: str | None, config: Path | None) -> str | None:
+def named_critic(named: str | None, config: Path | None) -> str | None:
     """What --critic or AMC_CRITIC names, else the configuration file."""
     if config is None:
         return named
@@ -279,5 +287,8 @@ def available_cpus() -> int:
     return min(4, usable)
 
 
-def _command() -> str:
-    return " ".join(["amc", *sys.argv[1:]])
+def command_line() -> str:
+    """What was typed, as results keep it."""
+    called = Path(sys.argv[0])
+    program = f"python {called}" if called.suffix == ".py" else "amc"
+    return " ".join([program, *sys.argv[1:]])

@@ -13,14 +13,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import shutil
+from pathlib import Path
 
+from amc_agents.bench.plan import CRAFTING
 from amc_agents.cli.compare import available_cpus
-from settings import BANDS, CHOSEN, HOT, OFFICIAL, RAW, RENAMED, SHIPPED, TEMPERATURES, TUNED, critic_of, policy_of
+from amc_agents.cli.tune import tune
+from settings import (
+    BANDS,
+    CHOSEN,
+    HOT,
+    OFFICIAL,
+    RAW,
+    RENAMED,
+    SHIPPED,
+    TEMPERATURES,
+    TUNED,
+    critic_of,
+    policy_of,
+)
 
 TRIED = (0.4, 0.5, 0.6, 0.8)
 """Temperatures, where they are tuned."""
+SUCCESS = 1.0
+"""What success pays."""
 
 
 def main() -> None:
@@ -31,28 +47,29 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=60)
     parser.add_argument("--workers", type=int, default=available_cpus())
     options = parser.parse_args()
-    band, regime = BANDS[options.band], options.regime
+    band, regime, name = BANDS[options.band], options.regime, f"{options.band}-{options.regime}"
     tried = TRIED if regime == TUNED else (TEMPERATURES[HOT],)
-    where = ["--band", *map(str, band)] if band else ["--world", RENAMED, "--first", "0"]
-    name = f"{options.band}-{regime}"
-    out = RAW.parent / f"tuning-{name}.json"
-    subprocess.run(
-        [
-            sys.executable, "reproduce/crafting/tune.py", *where, "--tasks", str(options.tasks),
-            "--model", policy_of(SHIPPED), "--critic", critic_of(SHIPPED, 0, regime, "" if band else OFFICIAL),
-            "--temperatures", *map(str, tried),
-            "--workers", str(options.workers), "--methods", *(["react"] if regime == TUNED else []), "best-of-n", "amc",
-            "--raw", f"runs/study-tuning/{name}", "--out", str(out),
-        ],
-        check=True,
-    )  # fmt: skip
+    out = Path("runs/study-tuning", name)
+    tune(
+        out,
+        world=CRAFTING if band else RENAMED,
+        band=band,
+        tasks=options.tasks,
+        critic=critic_of(SHIPPED, 0, regime, "" if band else OFFICIAL),
+        model=policy_of(SHIPPED),
+        methods="react,best-of-n,amc" if regime == TUNED else "best-of-n,amc",
+        temperatures=",".join(map(str, tried)),
+        success_reward=SUCCESS,
+        workers=options.workers,
+    )
+    kept = RAW.parent / f"tuning-{name}.json"
+    shutil.copy(out / "tuning.json", kept)
     chosen = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
-    best = json.loads(out.read_text(encoding="utf-8"))["chosen"]
-    kept = {
+    best = json.loads(kept.read_text(encoding="utf-8"))["chosen"]
+    chosen.setdefault(options.band, {})[regime] = {
         method: {key: cell[key] for key in ("temperature", "steps", "beta", "success_reward")}
         for method, cell in best.items()
     }
-    chosen.setdefault(options.band, {})[regime] = kept
     CHOSEN.write_text(json.dumps(chosen, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

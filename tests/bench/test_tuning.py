@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, Tuned, amc, amc_hidden, best_of_n, react
+from amc_agents.bench.report import Results
+from amc_agents.bench.statistics import Estimate
+from amc_agents.bench.tuning import Cell, Grid, choose, config_text, read_chosen, retuned, tune
+from amc_agents.cli import main
+from amc_agents.config import Config
+from amc_agents.errors import ConfigurationError
+from amc_agents.smc import AtSteps
+
+GRID = Grid(temperatures=(0.5, 1.0), steps=((4, 8), (6,), (2, 4, 6)), betas=(0.05, 0.1, 0.2))
+
+
+def cell(name, tuned, pick, top5=0.0, mean=0.0):
+    scores = {"oracle": pick, "deployable": pick, "top5": top5, "mean": mean}
+    return Cell(name, tuned, {metric: Estimate(score, 0.0, 5, 1) for metric, score in scores.items()})
+
+
+def scored(worth, asked=None):
+    def score(wanted):
+        if asked is not None:
+            asked.append(wanted)
+        return [cell(name, tuned, worth(tuned)) for name, tuned in wanted]
+
+    return score
+
+
+def test_each_setting_is_chosen_with_the_best_of_the_others_so_far():
+    asked = []
+    worth = {0.5: 0.0, 1.0: 1.0}
+
+    def value(tuned):
+        return worth[tuned.temperature] + (tuned.steps == (6,)) + (tuned.beta == 0.2)
+
+    best = choose([AMC], GRID, scored(value, asked)).best[AMC].tuned
+    assert (best.temperature, best.steps, best.beta) == (1.0, (6,), 0.2)
+    starts, steps, betas = ([tuned for _, tuned in stage] for stage in asked)
+    # Two starts: a plain one, and the most resampling with the smallest beta.
+    assert {(one.steps, one.beta) for one in starts} == {((4, 8), 0.1), ((2, 4, 6), 0.05)}
+    assert {one.temperature for one in starts} == {0.5, 1.0}
+    assert [one.steps for one in steps] == list(GRID.steps)
+    assert {one.temperature for one in steps} == {1.0}
+    assert {one.steps for one in betas} == {(6,)}
+
+
+def test_eq_5_is_tried_where_the_return_of_success_is_known():
+    grid = Grid(**{**GRID.__dict__, "success_reward": 2.0})
+    best = choose([AMC], grid, scored(lambda tuned: (tuned.success_reward or 0) * tuned.beta)).best[AMC].tuned
+    assert (best.success_reward, best.beta) == (2.0, 0.4)
+    without = choose([AMC], GRID, scored(lambda tuned: float(tuned.success_reward is not None)))
+    assert all(one.tuned.success_reward is None for one in without.tried)
+
+
+def test_every_combination_where_that_is_asked_for():
+    worth = {(0.5, (6,), 0.05): 1.0}
+    found = choose(
+        [AMC, REACT], GRID, scored(lambda one: worth.get((one.temperature, one.steps, one.beta), 0.0)), full=True
+    )
+    assert len(found.tried) == 2 * 3 * 3 + 2
+    assert found.best[AMC].tuned == Tuned(0.5, (6,), 0.05)
+
+
+def test_pick_and_top_5_count_alike_and_the_mean_breaks_ties():
+    one, other = Tuned(0.5), Tuned(1.0)
+    assert cell(AMC, one, 0.4, 0.8).merit > cell(AMC, other, 0.9, 0.2).merit
+    assert cell(AMC, one, 0.5, 0.5, 0.3).merit > cell(AMC, other, 0.6, 0.4, 0.2).merit
+
+
+def test_schedules_are_those_of_the_horizon():
+    assert Grid.of_horizon(20).steps == Grid().steps
+    assert (2, 4, 6) in Grid.of_horizon(10).steps
+    assert all(1 <= step < 50 for steps in Grid.of_horizon(50).steps for step in steps)
+    assert Grid.of_horizon(2).steps  # all are whole steps from 1, and distinct
+    for steps in Grid.of_horizon(2).steps:
+        AtSteps(*steps)
+
+
+def test_tuning_a_comparison_of_ones_own(make_comparison, tmp_path):
+    comparison = make_comparison(n_tasks=3, methods=[react(), best_of_n(), amc(Tuned(steps=(2,)))])
+    grid = Grid(temperatures=(0.0, 1.0), steps=((1,), (2,)), betas=(0.1,))
+    found = tune(comparison, tmp_path, grid=grid)
+    # These coins fall on 1 at temperature 0, which alone wins always.
+    assert found.best[REACT].tuned.temperature == 0.0
+    assert found.best[BEST_OF_N].scores["top5"].mean == 1.0
+    lines = (tmp_path / "records.jsonl").read_text()
+    again = tune(comparison, tmp_path, grid=grid)
+    assert (tmp_path / "records.jsonl").read_text() == lines  # nothing was run again
+    assert again.best == found.best
+    with pytest.raises(ConfigurationError, match="n_particles"):
+        tune(make_comparison(n_tasks=3, methods=[react()], n_particles=5), tmp_path, grid=grid)
+
+
+def test_what_has_nothing_to_choose_is_refused(make_comparison, tmp_path):
+    comparison = make_comparison()
+    with pytest.raises(ConfigurationError, match="nothing to tune of react-greedy; there are: react, best-of-n"):
+        tune(comparison, tmp_path)
+
+
+def test_what_was_chosen_is_given_to_methods():
+    told = retuned([react(), best_of_n(), amc(Tuned()), amc_hidden(Tuned())], {AMC: Tuned(0.7, (3,), 0.2)})
+    assert [one.temperature for one in told] == [1.0, 1.0, 0.7, 0.7]
+    assert told[3].name == AMC_HIDDEN
+    assert told[3].hide_rewards
+    assert told[3].resample == AtSteps(3)
+
+
+def test_the_configuration_file_is_read_as_it_was_meant(tmp_path):
+    text = config_text(
+        Tuned(0.7, (3, 6), 0.05, 1.0), critic='embedded:a?adapter="b"', n_particles=7, horizon=9, told="x"
+    )
+    (tmp_path / "amc.toml").write_text(text)
+    config = Config.load(tmp_path / "amc.toml")
+    assert config.critic == 'embedded:a?adapter="b"'
+    assert config.amc.model_dump(exclude_none=True) == {
+        "n_particles": 7, "resample": {"at_steps": [3, 6]}, "beta": 0.05, "success_reward": 1.0, "horizon": 9,
+    }  # fmt: skip
+    assert "temperature of the model that acts: 0.7" in text
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["amc", *map(str, arguments)])
+        code: object = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
+
+
+def test_tune_then_bench_with_what_was_chosen(command, tmp_path):
+    given = ["--tasks", 2, "--particles", 2, "--band", 2, 3, "--workers", 1]
+    code, _, err = command("tune", "--out", tmp_path / "t", "--temperatures", "0.3,0.9", *given)
+    assert code == 0, err
+    chosen = read_chosen(tmp_path / "t" / "tuning.json")
+    assert set(chosen) == {REACT, BEST_OF_N, AMC}
+    assert chosen[AMC].temperature in (0.3, 0.9)
+    table = json.loads((tmp_path / "t" / "tuning.json").read_text())
+    assert table["command"].startswith("amc tune --out")
+    assert table["settings"]["split"] == "train"
+    assert Config.load(tmp_path / "t" / "amc.toml").amc.beta == chosen[AMC].beta
+    tuned = tmp_path / "t" / "tuning.json"
+    code, _, err = command("bench", "--out", tmp_path / "b", "--tuned", tuned, "--methods", "amc,amc-hidden", *given)
+    assert code == 0, err
+    results = Results.model_validate_json((tmp_path / "b" / "results.json").read_text())
+    for method in results.methods:
+        assert method.settings["temperature"] == chosen[AMC].temperature
+        assert method.settings["resample"] == repr(chosen[AMC].schedule)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--methods", "react,vote"], "nothing to tune of vote; there are: react, best-of-n"),
+        (["--temperatures", "warm"], "--temperatures takes numbers, as in 0.4,0.6,0.8; got 'warm'"),
+        (["--temperatures", "0,1"], "above 0"),
+        (["--success-reward", "0"], "above 0, and got 0"),
+        (["--critic", "uniform", "--methods", "amc-hidden"], "amc-hidden: the critic has to predict the whole return"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_run(command, tmp_path, arguments, told):
+    code, _, err = command("tune", "--out", tmp_path / "t", *arguments)
+    assert code == 2
+    assert told in err
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_file_that_is_no_tuning(command, tmp_path):
+    (tmp_path / "other.json").write_text('{"methods": []}')
+    for path, told in (("other.json", "expected the tuning.json that `amc tune` writes"), ("none.json", "No such")):
+        code, _, err = command("bench", "--out", tmp_path / "b", "--tuned", tmp_path / path)
+        assert code == 2
+        assert told in err
