@@ -35,8 +35,8 @@ MAKERS: dict[str, Callable[[Tuned], Method]] = {
 RESAMPLED = (methods.SMC, methods.AMC, methods.AMC_HIDDEN)
 STAGES = 3
 SCORED = ("oracle", "deployable", "top5", "mean", "mean_distinct")
-_OF_20 = ((4, 8, 12), (4, 8), (6, 12), (8,), (8, 12), (3, 6, 9, 12, 15))
-"""Schedules of an episode of 20 steps."""
+_OF_20 = ((4, 8, 12), (4, 8), (6, 12), (8,), (8, 12), (3, 6, 9, 12, 15), (9, 12, 15), (8, 11, 14, 17))
+"""Schedules of an episode of 20 steps: few and many, early and late."""
 
 
 @dataclass(frozen=True)
