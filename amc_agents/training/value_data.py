@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from amc_agents.critics.render import Encoder
 from amc_agents.errors import ConfigurationError
@@ -112,14 +111,14 @@ def split_by_task(
 
 
 def shuffled_targets(rows: Sequence[TargetRow], rng: np.random.Generator) -> list[TargetRow]:
-    """The control: targets, and their weights, change places among states of the same number and kind (final or not).
+    """The control: targets, and their weights, change places among states of the same number.
 
-    What is left to learn is how the return depends on the step alone; a critic that is better than this
-    has read the states.
+    What is left to learn is how the return depends on the step alone; a critic that is better than this has read the
+    states. Final states change places with all others: were they kept apart, what success looks like could be
+    learnt from those that end early, and states close to it told from the rest.
     """
     states = np.array([t for row in rows for t in row.states])
-    final = np.array([one for row in rows for one in row.final])
-    source = shuffled_places(states, final, rng)
+    source = shuffled_places(states, rng)
     cuts = np.cumsum([len(row.marks) for row in rows])[:-1]
     targets = np.split(np.array([one for row in rows for one in row.targets])[source], cuts)
     weights = np.split(np.array([one for row in rows for one in row.weights])[source], cuts)
@@ -129,17 +128,15 @@ def shuffled_targets(rows: Sequence[TargetRow], rng: np.random.Generator) -> lis
     ]
 
 
-def shuffled_places(states: IntArray, final: npt.NDArray[np.bool_], rng: np.random.Generator) -> IntArray:
-    """`[S]` for each place, the place whose target it gets: one of the same state number and kind.
+def shuffled_places(states: IntArray, rng: np.random.Generator) -> IntArray:
+    """`[S]` for each place, the place whose target it gets: one of the same state number.
 
     Args:
         states: `[S]` number t of the state at each place.
-        final: `[S]` whether it is its trajectory's end.
         rng: draws the permutations.
     """
-    kinds = 2 * states + final
-    source = np.arange(len(kinds))
-    for kind in np.unique(kinds):
-        where = np.flatnonzero(kinds == kind)
+    source = np.arange(len(states))
+    for number in np.unique(states):
+        where = np.flatnonzero(states == number)
         source[where] = where[rng.permutation(len(where))]
     return source

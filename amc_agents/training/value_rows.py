@@ -145,7 +145,7 @@ class ValueRows(Sequence[TargetRow]):
         """The control, as `value_data.shuffled_targets`: the same for the same rows and generator."""
         places = np.concatenate([self._places(index) for index in range(len(self))])
         marks = self._stored.marks
-        source = places[shuffled_places(marks["state"][places].astype(np.int64), marks["final"][places], rng)]
+        source = places[shuffled_places(marks["state"][places].astype(np.int64), rng)]
         shuffled = np.arange(len(marks))
         shuffled[places] = source
         return ValueRows(self.folder, self._order, weights=self._weights, shuffled=shuffled)

@@ -113,11 +113,21 @@ def test_shuffling_keeps_the_targets_of_each_step(trained):
     shuffled = shuffled_targets(rows, np.random.default_rng(0))
 
     def of(step, from_rows):
-        return sorted(row.targets[step] for row in from_rows if len(row.targets) > step and not row.final[step])
+        return sorted(row.targets[step] for row in from_rows if len(row.targets) > step)
 
     assert all(of(step, rows) == of(step, shuffled) for step in range(5))
     assert [row.targets for row in rows] != [row.targets for row in shuffled]
-    assert all(row.targets[-1] == 0.0 for row in shuffled)
+
+
+def test_shuffled_targets_do_not_say_what_success_looks_like(trained):
+    encoder = make_encoder(AutoTokenizer.from_pretrained(trained.base), DIALOGUE, None)
+    won = Trajectory(Task("t", "x"), (Step("a"), Step("b", reward=1.0)), done=True)
+    lost = Trajectory(Task("t", "x"), (Step("a"), Step("c"), Step("d")), done=True)
+    rows = target_rows([won, lost] * 20, encoder, Objective(target="return"))
+    shuffled = shuffled_targets(rows, np.random.default_rng(0))
+    at_success = [row.targets[2] for row in shuffled if row.final[2]]
+    assert len(at_success) == 20
+    assert 0.2 < np.mean(at_success) < 0.8
 
 
 def test_validation_shares_no_task_with_training(toy_trajectories):
