@@ -75,6 +75,14 @@ def test_best_of_15_comes_from_the_pool_and_amc_is_paired_with_it(study):
     assert pick["low_crossed"] < pick["low"] < pick["high"] < pick["high_crossed"]
 
 
+def test_the_two_runs_of_amc_are_averaged_where_the_pick_does_not_matter(study):
+    seen = [record("tuned-amc-15", task, 1.0) for task in TASKS]
+    pack(study, "amc", 0, seen + [record("tuned-amc-hidden-15", task, 0.5, hidden=True) for task in TASKS])
+    scores = study["results"].read("hard").scores["tuned-amc-both-15"]
+    assert set(scores) == {"oracle", "top5", "mean", "mean_distinct"}
+    assert scores["oracle"].scores == {(task, 0): 0.75 for task in TASKS}
+
+
 def test_a_share_of_the_pool_costs_its_share(study):
     packed_band(study)
     costs = study["results"].read("hard").costs

@@ -147,9 +147,10 @@ def _scored_by_runs(plan: Plan, runs: Path, n_workers: int, console: Any) -> Sco
 
 
 def _table(tuning: Tuning) -> Any:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("method", "temperature", "resampling after", "beta", "pick", "top 5")
+    scores = (Column(heading, no_wrap=True) for heading in ("pick", "top 5"))
+    table = Table("method", "temperature", "resampling after", "beta", *scores)
     for name, cell in tuning.best.items():
         resampled = bool(cell.tuned.steps)
         pick = _told(cell.scores["deployable" if name == "amc-hidden" else "oracle"])

@@ -12,7 +12,7 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.subsampling import best_of
 from amc_agents.types import FloatArray
 from packed import packed, unpack
-from settings import HOT, POOL, SHIPPED, SIZES, Shard, shards
+from settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
 
 Key = tuple[str, int]
 """Task, seed."""
@@ -61,7 +61,20 @@ def read(band: str, policy: int = SHIPPED) -> Cells:
                     spent = 0.0 if alone and cost.startswith("critic") else share * getattr(record.cost, cost)
                     costs[name][cost].append(spent)
     means = {name: {cost: float(np.mean(found)) for cost, found in of.items()} for name, of in costs.items()}
+    for regime in (HOT, TUNED):
+        pair = [f"{regime}-{name}" for name in ("amc-15", "amc-hidden-15")]
+        if all(name in scores for name in pair):
+            scores[f"{regime}-amc-both-15"] = _averaged(*(scores[name] for name in pair))
+            means[f"{regime}-amc-both-15"] = means[pair[0]]
     return Cells(scores, means)
+
+
+def _averaged(one: Mapping[str, Scored], other: Mapping[str, Scored]) -> dict[str, Scored]:
+    """Two runs of each task: where rewards come at the end alone, hiding them changes the pick and nothing else."""
+    return {
+        metric: Scored({key: (score + other[metric].scores[key]) / 2 for key, score in found.scores.items()})
+        for metric, found in one.items()
+    }
 
 
 def _told(record: Record, shard: Shard) -> list[tuple[str, dict[str, float], float]]:
