@@ -25,7 +25,7 @@ COST = {"policy_calls": 200, "policy_output_tokens": 4000, "critic_calls": 40, "
 def study(monkeypatch, tmp_path):
     """The study's modules, working in a folder of their own."""
     monkeypatch.syspath_prepend(str(STUDY))
-    names = ("settings", "packed", "results", "ablations", "ablation_tables", "figures", "report")
+    names = ("settings", "packed", "results", "ablations", "ablation_tables", "figures", "strata", "report")
     monkeypatch.chdir(tmp_path)
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -83,6 +83,24 @@ def test_the_two_runs_of_amc_are_averaged_where_the_pick_does_not_matter(study):
     assert scores["oracle"].scores == {(task, 0): 0.75 for task in TASKS}
 
 
+def test_strata_are_counted_in_the_other_seeds_pool(study, monkeypatch):
+    for seed, successes in ((0, SUCCESSES), (1, {**SUCCESSES, "a": 20, "d": 0})):
+        monkeypatch.setitem(globals(), "SUCCESSES", successes)
+        pack(study, "pool", seed, [record("tuned-pool", task, 0.0, pool=20) for task in TASKS])
+        amc = [record(name, task, 1.0) for name in ("tuned-amc-15", "tuned-amc-hidden-15") for task in TASKS]
+        pack(study, "amc", seed, amc)
+    found = study["strata"].strata(study["results"].read("hard"), "tuned")
+    picks = {one["stratum"]: one for one in found if one["metric"] == "oracle"}
+    # "never": a of seed 1 (no success in seed 0, 20 of its own), and d of seed 0, the other way round.
+    assert picks[0]["best_of_15"] == 1.0
+    assert 1 not in picks  # b alone: one task has no interval
+    # Always or often: c twice, a of seed 0 and d of seed 1, without a success of their own.
+    assert picks[3]["best_of_15"] == pytest.approx((1.0 + 0.0 + 0.0) / 3)
+    assert picks[3]["difference"] == pytest.approx(2 / 3)
+    text = study["strata"].strata_tables({"tuned": found})
+    assert "| tuned | never | 2 | 1.000 | 1.000 | +0.000 [+0.000, +0.000]" in text
+
+
 def test_a_share_of_the_pool_costs_its_share(study):
     packed_band(study)
     costs = study["results"].read("hard").costs
@@ -123,7 +141,7 @@ def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     assert "| mean-beta-1 | 0.250 ± 0.000 | -0.750 [-0.750, -0.750] |" in text
     assert text.strip() in f"# The study's tables\n\n{capsys.readouterr().out}"
     plain = json.loads(Path("told/results.json").read_text())
-    assert set(plain) == {"12 to 16 optimal steps", "ablations"}
+    assert set(plain) == {"12 to 16 optimal steps", "strata", "ablations"}
     assert Path("told/curve.png").stat().st_size > 5000
 
 

@@ -2,11 +2,11 @@
 
     python reproduce/study/report.py [--out docs/results/study]
 
-Writes tables.md (the ablations at its end), results.json, and for the hardest band curve.png (score over N) and
-cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's seeds averaged; the
-second resamples the seeds too, each of which has value models of its own, and needs two of them. With the same luck AMC
-plays the same trajectories with rewards hidden and seen (tests/bench/test_hidden_rewards.py): the mean of both rows has
-the smaller error.
+Writes tables.md (by difficulty, and the ablations, at its end), results.json, and for the hardest band curve.png
+(score over N) and cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's
+seeds averaged; the second resamples the seeds too, each of which has value models of its own, and needs two of them.
+With the same luck AMC plays the same trajectories with rewards hidden and seen (tests/bench/test_hidden_rewards.py):
+the mean of both rows has the smaller error.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from amc_agents.errors import ConfigurationError
 from figures import draw_cost, draw_curve
 from results import Cells, Scored, read
 from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
+from strata import strata, strata_tables
 
 METRICS = {
     "oracle": "oracle's pick",
@@ -152,12 +153,15 @@ def main() -> None:
         for title in [title_of(band, policy)]
     }
     text = "\n".join(tables(band, one) for band, one in told.items())
+    found = {regime: rows for regime in (HOT, TUNED) if (rows := strata(read("hard"), regime))}
+    if found:
+        text += f"\n## The hardest band by how often one trajectory succeeds\n\n{strata_tables(found)}"
     changes = read_ablations()
     if changes:
         text += f"\n## One thing at a time\n\n{ablation_tables(changes)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
-    whole = json.dumps(told | {"ablations": changes}, indent=1)
+    whole = json.dumps(told | {"strata": found, "ablations": changes}, indent=1)
     (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
     hardest = next(iter(told.values()))
     draw_curve(hardest, options.out / "curve.png")

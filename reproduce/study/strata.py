@@ -1,0 +1,70 @@
+"""Where AMC gains: tasks by how often a single trajectory succeeds, as counted in the pools of the other seeds.
+
+Counted in its own pool, a task would be put among the hard ones where Best-of-N was unlucky, and that would look like a
+gain of AMC.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from ablation_tables import row
+from amc_agents.bench.statistics import estimate, paired
+from results import Cells
+from settings import HOT, TUNED
+
+LIMITS = (0.0, 0.1, 0.3, 1.0)
+"""Upper ends of the strata: never, up to a tenth, ..."""
+HEADINGS = {HOT: "temperature 1", TUNED: "tuned"}
+AMC, BEST = "amc-both-15", "best-of-15"
+
+
+def stratum_of(share: float) -> int:
+    """Its number."""
+    return next(number for number, limit in enumerate(LIMITS) if share <= limit)
+
+
+def strata(cells: Cells, regime: str) -> list[dict[str, Any]]:
+    """Best-of-15 and AMC in each stratum; empty where there are not two seeds yet."""
+    names = f"{regime}-{BEST}", f"{regime}-{AMC}"
+    if any(name not in cells.scores for name in names):
+        return []
+    # The mean particle of Best-of-15, over all subsets, is that of the pool.
+    shares = cells.scores[names[0]]["mean"].scores
+    found = []
+    for number in range(len(LIMITS)):
+        of = {key for key in shares if (told := _elsewhere(shares, *key)) is not None and stratum_of(told) == number}
+        for metric in ("oracle", "top5"):
+            scored = [cells.scores[name][metric].scores for name in names]
+            common = of & scored[0].keys() & scored[1].keys()
+            if len({task for task, _ in common}) < 2:
+                continue
+            best, amc = ({key: one[key] for key in common} for one in scored)
+            means = {"best_of_15": estimate(best).mean, "amc": estimate(amc).mean}
+            found.append({"stratum": number, "metric": metric, **means, **paired(amc, best)._asdict()})
+    return found
+
+
+def _elsewhere(shares: Mapping[tuple[str, int], float], task: str, seed: int) -> float | None:
+    others = [share for (one, other), share in shares.items() if one == task and other != seed]
+    return sum(others) / len(others) if others else None
+
+
+def strata_tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
+    """As Markdown, by regime."""
+    bounds = ["never", *(f"above {low:g} to {high:g}" for low, high in pairwise(LIMITS))]
+    lines = [row(["sampling", "one trajectory succeeds", "tasks", "Best-of-15", "AMC", "difference", "top 5"])]
+    lines += [row(["---", "---", "---:", "---:", "---:", "---:", "---:"])]
+    for regime, rows in found.items():
+        by_stratum: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+        for one in rows:
+            by_stratum[one["stratum"]][one["metric"]] = one
+        for number, metrics in sorted(by_stratum.items()):
+            pick = metrics["oracle"]
+            told = [f"{one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]" for one in metrics.values()]
+            scores = [f"{pick[name]:.3f}" for name in ("best_of_15", "amc")]
+            lines.append(row([HEADINGS[regime], bounds[number], str(pick["tasks"]), *scores, *told]))
+    return "\n".join([*lines, ""])
