@@ -97,8 +97,9 @@ def tables(title: str, told: Mapping[str, Any]) -> str:
         rows = [(name, label) for name, label in ROWS.items() if _of(regime, name) in told["scores"]]
         if not rows:
             continue
-        seen = told["scores"][_of(regime, rows[0][0])]["oracle"]
-        lines += [f"### {heading}", "", f"{seen['tasks']} tasks, {seen['seeds']} runs of each.", ""]
+        seen = [told["scores"][_of(regime, name)]["oracle"] for name, _ in rows]
+        tasks, seeds = (" to ".join(map(str, sorted({one[of] for one in seen}))) for of in ("tasks", "seeds"))
+        lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seeds.", ""]
         lines += [row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
         lines += [row(["---", *["---:"] * (len(METRICS) + 3)])]
         for name, label in rows:
