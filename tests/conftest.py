@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,22 @@ settings.load_profile("amc")
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["amc", *map(str, arguments)])
+        from amc_agents.cli import main  # not before a test wants it: some count what an import brings
+
+        code: object = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents.cli import main
 from amc_agents.errors import MissingExtra
 
 TINY = ["--tasks", "2", "--particles", "2", "--critic", "uniform", "--band", "2", "4"]
@@ -22,23 +21,6 @@ def amc(*arguments, cwd):
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
     )
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["amc", *arguments])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
 
 
 def test_help_is_fast_and_lists_the_commands(tmp_path):

@@ -1,28 +1,15 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
-from amc_agents.cli import main
-
 
 @pytest.fixture
-def explore(monkeypatch, capsys):
+def explore(command):
     """`amc explore` in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["amc", "explore", *arguments])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
+    return partial(command, "explore")
 
 
 def test_agents_side_by_side(explore, tmp_path):

@@ -5,11 +5,11 @@ import io
 import json
 import sqlite3
 import sys
+from functools import partial
 
 import pytest
 from langgraph.store.sqlite import SqliteStore
 
-from amc_agents.cli import main
 from amc_agents.errors import UpdateError
 from amc_agents.methods.posterior import Evidence, update_posterior
 from amc_agents.nodes.posterior import StorePosterior
@@ -39,20 +39,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def posterior(folder, monkeypatch, capsys):
+def posterior(folder, command):
     """`amc posterior` in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["amc", "posterior", *arguments])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
+    return partial(command, "posterior")
 
 
 def editor(folder, monkeypatch, code):

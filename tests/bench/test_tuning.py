@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -9,7 +8,6 @@ from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, Tuned, a
 from amc_agents.bench.report import Results
 from amc_agents.bench.statistics import Estimate
 from amc_agents.bench.tuning import Cell, Grid, choose, config_text, read_chosen, retuned, tune
-from amc_agents.cli import main
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.smc import AtSteps
@@ -121,21 +119,6 @@ def test_the_configuration_file_is_read_as_it_was_meant(tmp_path):
         "n_particles": 7, "resample": {"at_steps": [3, 6]}, "beta": 0.05, "success_reward": 1.0, "horizon": 9,
     }  # fmt: skip
     assert "temperature of the model that acts: 0.7" in text
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["amc", *map(str, arguments)])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
 
 
 def test_tune_then_bench_with_what_was_chosen(command, tmp_path):
