@@ -15,7 +15,7 @@ from rich.table import Table
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import Record
 from amc_agents.bench.scores import METRICS
-from amc_agents.bench.statistics import Measured, estimate, paired
+from amc_agents.bench.statistics import Estimate, Measured, estimate, paired
 from amc_agents.errors import ConfigurationError
 
 
@@ -375,10 +375,13 @@ def _cells(
 def _cell_of(method: MethodResult, metric: str) -> str:
     # One trajectory has no top 5 and no spread: its return is what one gets, with and without seeing rewards.
     single = method.settings["n_particles"] == 1
-    return _cell(None if single and metric not in ("success", "oracle", "deployable") else method.scores.get(metric))
+    return score_text(
+        None if single and metric not in ("success", "oracle", "deployable") else method.scores.get(metric)
+    )
 
 
-def _cell(score: Mean | None) -> str:
+def score_text(score: Mean | Estimate | None) -> str:
+    """A mean and its standard error, as tables have it."""
     if score is None:
         return "-"
     if score.standard_error is None or not math.isfinite(score.standard_error):

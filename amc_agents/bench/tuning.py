@@ -215,6 +215,12 @@ def check_names(names: Sequence[str]) -> None:
         raise ConfigurationError(f"nothing to tune of {', '.join(unknown)}; there are: {', '.join(MAKERS)}")
 
 
+def tuned_of(plain: Mapping[str, Any]) -> Tuned:
+    """The setting of a cell that was kept as JSON."""
+    known = {"temperature", "beta", "success_reward", "alpha", "k"}
+    return Tuned(steps=tuple(plain["steps"]), **{key: plain[key] for key in known & plain.keys()})
+
+
 def read_chosen(path: Path) -> dict[str, Tuned]:
     """What a tuning chose, by method.
 
@@ -223,11 +229,7 @@ def read_chosen(path: Path) -> dict[str, Tuned]:
     """
     try:
         chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
-        known = {"temperature", "beta", "success_reward", "alpha", "k"}
-        return {
-            name: Tuned(steps=tuple(cell["steps"]), **{key: cell[key] for key in known & cell.keys()})
-            for name, cell in chosen.items()
-        }
+        return {name: tuned_of(cell) for name, cell in chosen.items()}
     except OSError as error:
         raise ConfigurationError(f"tuned settings {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -188,7 +188,7 @@ def _run(
     if replace_earlier:
         clear(out)
     begun = time.perf_counter()
-    records = _compared(
+    records = compared(
         plan, out, resume=resume, n_workers=workers or available_cpus(), console=console, keep_decisions=keep_decisions
     )
     seconds = time.perf_counter() - begun
@@ -227,16 +227,24 @@ def _possible(methods: list[Any], critic: Any) -> list[Any]:
     return [method for method in methods if predicts_return(critic) or not steered_blindly(method)]
 
 
-def _compared(
-    plan: Plan, out: Path, *, resume: bool, n_workers: int, console: Any, keep_decisions: bool
+def compared(
+    plan: Plan,
+    out: Path,
+    *,
+    resume: bool,
+    n_workers: int,
+    console: Any,
+    keep_decisions: bool = False,
+    title: str = "runs",
 ) -> list[Record]:
+    """Every run of a plan, with a bar that counts them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from amc_agents.bench.workers import run_plan
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as bar:
-        line = bar.add_task("runs", total=len(plan.methods) * plan.n_tasks * len(plan.seeds))
+        line = bar.add_task(title, total=len(plan.methods) * plan.n_tasks * len(plan.seeds))
         return run_plan(
             plan, out, resume=resume, n_workers=n_workers, progress=lambda done: bar.update(line, completed=done),
             keep_decisions=keep_decisions,

@@ -16,6 +16,7 @@ from amc_agents.cli.compare import (
     Workers,
     available_cpus,
     command_line,
+    compared,
     named_critic,
 )
 from amc_agents.errors import ConfigurationError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from amc_agents.bench.methods import Tuned
     from amc_agents.bench.plan import Plan
-    from amc_agents.bench.statistics import Estimate
     from amc_agents.bench.tuning import Cell, Score, Tuning
 
 UNTOUCHED = 500_000
@@ -84,9 +84,8 @@ def tune(
     check_names(names)
     if success_reward == 0.0:
         raise ConfigurationError("--success-reward is the return of success, above 0, and got 0")
-    grid = Grid.of_horizon(plan.found.horizon, success_reward=success_reward)
-    if temperatures is not None:
-        grid = Grid(_numbers(temperatures), grid.steps, success_reward=success_reward)
+    tried = {} if temperatures is None else {"temperatures": _numbers(temperatures)}
+    grid = Grid.of_horizon(plan.found.horizon, success_reward=success_reward, **tried)
     for name in names:
         if steered_blindly(MAKERS[name](grid.starts[0])) and not predicts_return(ready_critic(plan.critic_spec)):
             raise ConfigurationError(f"{name}: the critic has to predict the whole return for that; leave it out")
@@ -128,20 +127,12 @@ def _scored_by_runs(plan: Plan, runs: Path, n_workers: int, console: Any) -> Sco
     """Runs settings in `plan`, keeping every run."""
     from dataclasses import replace
 
-    from rich.progress import Progress
-
     from amc_agents.bench.tuning import cells_of, method_of
-    from amc_agents.bench.workers import run_plan
 
     def score(wanted: Sequence[tuple[str, Tuned]]) -> list[Cell]:
-        asked = tuple(method_of(*one) for one in wanted)
-        with Progress(console=console) as bar:
-            line = bar.add_task(f"{len(asked)} settings", total=len(asked) * plan.n_tasks * len(plan.seeds))
-            records = run_plan(
-                replace(plan, methods=asked), runs, resume=True, n_workers=n_workers,
-                progress=lambda done: bar.update(line, completed=done),
-            )  # fmt: skip
-        return cells_of(wanted, records)
+        asked = replace(plan, methods=tuple(method_of(*one) for one in wanted))
+        title = f"{len(wanted)} settings"
+        return cells_of(wanted, compared(asked, runs, resume=True, n_workers=n_workers, console=console, title=title))
 
     return score
 
@@ -149,17 +140,15 @@ def _scored_by_runs(plan: Plan, runs: Path, n_workers: int, console: Any) -> Sco
 def _table(tuning: Tuning) -> Any:
     from rich.table import Column, Table
 
+    from amc_agents.bench.report import score_text
+
     scores = (Column(heading, no_wrap=True) for heading in ("pick", "top 5"))
     table = Table("method", "temperature", "resampling after", "beta", *scores)
     for name, cell in tuning.best.items():
         resampled = bool(cell.tuned.steps)
-        pick = _told(cell.scores["deployable" if name == "amc-hidden" else "oracle"])
-        top5 = "-" if name == "react" else _told(cell.scores["top5"])
+        pick = score_text(cell.scores["deployable" if name == "amc-hidden" else "oracle"])
+        top5 = score_text(None if name == "react" else cell.scores["top5"])
         steps = ", ".join(map(str, cell.tuned.steps)) or "-"
         beta = f"{cell.tuned.beta:g}" + (" (eq. 5)" if cell.tuned.success_reward else "")
         table.add_row(name, f"{cell.tuned.temperature:g}", steps, beta if resampled else "-", pick, top5)
     return table
-
-
-def _told(score: Estimate) -> str:
-    return f"{score.mean:.3f}" + ("" if score.standard_error is None else f" ± {score.standard_error:.3f}")

@@ -155,6 +155,15 @@ def learning_rate_factor(step: int, steps: int) -> float:
     return 1.0 if share <= 0 else 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share))
 
 
+def token_losses(
+    model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy of each next token, and its weight: both flat."""
+    logits = model(input_ids=ids).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    return losses, weights[:, 1:].flatten()
+
+
 def train_stage(
     model: LlamaForCausalLM, stage: Stage, seed: int, dialogues: type[Dialogues] = Dialogues
 ) -> list[dict[str, float]]:
@@ -167,9 +176,7 @@ def train_stage(
         for part in parts:
             for group in part.param_groups:
                 group["lr"] = stage.learning_rate * learning_rate_factor(step, stage.steps)
-        logits = model(input_ids=ids).logits[:, :-1]
-        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-        weight = weights[:, 1:].flatten()
+        losses, weight = token_losses(model, ids, weights)
         loss = (losses * weight).sum() / weight.sum()
         model.zero_grad(set_to_none=True)
         loss.backward()
@@ -197,9 +204,8 @@ def held_out_loss(model: LlamaForCausalLM) -> float:
     total, count = 0.0, 0
     with torch.no_grad():
         for ids, weights in Dialogues(HELD_OUT, HELD_OUT_SEED):
-            logits = model(input_ids=ids).logits[:, :-1]
-            losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-            policy = weights[:, 1:].flatten() == 1.0
+            losses, weight = token_losses(model, ids, weights)
+            policy = weight == 1.0
             total, count = total + float(losses[policy].sum()), count + int(policy.sum())
     return total / count
 

@@ -146,15 +146,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/results/study"))
     options = parser.parse_args()
-    told = {
-        title: summary(cells)
+    done = {
+        (band, policy): cells
         for policy in (SHIPPED, FROM_SCRATCH)
         for band in BANDS
         if (cells := read(band, policy)).scores
-        for title in [title_of(band, policy)]
     }
+    told = {title_of(*which): summary(cells) for which, cells in done.items()}
     text = "\n".join(tables(band, one) for band, one in told.items())
-    found = {regime: rows for regime in (HOT, TUNED) if (rows := strata(read("hard"), regime))}
+    hard = done.get(("hard", SHIPPED))
+    found = {regime: rows for regime in (HOT, TUNED) if hard and (rows := strata(hard, regime))}
     if found:
         text += f"\n## The hardest band by how often one trajectory succeeds\n\n{strata_tables(found)}"
     changes = read_ablations()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plan import CRAFTING, Plan
+from amc_agents.bench.tuning import tuned_of
 from amc_agents.smc import Never
 
 HOME = Path("reproduce/study")
@@ -107,11 +107,7 @@ def shards() -> list[Shard]:
 def chosen_of(band: str, regime: str) -> dict[str, Tuned]:
     """What was chosen on training tasks, by method."""
     chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))[band][regime]
-    return {name: _tuned(one) for name, one in chosen.items()}
-
-
-def _tuned(plain: dict[str, Any]) -> Tuned:
-    return Tuned(plain["temperature"], tuple(plain["steps"]), plain["beta"], plain.get("success_reward"))
+    return {name: tuned_of(one) for name, one in chosen.items()}
 
 
 def methods_of(shard: Shard, chosen: dict[str, Tuned]) -> list[Method]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ablation_tables import row
 from amc_agents.bench.statistics import estimate, paired
-from results import Cells
+from results import Cells, Key
 from settings import HOT, TUNED
 
 LIMITS = (0.0, 0.1, 0.3, 1.0)
@@ -33,10 +33,10 @@ def strata(cells: Cells, regime: str) -> list[dict[str, Any]]:
     if any(name not in cells.scores for name in names):
         return []
     # The mean particle of Best-of-15, over all subsets, is that of the pool.
-    shares = cells.scores[names[0]]["mean"].scores
+    elsewhere = shares_elsewhere(cells.scores[names[0]]["mean"].scores)
     found = []
     for number in range(len(LIMITS)):
-        of = {key for key in shares if (told := _elsewhere(shares, *key)) is not None and stratum_of(told) == number}
+        of = {key for key, share in elsewhere.items() if stratum_of(share) == number}
         for metric in ("oracle", "top5"):
             scored = [cells.scores[name][metric].scores for name in names]
             common = of & scored[0].keys() & scored[1].keys()
@@ -48,9 +48,17 @@ def strata(cells: Cells, regime: str) -> list[dict[str, Any]]:
     return found
 
 
-def _elsewhere(shares: Mapping[tuple[str, int], float], task: str, seed: int) -> float | None:
-    others = [share for (one, other), share in shares.items() if one == task and other != seed]
-    return sum(others) / len(others) if others else None
+def shares_elsewhere(shares: Mapping[Key, float]) -> dict[Key, float]:
+    """The mean share of a task's other seeds; a task with one seed is left out."""
+    of_task: dict[str, dict[int, float]] = defaultdict(dict)
+    for (task, seed), share in shares.items():
+        of_task[task][seed] = share
+    return {
+        (task, seed): sum(share for other, share in of_seed.items() if other != seed) / (len(of_seed) - 1)
+        for task, of_seed in of_task.items()
+        if len(of_seed) > 1
+        for seed in of_seed
+    }
 
 
 def strata_tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
