@@ -161,11 +161,14 @@ async def test_a_conversation_of_a_system_message_alone_is_the_task():
 
 def test_concurrent_samples_take_the_time_of_one():
     model = ScriptedChatModel(respond=lambda messages: "go", delay=0.2)
-    watching = Watching()
-    answer = ask(actor_critic_model(model, k=8), config={"callbacks": [watching]})
-    assert answer.response_metadata["lac"]["samples"] == 8
-    assert [name for name, _ in watching.runs.values()].count("candidate") == 8
-    assert watching.outputs["lac.decision"]["seconds"] < 0.2 * 3
+    seconds = []
+    for _ in range(3):
+        watching = Watching()
+        answer = ask(actor_critic_model(model, k=8), config={"callbacks": [watching]})
+        assert answer.response_metadata["lac"]["samples"] == 8
+        assert [name for name, _ in watching.runs.values()].count("candidate") == 8
+        seconds.append(watching.outputs["lac.decision"]["seconds"])
+    assert min(seconds) < 0.2 * 3
 
 
 @pytest.mark.parametrize(("reflect", "trips"), [(False, 2), (True, 3)])
@@ -179,10 +182,14 @@ def test_a_decision_waits_for_two_round_trips_and_for_three_with_a_reflection(re
     policy = ScriptedChatModel(respond=lambda messages: f"Action: {next(numbers)}", delay=0.1)
     world_model = ScriptedChatModel(respond=lambda messages: "It helped. This step is GOOD.", delay=0.1)
     model = actor_critic_model(policy, Slow(), k=5, reflect=reflect, world_model=world_model)
-    begun = time.perf_counter()
-    answer = ask(model, HumanMessage("?"), AIMessage("look"), HumanMessage("a door"))
-    assert trips * 0.1 <= time.perf_counter() - begun < (trips + 0.9) * 0.1
-    assert answer.response_metadata["lac"]["round_trips"] == trips
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        answer = ask(model, HumanMessage("?"), AIMessage("look"), HumanMessage("a door"))
+        seconds.append(time.perf_counter() - begun)
+        assert answer.response_metadata["lac"]["round_trips"] == trips
+    # A machine that pauses makes one longer, not the shortest of three.
+    assert trips * 0.1 <= min(seconds) < (trips + 0.9) * 0.1
 
 
 def test_a_failed_sample_ends_the_others_and_is_raised():
