@@ -1,11 +1,12 @@
 """Makes the base of a value model: the policy's weights, taught on the noisy expert's play how far the goal still is.
 
-    python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--seed 0]
+    python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--layers N] [--seed 0]
 
 FOLDER is the policy's. The expert is a cheap surrogate: it plays on past the horizon, so that one dialogue says of each
 of its states whether the goal would be reached within k more steps, for every k up to REACH at once: a far denser
 target than the one bit of a return. OUT gets the weights alone (float16) and the tokenizer: the base of a value
-adapter that is then trained on the policy's own play (`make_value.py --base OUT`).
+adapter that is then trained on the policy's own play (`make_value.py --base OUT`). With more layers than the policy's
+the base is larger: it begins as the same function.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from amc_agents.critics.render import DIALOGUE, Encoder
 from amc_agents.envs.crafting.generate import generate_task
@@ -82,11 +83,26 @@ def batched(
     return ids, torch.repeat_interleave(torch.arange(len(rows)), counts), columns, answers
 
 
-def train(folder: Path, out: Path, steps: int, seed: int) -> None:
+def deepened(policy: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
+    """The policy's weights under further layers that at first add nothing."""
+    own = policy.config.num_hidden_layers
+    if layers < own:
+        raise SystemExit(f"the policy has {own} layers: --layers {layers} would take some away")
+    model = LlamaForCausalLM(LlamaConfig(**{**policy.config.to_dict(), "num_hidden_layers": layers}))
+    model.load_state_dict(policy.state_dict(), strict=layers == own)
+    for layer in model.model.layers[own:]:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    return model
+
+
+def train(folder: Path, out: Path, steps: int, layers: int | None, seed: int) -> None:
     """Trains all weights and a head that is thrown away."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if layers is not None:
+        model = deepened(model, layers)
     head = torch.nn.Linear(model.config.hidden_size, REACH)
     parts = optimizers(model, LEARNING_RATE)
     parts.append(torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0))
@@ -120,9 +136,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--layers", type=int, help="default: the policy's")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    train(arguments.folder, arguments.out, arguments.steps, arguments.seed)
+    train(arguments.folder, arguments.out, arguments.steps, arguments.layers, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plan import Plan
 from amc_agents.smc import AtSteps, EssBelow, EveryStep
-from settings import BANDS, SHIPPED, TUNED, adapter_of, chosen_of, critic_of, policy_of
+from settings import BANDS, LARGER, SHIPPED, TAUGHT, TUNED, adapter_of, chosen_of, critic_of, policy_of
 
 BAND, SEED = "hard", 0
 FIRST_TASK, N_TASKS = 600_000, 200
@@ -32,6 +32,8 @@ TRAINED = {
     "1000": "1,000 trajectories",
     "2000": "2,000 trajectories",
     "surrogate": "collected by another policy",
+    TAUGHT: "on weights that were taught the noisy expert's play first",
+    LARGER: "the same with six layers, not three",
 }
 """Value models that differ in one thing from the study's own (`models.py 0 --only ablations`)."""
 SOFT_BETA = 0.1

@@ -3,8 +3,9 @@
     python reproduce/study/models.py SEED --data DATA [--policy 0] [--only hot tuned shuffled policy official ablations]
 
 Minutes on one core: 12 for a regime's value model, 8 for a control, 65 for a policy, 25 for the official recipes
-(AMC_TEXTCRAFT names their folder). Policy 0 is the shipped one. What is done is not done again, and what was
-interrupted goes on where it was. Written to reproduce/study/models/POLICY/SEED.
+(AMC_TEXTCRAFT names their folder), 150 for the ablations. Policy 0 is the shipped one. What is done is not done
+again: play goes on where it was interrupted, a model is trained as a whole. Written to
+reproduce/study/models/POLICY/SEED.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from ablations import SOFT_BETA
 from amc_agents.models.embedded import model_folder
 from settings import (
     FROM_SCRATCH,
+    LARGER,
     MODELS,
     OFFICIAL,
     RENAMED,
     SHIPPED,
+    TAUGHT,
     TEMPERATURES,
     TUNED,
     adapter_of,
+    base_of,
     policy_of,
 )
 
@@ -42,6 +46,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     **{str(limit): (*LOSS, "--limit", str(limit)) for limit in (500, 1000, 2000)},
 }
 """Value models of `ablations.TRAINED` that are trained on the same play: how."""
+BASES: dict[str, tuple[str, ...]] = {TAUGHT: (), LARGER: ("--layers", "6")}
+"""And those that are put on other weights: how these are made."""
 
 
 def play_of(seed: int) -> tuple[str, ...]:
@@ -79,6 +85,11 @@ def ablations(data: Path) -> None:
     own = data / TUNED
     for kind, options in OTHERS.items():
         value_model(SHIPPED, 0, TUNED, kind, own, *play_of(0), *options)
+    for kind, options in BASES.items():
+        base = base_of(SHIPPED, kind)
+        if not Path(base).exists():
+            call("pretrain_value", str(model_folder(policy_of(SHIPPED))), base, "--steps", "3000", *options)
+        value_model(SHIPPED, 0, TUNED, kind, own, *play_of(0), *LOSS, "--base", base)
     player = policy_of(FROM_SCRATCH)
     value_model(SHIPPED, 0, TUNED, "surrogate", data / "surrogate", *play_of(0), *LOSS, "--player", player)
 

@@ -31,6 +31,8 @@ POOL = 20
 """Independent trajectories of a task: Best-of-N for every N up to it comes from subsampling them."""
 SIZES = (5, 10, 15, 20)
 OFFICIAL, RENAMED = "official", "textcraft-renamed"
+TAUGHT, LARGER = "taught", "larger"
+"""Bases of value models that were taught on the noisy expert's play first, of the policy's size and larger."""
 HOT, TUNED = "hot", "tuned"
 """Sampling at temperature 1, with the rest tuned; and with every method's temperature tuned too."""
 TEMPERATURES = {HOT: 1.0, TUNED: 0.5}
@@ -43,17 +45,23 @@ def policy_of(policy: int) -> str:
     return "crafting" if policy == SHIPPED else str(MODELS / str(policy))
 
 
+def base_of(policy: int, kind: str = "") -> str:
+    """The weights that a value model's adapter is put on: the policy's own, or some that were taught first."""
+    return str(MODELS / str(policy) / f"base-{kind}") if kind in (TAUGHT, LARGER) else policy_of(policy)
+
+
 def adapter_of(policy: int, seed: int, regime: str, kind: str = "") -> Path:
     """Where a value model is that was trained on the policy's own play in this regime.
 
-    Kinds: "shuffled" was trained on targets of other trajectories, "official" on the official training tasks.
+    Kinds: "shuffled" was trained on targets of other trajectories, "official" on the official training tasks; those
+    of the ablations are in `ablations.TRAINED`.
     """
     return MODELS / str(policy) / str(seed) / "-".join(["value", regime, *([kind] if kind else [])])
 
 
 def critic_of(policy: int, seed: int, regime: str, kind: str = "") -> str:
     """The critic's string."""
-    return f"embedded:{policy_of(policy)}?adapter={adapter_of(policy, seed, regime, kind)}"
+    return f"embedded:{base_of(policy, kind)}?adapter={adapter_of(policy, seed, regime, kind)}"
 
 
 @dataclass(frozen=True)
