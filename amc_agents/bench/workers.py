@@ -6,9 +6,10 @@ import asyncio
 import logging
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from amc_agents.bench.plan import Plan
@@ -53,12 +54,10 @@ def run_plan(
     ResultsFolder(out, comparison.settings, comparison.method_settings, resume=resume)
     n_workers = min(n_workers, len(comparison.tasks))
 
-    def tell() -> None:
-        if progress is not None:
-            progress(len(records_of(comparison, out)))
-
     if n_workers == 1:
-        tell()
+        kept = count(len(records_of(comparison, out)))
+        tell = progress or (lambda done: None)
+        tell(next(kept))
         with quiet_about_twins():
             # On the loop that stays: a critic's connections belong to one loop, and a run may be drawn afterwards.
             run_in_background(
@@ -67,7 +66,7 @@ def run_plan(
                     out,
                     resume=True,
                     n_concurrent=n_concurrent,
-                    progress=lambda record, run: tell(),
+                    progress=lambda record, run: tell(next(kept)),
                     keep_decisions=keep_decisions,
                 ),
                 n_workers=n_concurrent,
@@ -80,12 +79,18 @@ def run_plan(
             pool.submit(_work, plan, str(out), part, n_workers, n_concurrent, keep_decisions)
             for part in range(n_workers)
         ]
-        while not all(one.done() for one in working):
-            tell()
-            time.sleep(0.2)
-    tell()
+        running: Collection[Future[str | None]] = working
+        while running:
+            begun = time.perf_counter()
+            if progress is not None:
+                progress(len(records_of(comparison, out)))
+            # Every look reads all that is kept: it may take a twentieth of the time, however much that has become.
+            running = wait(working, timeout=max(0.2, 20 * (time.perf_counter() - begun))).not_done
     _raise_first(working)
-    return records_of(comparison, out)
+    records = records_of(comparison, out)
+    if progress is not None:
+        progress(len(records))
+    return records
 
 
 @contextmanager

@@ -10,6 +10,7 @@ shard is begun.
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def main() -> None:
         for name in known:
             console.print(f"{'done' if packed(name).exists() else '    '}  {name}", highlight=False)
         return
+    # The libraries' objects stay: looking through all of them again and again took a tenth of the time.
+    gc.freeze()
     begun = time.monotonic()
     for name in options.shards or known:
         if packed(name).exists():
