@@ -25,7 +25,7 @@ COST = {"policy_calls": 200, "policy_output_tokens": 4000, "critic_calls": 40, "
 def study(monkeypatch, tmp_path):
     """The study's modules, working in a folder of their own."""
     monkeypatch.syspath_prepend(str(STUDY))
-    names = ("settings", "packed", "results", "ablations", "ablation_tables", "figures", "strata", "report")
+    names = ("settings", "packed", "results", "ablations", "ablation_tables", "figures", "strata", "summary", "report")
     monkeypatch.chdir(tmp_path)
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -143,6 +143,30 @@ def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     plain = json.loads(Path("told/results.json").read_text())
     assert set(plain) == {"12 to 16 optimal steps", "strata", "ablations"}
     assert Path("told/curve.png").stat().st_size > 5000
+
+
+def test_the_summary_has_a_line_for_each_world_and_regime(study):
+    packed_band(study)
+    report, read = study["report"], study["results"].read
+    head, rule, line = study["summary"].summary_table({"easy": report.summary(read("hard"))}).splitlines()
+    assert head.count("|") == rule.count("|") == line.count("|")
+    assert line.startswith("| easy: 4 x 2 seeds | tuned | .250 ± .250 | .688 ± .237 | .500 ± .000 | -.188 [")
+    assert line.split(" | ")[6] == ""  # nothing ran with rewards hidden
+
+
+def test_an_interval_without_0_is_heavy(study):
+    pack(study, "pool", 0, [record("hot-pool", task, 0.0, pool=20) for task in TASKS], "hot")
+    pack(study, "amc", 0, [record("hot-amc-15", task, 2.0) for task in TASKS], "hot")
+    told = study["report"].summary(study["results"].read("hard"))
+    line = study["summary"].summary_table({"easy": told}).splitlines()[-1]
+    assert "| easy: 4 x 1 seed | temperature 1 |  |" in line
+    assert "| **+1.312 [" in line
+    assert line.split(" | ")[2] == ""  # greedy play has not been run
+
+
+def test_the_readme_has_the_summary_that_is_kept():
+    root = STUDY.parent.parent
+    assert (root / "docs/results/study/summary.md").read_text() in (root / "README.md").read_text()
 
 
 def test_a_shard_is_packed_whole_and_read_back(study):

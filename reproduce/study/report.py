@@ -2,8 +2,8 @@
 
     python reproduce/study/report.py [--out docs/results/study]
 
-Writes tables.md (by difficulty, and the ablations, at its end), results.json, and for the hardest band curve.png
-(score over N) and cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's
+Writes summary.md (a line for each world and regime), tables.md (by difficulty, and the ablations, at its end),
+results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's
 seeds averaged; the second resamples the seeds too, each of which has value models of its own, and needs two of them.
 With the same luck AMC plays the same trajectories with rewards hidden and seen (tests/bench/test_hidden_rewards.py):
 the mean of both rows has the smaller error.
@@ -26,6 +26,7 @@ from figures import draw_cost, draw_curve
 from results import Cells, Scored, read
 from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
 from strata import strata, strata_tables
+from summary import summary_table
 
 METRICS = {
     "oracle": "oracle's pick",
@@ -163,6 +164,7 @@ def main() -> None:
         text += f"\n## One thing at a time\n\n{ablation_tables(changes)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
+    (options.out / "summary.md").write_text(summary_table(told), encoding="utf-8")
     whole = json.dumps(told | {"strata": found, "ablations": changes}, indent=1)
     (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
     hardest = next(iter(told.values()))
