@@ -169,6 +169,18 @@ def test_the_readme_has_the_summary_that_is_kept():
     assert (root / "docs/results/study/summary.md").read_text() in (root / "README.md").read_text()
 
 
+def test_the_ceiling_is_told_against_best_of_15(study):
+    pairs = (("chosen", 0.5), ("best-of-15", 0.25), ("planner", 1.0))
+    records = [record(name, task, score, top5=score) for task in TASKS for name, score in pairs]
+    settings = {"temperature": 0.4, "resample": "AtSteps(6)", "beta": 0.1}
+    study["packed"].pack("ablation-ceiling", {"settings": {}, "methods": {n: settings for n, _ in pairs}}, records)
+    told = study["ablation_tables"].read_ablations()
+    text = study["ablation_tables"].ablation_tables(told)
+    assert "| planner | 1.000 ± 0.000 | +0.750 [+0.750, +0.750] |" in text
+    assert "| chosen | 0.500 ± 0.000 | +0.250 [" in text
+    assert "| best-of-15 | 0.250 ± 0.000 |  |" in text
+
+
 def test_a_shard_is_packed_whole_and_read_back(study):
     records = [record("tuned-amc-15", task, 1.0) for task in TASKS]
     pack(study, "amc", 2, records)

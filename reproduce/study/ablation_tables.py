@@ -1,11 +1,11 @@
-"""The ablations as tables: each change against AMC as it was chosen, of the same shard."""
+"""The ablations as tables: each change against AMC as it was chosen (or against Best-of-15), of the same shard."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ablations import BASE, GROUPS, TRAINED, Ablation
+from ablations import BASE, GROUPS, REFERENCE, TRAINED, Ablation
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from packed import packed, unpack
@@ -16,6 +16,7 @@ HEADINGS = {
     "weighing": "How a prediction weighs: beta, by the mean (eq. 7) and by what eq. 5 makes of it",
     "resampling": "How to resample, and finished particles",
     "critics": "Who judges",
+    "ceiling": "Against Best-of-15: the study's critic, one taught first, an oracle; weights as chosen, and gentler",
 }
 
 
@@ -27,6 +28,7 @@ def read_ablations() -> dict[str, Any]:
             continue
         told, records = unpack(Ablation(group).name)
         scores: dict[str, Any] = {}
+        other = REFERENCE.get(group, BASE)
         for name in dict.fromkeys(one["name"] for one in _methods(told)):
             of_it = [one for one in records if one.method == name]
             scores[name] = {metric: measured(of_it, metric) for metric in METRICS}
@@ -35,7 +37,7 @@ def read_ablations() -> dict[str, Any]:
             "methods": {
                 name: {
                     metric: estimate(values)._asdict()
-                    | ({} if name == BASE else {"change": paired(values, scores[BASE][metric])._asdict()})
+                    | ({} if name == other else {"change": paired(values, scores[other][metric])._asdict()})
                     for metric, values in each.items()
                 }
                 for name, each in scores.items()

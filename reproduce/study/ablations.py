@@ -18,7 +18,9 @@ from settings import BANDS, LARGER, SHIPPED, TAUGHT, TUNED, adapter_of, chosen_o
 BAND, SEED = "hard", 0
 FIRST_TASK, N_TASKS = 600_000, 200
 """Training tasks that nothing was trained or tuned on."""
-BASE = "chosen"
+BASE, BEST = "chosen", "best-of-15"
+PLANNER = "slack:SlackCritic"
+"""An oracle (slack.py)."""
 STEPS = ((4,), (6,), (8,), (10,), (12,), (4, 8, 12), (8, 12), (3, 6, 9, 12, 15))
 SHARES = (0.1, 0.5, 0.9)
 """Of the paper's figures 5 to 7."""
@@ -69,7 +71,18 @@ def critics(base: Method) -> Iterable[Method]:
         other = replace(base, name=f"value-{kind}", critic=critic_of(SHIPPED, SEED, TUNED, kind))
         if adapter_of(SHIPPED, SEED, TUNED, kind).exists():
             yield replace(other, beta=SOFT_BETA, success_reward=None) if kind == "soft" else other
-    yield replace(base, name="planner", critic="slack:SlackCritic")
+    yield replace(base, name="planner", critic=PLANNER)
+
+
+def ceiling(base: Method) -> Iterable[Method]:
+    """What the pick can gain on Best-of-15: by the study's critic, a better one, an oracle; two settings."""
+    best = chosen_of(BAND, TUNED)[methods.BEST_OF_N]
+    yield replace(methods.best_of_n(best), name=BEST)
+    gentle = methods.amc(replace(best, steps=(6, 9, 12, 15), beta=0.2, success_reward=SUCCESS))
+    yield replace(gentle, name="chosen-gentle")
+    for who, critic in ((TAUGHT, critic_of(SHIPPED, SEED, TUNED, TAUGHT)), ("planner", PLANNER)):
+        yield replace(base, name=who, critic=critic)
+        yield replace(gentle, name=f"{who}-gentle", critic=critic)
 
 
 GROUPS: dict[str, Callable[[Method], Iterable[Method]]] = {
@@ -77,7 +90,10 @@ GROUPS: dict[str, Callable[[Method], Iterable[Method]]] = {
     "weighing": weighing,
     "resampling": resampling,
     "critics": critics,
+    "ceiling": ceiling,
 }
+REFERENCE = {"ceiling": BEST}
+"""What a group is compared with, where that is not the chosen AMC."""
 
 
 @dataclass(frozen=True)

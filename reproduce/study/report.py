@@ -3,8 +3,9 @@
     python reproduce/study/report.py [--out docs/results/study]
 
 Writes summary.md (a line for each world and regime), tables.md (by difficulty, and the ablations, at its end),
-results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls and tokens). Intervals are 95%: the first over tasks, each task's
-seeds averaged; the second resamples the seeds too, each of which has value models of its own, and needs two of them.
+results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls and tokens).
+Intervals are 95%: the first over tasks, each task's seeds averaged; the second resamples the seeds too, each of which
+has value models of its own, and needs two of them.
 With the same luck AMC plays the same trajectories with rewards hidden and seen (tests/bench/test_hidden_rewards.py):
 the mean of both rows has the smaller error.
 """
