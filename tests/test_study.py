@@ -150,7 +150,7 @@ def test_the_summary_has_a_line_for_each_world_and_regime(study):
     report, read = study["report"], study["results"].read
     head, rule, line = study["summary"].summary_table({"easy": report.summary(read("hard"))}).splitlines()
     assert head.count("|") == rule.count("|") == line.count("|")
-    assert line.startswith("| easy: 4 x 2 seeds | tuned | .250 ± .250 | .688 ± .237 | .500 ± .000 | -.188 [")
+    assert line.startswith("| easy, 4 x 2 seeds | tuned | .250 ± .250 | .688 ± .237 | .500 ± .000 | -.188 [")
     assert line.split(" | ")[6] == ""  # nothing ran with rewards hidden
 
 
@@ -159,7 +159,7 @@ def test_an_interval_without_0_is_heavy(study):
     pack(study, "amc", 0, [record("hot-amc-15", task, 2.0) for task in TASKS], "hot")
     told = study["report"].summary(study["results"].read("hard"))
     line = study["summary"].summary_table({"easy": told}).splitlines()[-1]
-    assert "| easy: 4 x 1 seed | temperature 1 |  |" in line
+    assert "| easy, 4 x 1 seed | temperature 1 |  |" in line
     assert "| **+1.312 [" in line
     assert line.split(" | ")[2] == ""  # greedy play has not been run
 

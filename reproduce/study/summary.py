@@ -28,7 +28,7 @@ def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
                 continue
             picks = [of["scores"][name]["oracle"] if name in of["scores"] else None for name in names]
             seeds = picks[2]["seeds"]
-            label = f"{title}: {picks[2]['tasks']} x {seeds} seed{'s' if seeds > 1 else ''}"
+            label = f"{title}, {picks[2]['tasks']} x {seeds} seed{'s' if seeds > 1 else ''}"
             changes = [_change(of["differences"], f"{regime}-{name}", f"{regime}-{BEST}", m) for name, m in CHANGES]
             lines.append(row([label, sampling, *(_score(pick) for pick in picks), *changes]))
     return "\n".join([*lines, ""])
@@ -39,7 +39,7 @@ def _change(differences: list[Mapping[str, Any]], a: str, b: str, metric: str) -
     found = next((one for one in differences if (one["a"], one["b"], one["metric"]) == (a, b, metric)), None)
     if found is None:
         return ""
-    difference = f"{_short(found['difference'], '+')} [{_short(found['low'], '+')}, {_short(found['high'], '+')}]"
+    difference = f"{_short(found['difference'], '+')} [{_short(found['low'])}, {_short(found['high'])}]"
     return f"**{difference}**" if found["low"] > 0 or found["high"] < 0 else difference
 
 
