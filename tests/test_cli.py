@@ -93,10 +93,23 @@ def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
     assert (code, "beta was 0.5, is 0.1" in err or "'beta': 0.5" in err) == (2, True), err
 
 
+def test_steps_and_success_are_said_for_all_that_resample(command, tmp_path):
+    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "best-of-n,smc,amc", "--workers", "1"]
+    assert command(*arguments, "--steps", "2,1", "--success-reward", "1")[0] == 0
+    methods = json.loads((tmp_path / "settings.json").read_text())["methods"]
+    assert {name: of["resample"] for name, of in methods.items()} == {
+        "best-of-n": "Never()", "smc": "AtSteps(1, 2)", "amc": "AtSteps(1, 2)",
+    }  # fmt: skip
+    assert [of.get("success_reward") for of in methods.values()] == [None, None, 1.0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["bench", "--beta", "0"], "above 0"),
+        (["bench", "--success-reward", "0"], "above 0"),
+        (["bench", "--steps", "4;8"], "as in 4,8,12, and got '4;8'"),
+        (["bench", "--steps", "0"], "from 1"),
         (["demo", "--methods", "amk"], "no method amk; there are: react"),
         (["demo", "--model", "nowhere"], "nowhere"),
         (["demo", "--critic", "embeded:crafting"], "did you mean 'embedded'?"),

@@ -13,6 +13,7 @@ import typer
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from amc_agents.bench.methods import Method
     from amc_agents.bench.plan import Plan
     from amc_agents.bench.records import Record
 
@@ -89,6 +90,14 @@ def bench(
         float | None,
         typer.Option(min=0.0, help="One beta for all that weigh trajectories (reward units). Default: the tuned one."),
     ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(help="Resample after these steps, as 4,8,12. Default: the tuned ones."),
+    ] = None,
+    success_reward: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="The one return besides 0, where there is no other: AMC then weighs by eq. 5."),
+    ] = None,
     tuned: Annotated[
         Path | None, typer.Option(help="Settings that amc tune chose: its tuning.json. Default: the shipped ones.")
     ] = None,
@@ -114,7 +123,7 @@ def bench(
         methods=methods, model=model, workers=workers,
         split=split, temperature=temperature, beta=beta, judge=judge, resume=resume, title="Methods", world=world,
         first=first, decision_critic=decision_critic, candidates=candidates, keep_decisions=keep_decisions,
-        tuned=tuned,
+        tuned=tuned, steps=steps, success_reward=success_reward,
     )  # fmt: skip
 
 
@@ -142,6 +151,8 @@ def _run(
     candidates: int = 5,
     keep_decisions: bool = False,
     tuned: Path | None = None,
+    steps: str | None = None,
+    success_reward: float | None = None,
 ) -> None:
     from dataclasses import replace
 
@@ -168,12 +179,9 @@ def _run(
         found = plan.found
         deciding = crafting.decision_methods(decision_critic, candidates, found.oracle, found.actions is not None)
         wanted = chosen([*wanted, *deciding], methods.split(","))
-    if temperature is not None:
-        wanted = [replace(one, temperature=temperature) if one.temperature > 0 else one for one in wanted]
-    if beta is not None:
-        if beta == 0.0:
-            raise ConfigurationError("--beta is a temperature of the target in reward units, above 0, and got 0")
-        wanted = [one if one.single else replace(one, beta=beta) for one in wanted]
+    wanted = [
+        _changed(one, temperature=temperature, beta=beta, steps=steps, success_reward=success_reward) for one in wanted
+    ]
     if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
         console.print(f"--judge {judge}: no critic of this kind is known to this version; left out")
     possible = _possible(wanted, ready_critic(plan.critic_spec))
@@ -218,6 +226,41 @@ def named_critic(named: str | None, config: Path | None) -> str | None:
 
     file = Config.load(config)
     return file.critic if named is None else named
+
+
+def _changed(
+    method: Method,
+    *,
+    temperature: float | None,
+    beta: float | None,
+    steps: str | None,
+    success_reward: float | None,
+) -> Method:
+    """A method with what the command line says of all; greedy play, and one trajectory, have less to change."""
+    from dataclasses import replace
+
+    from amc_agents.smc import AtSteps, Never
+
+    if beta == 0.0:
+        raise ConfigurationError("--beta is a temperature of the target in reward units, above 0, and got 0")
+    if success_reward == 0.0:
+        raise ConfigurationError("--success-reward is what success pays, above 0, and got 0")
+    if temperature is not None and method.temperature > 0:
+        method = replace(method, temperature=temperature)
+    if beta is not None and not method.single:
+        method = replace(method, beta=beta)
+    if method.resample == Never():
+        return method
+    if steps is not None:
+        try:
+            at = [int(step) for step in steps.split(",")]
+        except ValueError as error:
+            raise ConfigurationError(f"--steps is whole numbers as in 4,8,12, and got {steps!r}") from error
+        method = replace(method, resample=AtSteps(*at))
+    # Without a critic nothing is predicted that could be a probability.
+    if success_reward is not None and method.critic is None:
+        method = replace(method, success_reward=success_reward)
+    return method
 
 
 def _possible(methods: list[Any], critic: Any) -> list[Any]:
