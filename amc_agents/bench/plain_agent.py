@@ -1,24 +1,27 @@
-"""The text agent as a plain loop: the same dialogue as `text_agent`'s, without the work of LangGraph's supersteps.
+"""The text agent as a plain loop: the dialogue of `text_agent` without LangGraph's supersteps and LangChain's runs.
 
-With a policy as small as the embedded one, half of a comparison's time is LangGraph's; over the hundreds of thousands
-of trajectories of a study that is hours. The dialogue, the luck and so the results are those of the graph
+With a policy as small as the embedded one, more than half of a comparison's time is theirs; over the hundreds of
+thousands of trajectories of a study that is hours. The dialogue, the luck and so the results are those of the graph
 (tests/bench/test_plain_agent.py); models that take seconds to answer gain nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
+from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
 
 from amc_agents.messages import turn_of
+from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.nodes.world import current_environment
@@ -47,9 +50,8 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             found = saver.get_tuple(config)
             assert found is not None
             messages, done = (found.checkpoint["channel_values"][key] for key in ("messages", "done"))
-        asking: RunnableConfig = {"callbacks": config["callbacks"]}
         while not done:
-            said = await self.model.ainvoke(messages, asking)
+            said = await self._asked(messages, cast(AsyncCallbackManager, config["callbacks"]))
             answer = await current_environment().step(turn_of(said)[1])
             done = answer.done
             messages = [*messages, said, HumanMessage(answer.observation, id=str(uuid4()))]
@@ -59,6 +61,20 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, {}, {})
             yield "updates", {"tools": state}
             yield "values", state
+
+    async def _asked(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager) -> AIMessage:
+        """The model's next message. Where nobody but the meter listens, the meter is told, and no run is made of it."""
+        meters = [handler for handler in callbacks.handlers if isinstance(handler, PolicyMeter)]
+        if len(meters) < len(callbacks.handlers):
+            return await self.model.ainvoke(messages, {"callbacks": callbacks})
+        found = await self.model._agenerate(messages)
+        run_id, response = uuid4(), LLMResult(generations=[[*found.generations]], llm_output=found.llm_output)
+        for meter in meters:
+            meter.on_llm_end(response, run_id=run_id)
+        said = found.generations[0].message
+        assert isinstance(said, AIMessage)
+        said.id = said.id or str(run_id)
+        return said
 
 
 def plain_text_agent(model: BaseChatModel) -> PlainTextAgent:

@@ -24,8 +24,9 @@ from packed import pack, packed
 from settings import Shard, shards
 
 RUNS = Path("runs/study")
-TOGETHER = 3
-"""Runs at the same time in a process: more would push each other's keys and values out of the processor's cache."""
+TOGETHER = 1
+"""Runs at the same time in a process: with three, each took a tenth longer, for their keys and values push each other
+out of the processor's cache."""
 
 
 def run(shard: Shard | Ablation, n_workers: int, console: Console) -> None:
@@ -59,8 +60,9 @@ def main() -> None:
         for name in known:
             console.print(f"{'done' if packed(name).exists() else '    '}  {name}", highlight=False)
         return
-    # The libraries' objects stay: looking through all of them again and again took a tenth of the time.
+    # The libraries' objects stay: looking through all of them again and again took a twentieth of the time.
     gc.freeze()
+    gc.set_threshold(100_000, 50)
     begun = time.monotonic()
     for name in options.shards or known:
         if packed(name).exists():
