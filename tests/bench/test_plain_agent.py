@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 
+from amc_agents import amc as amc_graph
 from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, react_greedy
+from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import Plan
 from amc_agents.bench.records import Record
 from amc_agents.bench.runner import run_one
+from amc_agents.envs.crafting import CraftingWorld, generate_task
+from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.types import Run
 
 AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
@@ -36,3 +42,17 @@ def test_the_plain_loop_plays_what_the_graph_plays(method: Method) -> None:
     # What a batch's company decides is left out: tokens found in the cache, and the last bits of values.
     assert replace(loop_run.usage["policy"], cached_tokens=0) == replace(graph_run.usage["policy"], cached_tokens=0)
     assert asdict(loops.scores) == pytest.approx(asdict(graphs.scores))
+
+
+def test_whoever_listens_hears_every_call() -> None:
+    heard = []
+
+    class Listener(BaseCallbackHandler):
+        def on_chat_model_start(self, *told: Any, **named: Any) -> None:
+            heard.append(named["run_id"])
+
+    task = generate_task(7, "test", optimal_steps=(3, 4))
+    agent = plain_text_agent(EmbeddedChatModel())
+    graph = amc_graph(agent, n_particles=2, horizon=6, environment=lambda state: (CraftingWorld(), task))
+    run = graph.run({"messages": [("user", task.instruction)]}, {"callbacks": [Listener()]})
+    assert len(set(heard)) == run.usage["policy"].calls > 2
