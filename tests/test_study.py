@@ -25,7 +25,18 @@ COST = {"policy_calls": 200, "policy_output_tokens": 4000, "critic_calls": 40, "
 def study(monkeypatch, tmp_path):
     """The study's modules, working in a folder of their own."""
     monkeypatch.syspath_prepend(str(STUDY))
-    names = ("settings", "packed", "results", "ablations", "ablation_tables", "figures", "strata", "summary", "report")
+    names = (
+        "settings",
+        "packed",
+        "results",
+        "ablations",
+        "ablation_tables",
+        "figures",
+        "strata",
+        "curve",
+        "summary",
+        "report",
+    )
     monkeypatch.chdir(tmp_path)
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -141,7 +152,7 @@ def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     assert "| mean-beta-1 | 0.250 ± 0.000 | -0.750 [-0.750, -0.750] |" in text
     assert text.strip() in f"# The study's tables\n\n{capsys.readouterr().out}"
     plain = json.loads(Path("told/results.json").read_text())
-    assert set(plain) == {"12 to 16 optimal steps", "strata", "ablations"}
+    assert set(plain) == {"12 to 16 optimal steps", "curve", "strata", "ablations"}
     assert Path("told/curve.png").stat().st_size > 5000
 
 
@@ -162,6 +173,20 @@ def test_an_interval_without_0_is_heavy(study):
     assert "| easy, 4 x 1 seed | temperature 1 |  |" in line
     assert "| **+1.312 [" in line
     assert line.split(" | ")[2] == ""  # greedy play has not been run
+
+
+def test_the_curve_pairs_each_size_with_its_own_subsets(study):
+    packed_band(study)
+    pack(study, "curve", 0, [record("tuned-amc-5", task, 1.0, particles=5) for task in TASKS])
+    found = {one["n"]: one for one in study["curve"].curve(study["results"].read("hard"))}
+    assert set(found) == {5, 15}
+    # b: a fourth of the subsets of 5 have its one success; c: nearly all have one of its ten.
+    misses = np.prod([(10 - i) / (20 - i) for i in range(5)])
+    best = (0 + 0.25 + (1 - misses) + 1) / 4
+    assert found[5]["best_of_n"]["oracle"] == pytest.approx(best)
+    assert found[5]["differences"]["oracle"]["difference"] == pytest.approx(1 - best)
+    assert (found[5]["differences"]["oracle"]["n_seeds"], found[15]["differences"]["oracle"]["n_seeds"]) == (1, 2)
+    assert f"| tuned | 5 | 4 x 1 | {best:.3f} | 1.000 | +{1 - best:.3f} [" in study["curve"].curve_table([found[5]])
 
 
 def test_the_readme_has_the_summary_that_is_kept():

@@ -18,13 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ablation_tables import ablation_tables, read_ablations, row
-from amc_agents.bench.statistics import crossed_interval, estimate, paired
-from amc_agents.errors import ConfigurationError
+from amc_agents.bench.statistics import estimate
+from curve import curve, curve_table
 from figures import draw_cost, draw_curve
-from results import Cells, Scored, read
+from results import Cells, difference, read
 from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
 from strata import strata, strata_tables
 from summary import summary_table
@@ -58,17 +56,6 @@ PAIRS = (
     ("smc-15", "best-of-15", ("oracle",)),
 )
 """What is asked, first the question of the study."""
-
-
-def difference(a: Scored, b: Scored) -> dict[str, Any]:
-    """A - b over common (task, seeds), with both intervals."""
-    told: dict[str, Any] = paired(a.scores, b.scores)._asdict()
-    matrix = a.by_seed(b)
-    try:
-        told["low_crossed"], told["high_crossed"] = crossed_interval(matrix)
-    except ConfigurationError:
-        told["low_crossed"] = told["high_crossed"] = None
-    return told | {"n_seeds": matrix.shape[1], "of_each_seed": np.round(matrix.mean(0), 4).tolist()}
 
 
 def summary(cells: Cells) -> dict[str, Any]:
@@ -157,6 +144,9 @@ def main() -> None:
     told = {title_of(*which): summary(cells) for which, cells in done.items()}
     text = "\n".join(tables(band, one) for band, one in told.items())
     hard = done.get(("hard", SHIPPED))
+    sizes = curve(hard) if hard else []
+    if sizes:
+        text += f"\n## The hardest band over N\n\n{curve_table(sizes)}"
     found = {regime: rows for regime in (HOT, TUNED) if hard and (rows := strata(hard, regime))}
     if found:
         text += f"\n## The hardest band by how often one trajectory succeeds\n\n{strata_tables(found)}"
@@ -166,7 +156,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
     (options.out / "summary.md").write_text(summary_table(told), encoding="utf-8")
-    whole = json.dumps(told | {"strata": found, "ablations": changes}, indent=1)
+    whole = json.dumps(told | {"curve": sizes, "strata": found, "ablations": changes}, indent=1)
     (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
     hardest = next(iter(told.values()))
     draw_curve(hardest, options.out / "curve.png")

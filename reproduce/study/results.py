@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from amc_agents.bench.records import Record
+from amc_agents.bench.statistics import crossed_interval, paired
 from amc_agents.bench.subsampling import best_of
+from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray
 from packed import packed, unpack
 from settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
@@ -32,6 +35,17 @@ class Scored:
             found[seed][task] = self.scores[task, seed] - other.scores[task, seed]
         common = sorted(set.intersection(*(set(tasks) for tasks in found.values())))
         return np.array([[found[seed][task] for seed in sorted(found)] for task in common])
+
+
+def difference(a: Scored, b: Scored) -> dict[str, Any]:
+    """A - b over common (task, seeds), with both intervals."""
+    told: dict[str, Any] = paired(a.scores, b.scores)._asdict()
+    matrix = a.by_seed(b)
+    try:
+        told["low_crossed"], told["high_crossed"] = crossed_interval(matrix)
+    except ConfigurationError:
+        told["low_crossed"] = told["high_crossed"] = None
+    return told | {"n_seeds": matrix.shape[1], "of_each_seed": np.round(matrix.mean(0), 4).tolist()}
 
 
 @dataclass(frozen=True)
