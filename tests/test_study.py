@@ -27,6 +27,7 @@ def study(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(STUDY))
     names = (
         "settings",
+        "table_rows",
         "packed",
         "results",
         "ablations",

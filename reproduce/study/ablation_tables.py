@@ -9,6 +9,7 @@ from ablations import BASE, GROUPS, REFERENCE, TRAINED, Ablation
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from packed import packed, unpack
+from table_rows import change, row
 
 METRICS = {"oracle": "oracle's pick", "top5": "top 5", "mean": "mean particle"}
 HEADINGS = {
@@ -75,10 +76,4 @@ def _cell(score: Mapping[str, Any]) -> str:
     found = f"{score['mean']:.3f} ± {score['standard_error']:.3f} | "
     if "change" not in score:
         return found
-    change = score["change"]
-    return f"{found}{change['difference']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
-
-
-def row(cells: list[str]) -> str:
-    """A row of a table in Markdown."""
-    return "| " + " | ".join(cells) + " |"
+    return found + change(score["change"])

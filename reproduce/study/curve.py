@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from ablation_tables import row
 from results import Cells, difference
-from settings import HOT, SIZES, TUNED
+from settings import SIZES
+from table_rows import SAMPLING, change, row
 
-HEADINGS = {HOT: "temperature 1", TUNED: "tuned"}
 METRICS = ("oracle", "top5")
 
 
 def curve(cells: Cells) -> list[dict[str, Any]]:
     """For each regime and N that was run: both methods' scores on their common tasks and seeds, and the differences."""
     found = []
-    for regime in (HOT, TUNED):
+    for regime in SAMPLING:
         for size in SIZES:
             names = {"amc": f"{regime}-amc-{size}", "best_of_n": f"{regime}-best-of-{size}"}
             if any(name not in cells.scores for name in names.values()):
                 continue
             amc, best = (cells.scores[name] for name in names.values())
-            common = amc["oracle"].scores.keys() & best["oracle"].scores.keys()
+            common = sorted(amc["oracle"].scores.keys() & best["oracle"].scores.keys())
             means = {
                 kind: {of: sum(cells.scores[name][of].scores[key] for key in common) / len(common) for of in METRICS}
                 for kind, name in names.items()
@@ -37,8 +36,7 @@ def curve_table(found: list[dict[str, Any]]) -> str:
     lines += [row(["---", "---:", "---:", "---:", "---:", "---:", "---:"])]
     for one in found:
         pick = one["differences"]["oracle"]
-        told = [f"{d['difference']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in one["differences"].values()]
         scores = [f"{one[kind]['oracle']:.3f}" for kind in ("best_of_n", "amc")]
         size = [str(one["n"]), f"{pick['tasks']} x {pick['n_seeds']}"]
-        lines.append(row([HEADINGS[one["regime"]], *size, *scores, *told]))
+        lines.append(row([SAMPLING[one["regime"]], *size, *scores, *map(change, one["differences"].values())]))
     return "\n".join([*lines, ""])

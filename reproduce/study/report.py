@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablation_tables import ablation_tables, read_ablations, row
+from ablation_tables import ablation_tables, read_ablations
 from amc_agents.bench.statistics import estimate
 from curve import curve, curve_table
 from figures import draw_cost, draw_curve
@@ -26,6 +26,7 @@ from results import Cells, difference, read
 from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
 from strata import strata, strata_tables
 from summary import summary_table
+from table_rows import row
 
 METRICS = {
     "oracle": "oracle's pick",

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ablation_tables import row
 from amc_agents.bench.statistics import estimate, paired
 from results import Cells, Key
-from settings import HOT, TUNED
+from table_rows import SAMPLING, change, row
 
 LIMITS = (0.0, 0.1, 0.3, 1.0)
 """Upper ends of the strata: never, up to a tenth, ..."""
-HEADINGS = {HOT: "temperature 1", TUNED: "tuned"}
 AMC, BEST = "amc-both-15", "best-of-15"
 
 
@@ -72,7 +70,8 @@ def strata_tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
             by_stratum[one["stratum"]][one["metric"]] = one
         for number, metrics in sorted(by_stratum.items()):
             pick = metrics["oracle"]
-            told = [f"{one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]" for one in metrics.values()]
             scores = [f"{pick[name]:.3f}" for name in ("best_of_15", "amc")]
-            lines.append(row([HEADINGS[regime], bounds[number], str(pick["tasks"]), *scores, *told]))
+            lines.append(
+                row([SAMPLING[regime], bounds[number], str(pick["tasks"]), *scores, *map(change, metrics.values())])
+            )
     return "\n".join([*lines, ""])

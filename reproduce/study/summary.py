@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablation_tables import row
-from settings import HOT, TUNED
+from table_rows import SAMPLING, row
 
-SAMPLING = {HOT: "temperature 1", TUNED: "tuned"}
 BEST = "best-of-15"
 CHANGES = (("amc-15", "oracle"), ("amc-hidden-15", "deployable"), ("amc-15", "top5"), ("amc-15", "mean"))
 """Of AMC against Best-of-15: whose, and in what."""
