@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from amc_agents.bench.methods import Method
     from amc_agents.bench.plan import Plan
     from amc_agents.bench.records import Record
+    from amc_agents.smc import Schedule
 
 Model = Annotated[
     str | None,
@@ -179,9 +180,12 @@ def _run(
         found = plan.found
         deciding = crafting.decision_methods(decision_critic, candidates, found.oracle, found.actions is not None)
         wanted = chosen([*wanted, *deciding], methods.split(","))
-    wanted = [
-        _changed(one, temperature=temperature, beta=beta, steps=steps, success_reward=success_reward) for one in wanted
-    ]
+    if beta == 0.0:
+        raise ConfigurationError("--beta is a temperature of the target in reward units, above 0, and got 0")
+    if success_reward == 0.0:
+        raise ConfigurationError("--success-reward is what success pays, above 0, and got 0")
+    schedule = None if steps is None else _schedule(steps)
+    wanted = [_changed(one, temperature, beta, schedule, success_reward) for one in wanted]
     if judge and not any(method.critic and method.critic.endswith(f":{judge}") for method in wanted):
         console.print(f"--judge {judge}: no critic of this kind is known to this version; left out")
     possible = _possible(wanted, ready_critic(plan.critic_spec))
@@ -228,35 +232,36 @@ def named_critic(named: str | None, config: Path | None) -> str | None:
     return file.critic if named is None else named
 
 
+def _schedule(steps: str) -> Schedule:
+    from amc_agents.smc import AtSteps
+
+    try:
+        at = [int(step) for step in steps.split(",")]
+    except ValueError as error:
+        raise ConfigurationError(f"--steps is whole numbers as in 4,8,12, and got {steps!r}") from error
+    return AtSteps(*at)
+
+
 def _changed(
     method: Method,
-    *,
     temperature: float | None,
     beta: float | None,
-    steps: str | None,
+    schedule: Schedule | None,
     success_reward: float | None,
 ) -> Method:
     """A method with what the command line says of all; greedy play, and one trajectory, have less to change."""
     from dataclasses import replace
 
-    from amc_agents.smc import AtSteps, Never
+    from amc_agents.smc import Never
 
-    if beta == 0.0:
-        raise ConfigurationError("--beta is a temperature of the target in reward units, above 0, and got 0")
-    if success_reward == 0.0:
-        raise ConfigurationError("--success-reward is what success pays, above 0, and got 0")
     if temperature is not None and method.temperature > 0:
         method = replace(method, temperature=temperature)
     if beta is not None and not method.single:
         method = replace(method, beta=beta)
     if method.resample == Never():
         return method
-    if steps is not None:
-        try:
-            at = [int(step) for step in steps.split(",")]
-        except ValueError as error:
-            raise ConfigurationError(f"--steps is whole numbers as in 4,8,12, and got {steps!r}") from error
-        method = replace(method, resample=AtSteps(*at))
+    if schedule is not None:
+        method = replace(method, resample=schedule)
     # Without a critic nothing is predicted that could be a probability.
     if success_reward is not None and method.critic is None:
         method = replace(method, success_reward=success_reward)
