@@ -9,7 +9,7 @@ from ablations import BASE, GROUPS, REFERENCE, TRAINED, Ablation
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from packed import packed, unpack
-from table_rows import change, row
+from table_rows import change, row, score
 
 METRICS = {"oracle": "oracle's pick", "top5": "top 5", "mean": "mean particle"}
 HEADINGS = {
@@ -63,17 +63,14 @@ def ablation_tables(told: Mapping[str, Any]) -> str:
             f"{seen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
             f"{base['beta']}{critic}.", "",
         ]  # fmt: skip
-        lines += [row(["AMC with", *(f"{name} | change" for name in METRICS.values())])]
-        lines += [row(["---", *["---: | ---:"] * len(METRICS)])]
+        lines += [row(["AMC with", *(heading for name in METRICS.values() for heading in (name, "change"))])]
+        lines += [row(["---", *["---:"] * (2 * len(METRICS))])]
         for name, scores in one["methods"].items():
             label = TRAINED.get(name.removeprefix("value-"), name) if group == "critics" else name
-            lines.append(row([label, *(_cell(scores[metric]) for metric in METRICS)]))
+            lines.append(row([label, *(cell for metric in METRICS for cell in _cells(scores[metric]))]))
         lines.append("")
     return "\n".join(lines)
 
 
-def _cell(score: Mapping[str, Any]) -> str:
-    found = f"{score['mean']:.3f} ± {score['standard_error']:.3f} | "
-    if "change" not in score:
-        return found
-    return found + change(score["change"])
+def _cells(found: Mapping[str, Any]) -> list[str]:
+    return [score(found), change(found["change"]) if "change" in found else ""]

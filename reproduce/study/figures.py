@@ -9,16 +9,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from settings import HOT, SIZES, TUNED
+from settings import SIZES
+from table_rows import SAMPLING
 
-REGIMES = ((HOT, "temperature 1"), (TUNED, "temperatures tuned"))
 LINES = {"best-of": ("Best-of-N", "#7f7f7f", "o"), "amc": ("AMC", "#1f77b4", "s")}
 
 
 def draw_curve(told: Mapping[str, Any], path: Path) -> None:
     """The oracle's pick and the top 5 over N."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, (regime, title) in zip(figure.subplots(1, 2, sharey=True), REGIMES, strict=True):
+    for axes, (regime, title) in zip(figure.subplots(1, 2, sharey=True), SAMPLING.items(), strict=True):
         for kind, (label, colour, marker) in LINES.items():
             for metric, style in (("oracle", "-"), ("top5", ":")):
                 points = [
@@ -44,7 +44,7 @@ def draw_cost(told: Mapping[str, Any], path: Path) -> None:
     """
     figure = Figure(figsize=(9, 6.6), layout="constrained")
     grid = figure.subplots(2, 2, sharey=True)
-    for row, (regime, title) in zip(grid, REGIMES, strict=True):
+    for row, (regime, title) in zip(grid, SAMPLING.items(), strict=True):
         for axes, (heading, spent) in zip(row, _SPENT.items(), strict=True):
             for kind, (label, colour, marker) in LINES.items():
                 names = [f"{regime}-{kind}-{size}" for size in SIZES if f"{regime}-{kind}-{size}" in told["scores"]]

@@ -26,7 +26,7 @@ from results import Cells, difference, read
 from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
 from strata import strata, strata_tables
 from summary import summary_table
-from table_rows import row
+from table_rows import row, score
 
 METRICS = {
     "oracle": "oracle's pick",
@@ -89,14 +89,14 @@ def tables(title: str, told: Mapping[str, Any]) -> str:
             continue
         seen = [told["scores"][_of(regime, name)]["oracle"] for name, _ in rows]
         tasks, seeds = (" to ".join(map(str, sorted({one[of] for one in seen}))) for of in ("tasks", "seeds"))
-        lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seeds.", ""]
+        lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seed{'' if seeds == '1' else 's'}.", ""]
         lines += [row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
         lines += [row(["---", *["---:"] * (len(METRICS) + 3)])]
         for name, label in rows:
             scores, cost = told["scores"][_of(regime, name)], told["costs"][_of(regime, name)]
             anew = cost["critic_tokens"] - cost["critic_cached_tokens"]
             spent = [f"{one:,.0f}" for one in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
-            lines.append(row([label, *(_score(scores.get(metric)) for metric in METRICS), *spent]))
+            lines.append(row([label, *(score(scores.get(metric)) for metric in METRICS), *spent]))
         lines += [
             "",
             row(["paired over tasks", "metric", "difference", "over tasks", "over seeds too", "of each seed"]),
@@ -125,10 +125,6 @@ def _intervals(one: Mapping[str, Any]) -> list[str]:
     crossed = "" if one["low_crossed"] is None else f"{one['low_crossed']:+.3f} to {one['high_crossed']:+.3f}"
     each = ", ".join(f"{found:+.3f}" for found in one["of_each_seed"])
     return [f"{one['low']:+.3f} to {one['high']:+.3f}", crossed, each]
-
-
-def _score(score: Mapping[str, Any] | None) -> str:
-    return "" if score is None else f"{score['mean']:.3f} ± {score['standard_error']:.3f}"
 
 
 def main() -> None:

@@ -16,6 +16,11 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def score(found: Mapping[str, Any] | None) -> str:
+    """A mean and its standard error over tasks; nothing where a method has no such score."""
+    return "" if found is None else f"{found['mean']:.3f} ± {found['standard_error']:.3f}"
+
+
 def change(found: Mapping[str, Any]) -> str:
     """A paired difference with its interval over tasks."""
     return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
