@@ -22,6 +22,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from local_server import DIMENSIONS
 from overhead import local_server
+from pydantic import SecretStr
 
 from amc_agents.config import Config
 from amc_agents.critics.embeddings import TextEmbeddings, as_embeddings
@@ -56,7 +57,7 @@ PLAIN = "plain call (ReAct)"
 def policy(url: str, reply: str, turns: list[str] | None = None) -> ChatOpenAI:
     marked = {**MARKED, "Decision: <KEEP": reply}
     asked = {"replies": turns or [TURN], "marked": marked, "count_words": True}
-    return ChatOpenAI(base_url=url, api_key="none", model="local", extra_body=asked)
+    return ChatOpenAI(base_url=url, api_key=SecretStr("none"), model="local", extra_body=asked)
 
 
 async def goal_critic(embeddings: TextEmbeddings, dimensions: int) -> GoalValueCritic:

@@ -23,6 +23,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from overhead import local_server
+from pydantic import SecretStr
 
 from amc_agents.config import Config
 from amc_agents.critics.verdict import VerdictCritic
@@ -52,11 +53,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def bound(settings: dict[str, Any]) -> float:
-    return (3.4 if settings.get("reflect") else 2.3) + 1.15 * settings.get("depth", 0)
+    return (3.4 if settings.get("reflect") else 2.3) + 1.15 * int(settings.get("depth", 0))
 
 
 def trips(settings: dict[str, Any]) -> int:
-    return 2 + bool(settings.get("reflect")) + settings.get("depth", 0)
+    return 2 + bool(settings.get("reflect")) + int(settings.get("depth", 0))
 
 
 class OneByOne(BaseChatModel):
@@ -76,7 +77,7 @@ class OneByOne(BaseChatModel):
 
 
 def model(url: str, replies: list[str]) -> ChatOpenAI:
-    return ChatOpenAI(base_url=url, api_key="none", model="local", extra_body={"replies": replies})
+    return ChatOpenAI(base_url=url, api_key=SecretStr("none"), model="local", extra_body={"replies": replies})
 
 
 def deciding(url: str, settings: dict[str, Any], policy: BaseChatModel) -> ActorCriticModel:

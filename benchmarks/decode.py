@@ -31,7 +31,7 @@ async def tokens_per_second(model: Any, n_callers: int, repeats: int = 5) -> flo
             *(model.ainvoke(prompt, seed=repeat * 1000 + i) for i, prompt in enumerate(prompts))
         )
         seconds = time.perf_counter() - begun
-        written = sum(answer.usage_metadata["output_tokens"] for answer in answers)
+        written: int = sum(answer.usage_metadata["output_tokens"] for answer in answers)
         rates.append(written / seconds)
     return sorted(rates[1:])[repeats // 2]
 

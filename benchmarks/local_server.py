@@ -14,6 +14,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 TURN = itertools.count()
@@ -39,19 +40,19 @@ def embeddings(texts: list[str]) -> bytes:
     return json.dumps({"data": data, "usage": {"prompt_tokens": sum(len(text.split()) for text in texts)}}).encode()
 
 
-def texts_for(request: dict) -> list[str]:
+def texts_for(request: dict[str, Any]) -> list[str]:
     last = str(request["messages"][-1]["content"])
     marked = [text for mark, text in request.get("marked", {}).items() if mark in last]
     return marked[:1] or request.get("replies", ["Thought: go on\nAction: 1"])
 
 
-def answer(request: dict) -> bytes:
+def answer(request: dict[str, Any]) -> bytes:
     if "input" in request:
         return embeddings(request["input"])
     texts = texts_for(request)
     verdict = request.get("logprobs")
     n = request.get("n") or 1
-    choices = [
+    choices: list[dict[str, Any]] = [
         {
             "index": i,
             "finish_reason": "stop",

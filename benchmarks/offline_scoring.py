@@ -65,8 +65,9 @@ def random_model(folder: Path, shipped: Path) -> Path:
     """A larger value model of random weights, with the shipped one's tokenizer and prompts."""
     config = LlamaConfig(
         vocab_size=279, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=2048, pad_token_id=1, num_labels=1,
+        num_key_value_heads=2, max_position_embeddings=2048, pad_token_id=1,
     )  # fmt: skip
+    config.num_labels = 1
     torch.manual_seed(0)
     LlamaForSequenceClassification(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", FILE):

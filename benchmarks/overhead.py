@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.text_agent import text_agent
@@ -108,9 +109,12 @@ async def seconds(work: Callable[[], Awaitable[None]], clock: Callable[[], float
 
 
 async def constant_latency(url: str, runs: int) -> dict[str, float]:
-    agent = text_agent(LatencyModel(base_url=url, api_key="none", model="local", latencies=np.full((1, T), 0.1)))
+    agent = text_agent(
+        LatencyModel(base_url=url, api_key=SecretStr("none"), model="local", latencies=np.full((1, T), 0.1))
+    )
     graph = as_particles(agent, AtSteps(4))
-    await bare(agent), await wrapped(graph)
+    await bare(agent)
+    await wrapped(graph)
     times = np.array([[await seconds(lambda: bare(agent)), await seconds(lambda: wrapped(graph))] for _ in range(runs)])
     single = await seconds(lambda: bare(agent, 1))
     return {"bare_s": float(np.median(times[:, 0])), "amc_s": float(np.median(times[:, 1])), "single_agent_s": single,
@@ -119,7 +123,7 @@ async def constant_latency(url: str, runs: int) -> dict[str, float]:
 
 async def lognormal_latency(url: str, runs: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
-    model = LatencyModel(base_url=url, api_key="none", model="local")
+    model = LatencyModel(base_url=url, api_key=SecretStr("none"), model="local")
     agent = text_agent(model)
     graph = as_particles(agent, AtSteps(5))
     times = []
@@ -135,7 +139,8 @@ async def lognormal_latency(url: str, runs: int) -> dict[str, float]:
 async def instant_model(runs: int) -> dict[str, float]:
     agent = text_agent(ScriptedChatModel(respond=lambda messages: f"Thought: {len(messages)}\nAction: 1"))
     graph, never = as_particles(agent, AtSteps(4)), as_particles(agent, Never())
-    await bare(agent), await wrapped(graph)
+    await bare(agent)
+    await wrapped(graph)
     times = []
     # What was imported is left out of the collector's sight: one of its full passes costs as much as half a run.
     gc.collect()

@@ -6,7 +6,7 @@ Say `task 7`, or paste a whole crafting instruction. Another critic comes with t
 from __future__ import annotations
 
 import re
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -42,7 +42,7 @@ particles = amc(text_agent(POLICY), n_particles=15, resample=AtSteps(4, 8), beta
                 environment=lambda state: (CraftingWorld(), parse_instruction(state["messages"][0].text)))  # fmt: skip
 
 
-async def play(state: MessagesState, config: RunnableConfig, runtime: Runtime[Context]):
+async def play(state: MessagesState, config: RunnableConfig, runtime: Runtime[Context]) -> dict[str, Any]:
     name = (runtime.context or {}).get("critic", "embedded:crafting")
     try:
         critic, asked = CRITICS[name], instruction(state["messages"][-1].text)
@@ -55,4 +55,4 @@ async def play(state: MessagesState, config: RunnableConfig, runtime: Runtime[Co
     return {"messages": [*run.best_output["messages"], AIMessage(said)]}
 
 
-graph = StateGraph(MessagesState, Context).add_node(play).add_edge(START, "play").compile(name="crafting")
+graph = StateGraph(MessagesState, Context).add_node(play).add_edge(START, "play").compile(name="crafting")  # type: ignore[call-overload]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from amc_agents.envs.found import world
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer, model_folder
 from amc_agents.models.embedded.tokenizer import ASSISTANT
 from amc_agents.nodes.text_agent import text_agent
-from amc_agents.training.collect import collect
+from amc_agents.training.collect import Progress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value_model import save_adapter
 from amc_agents.types import Trajectory
@@ -108,6 +108,12 @@ async def word_by_word(folder: Path, adapter: Path, held_out: Sequence[Trajector
     )
 
 
+def _counter(bar: Bar, title: str, total: int) -> Callable[[Progress], None]:
+    """A line of a bar that goes on with the tasks."""
+    line = bar.add_task(title, total=total)
+    return lambda done: bar.update(line, completed=done.tasks)
+
+
 def main() -> None:
     """Plays, trains, and says how well it imagines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -123,18 +129,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     policy = options.model or world(options.worlds[0]).model
+    if policy is None:
+        parser.error(f"the world {options.worlds[0]} has no policy of its own: name one by --model")
     folder = model_folder(policy)
     played: list[Trajectory] = []
     for name in options.worlds:
         found = world(name)
         tasks = list(found.tasks(options.tasks, "train", FIRST_TASK))
         with Bar() as bar:
-            line = bar.add_task(f"playing {name}", total=len(tasks))
+            show = _counter(bar, f"playing {name}", len(tasks))
             collect(
                 text_agent(EmbeddedChatModel(model=policy, temperature=1.0)), tasks, found.make, 1, options.data / name,
                 horizon=found.horizon, policy=folder.name, seed=options.seed,
                 settings={"temperature": 1.0, "split": "train", "first": FIRST_TASK},
-                progress=lambda done, bar=bar, line=line: bar.update(line, completed=done.tasks),
+                progress=show,
             )  # fmt: skip
         played += read_trajectories(options.data / name)
     np.random.default_rng(options.seed).shuffle(played)

@@ -60,7 +60,7 @@ class FixedData:
     def sample(self, rng: np.random.Generator, n: int, shares: GoalShares, discount: float) -> GoalBatch:
         """Rows of the list, uniformly."""
         chosen = rng.integers(len(self.rows.state), size=n)
-        return GoalBatch(*(column[chosen] for column in self.rows))
+        return GoalBatch._make(column[chosen] for column in self.rows)
 
 
 def ours(rows: GoalBatch, vectors: Vectors, asked: Any, steps: int, critics: int, seed: int) -> FloatArray:
@@ -84,7 +84,7 @@ def theirs(rows: GoalBatch, vectors: Vectors, asked: Any, steps: int, critics: i
     scale = float(np.sqrt(DIMENSIONS))
 
     def seen(state: Any, goal: Any) -> Vectors:
-        return scale * np.concatenate([vectors[state], vectors[goal]], axis=-1)
+        return (scale * np.concatenate([vectors[state], vectors[goal]], axis=-1)).astype(np.float32)
 
     # A transition without an end is an episode of two observations that is cut; one with an end has one observation.
     episodes = []

@@ -160,7 +160,8 @@ def main() -> None:
     options.results = options.results or Path("docs", "results", f"{options.world}-lac")
     tables: list[dict[str, Any]] = []
     for band in options.bands or (BANDS if options.world == CRAFTING else [None]):
-        limits = tuple(map(int, band.split("-"))) if band else None
+        least, most = map(int, band.split("-")) if band else (0, 0)
+        limits = (least, most) if band else None
         plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=limits, model=options.model)
         if options.decision_critic is None and not plan.has_critic:
             raise ConfigurationError(f"the policy {plan.policy} has no value model: name a --decision-critic")

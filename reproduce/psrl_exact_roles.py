@@ -12,15 +12,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from langchain_core.messages import HumanMessage
 
 from amc_agents.envs.exploration import ExplorationWorld, episodes
-from amc_agents.envs.found import world
+from amc_agents.envs.found import FoundWorld, world
 from amc_agents.methods.classic import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
-from amc_agents.methods.episodes import play_episode
+from amc_agents.methods.episodes import EpisodicAgent, play_episode
 from amc_agents.methods.estimates import ChatEstimator
 from amc_agents.methods.ids import LlmInformationDirected
 from amc_agents.methods.posterior import InMemoryPosterior
@@ -28,6 +29,7 @@ from amc_agents.methods.psrl import LlmPosteriorSampling
 from amc_agents.methods.roles import ChatPolicy, ChatSampler, ChatUpdater
 from amc_agents.nodes.inner_calls import role_answers
 from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.types import FloatArray, Task
 
 WORLDS = (
     ("psrl", "bandit"),
@@ -41,24 +43,25 @@ WORLDS = (
 class OnSpawnedLuck(ClassicPosteriorSampling[Any]):
     """Classic PSRL with the stream that the first request of an episode has: the sampler's."""
 
-    async def begin(self, task, rng):
+    async def begin(self, task: Task, rng: np.random.Generator) -> None:
         """As the classic agent."""
         await super().begin(task, rng.spawn(1)[0])
 
 
-def classic(method, task, direct):
+def classic(method: str, task: Task, direct: bool) -> EpisodicAgent:
     """The classic agent."""
     psrl = ClassicPosteriorSampling if direct else OnSpawnedLuck
-    return (psrl if method == "psrl" else ClassicInformationDirected)(exact_model(task))
+    model: Any = exact_model(task)
+    return psrl(model) if method == "psrl" else ClassicInformationDirected(model)
 
 
-def of_roles(method, task, direct):
+def of_roles(method: str, task: Task, direct: bool) -> EpisodicAgent:
     """The agent whose every role is the chat model."""
     memory = InMemoryPosterior(str(exact_model(task).prior(task)))
     model = exact_roles_model(task)
 
-    async def at_once(prompts):
-        return [model.respond([HumanMessage(prompt)]) for prompt in prompts]
+    async def at_once(prompts: Sequence[str]) -> list[str]:
+        return [str(model.respond([HumanMessage(prompt)])) for prompt in prompts]
 
     answers = at_once if direct else role_answers(model, "role")
     if method == "ids":
@@ -66,7 +69,7 @@ def of_roles(method, task, direct):
     return LlmPosteriorSampling(memory, ChatSampler(answers), ChatPolicy(answers), ChatUpdater(answers))
 
 
-async def trial(found, task, agent, seed):
+async def trial(found: FoundWorld, task: Task, agent: EpisodicAgent, seed: int) -> tuple[list[list[str]], float]:
     """The actions of each episode, and the trial's regret."""
     actions, regret = [], 0.0
     for number, episode in enumerate(episodes(task, found.n_episodes)):
@@ -77,7 +80,7 @@ async def trial(found, task, agent, seed):
     return actions, regret
 
 
-async def compare(method, name, n_trials, direct):
+async def compare(method: str, name: str, n_trials: int, direct: bool) -> tuple[int, FloatArray]:
     """How many trials had the same actions, and the regrets: classic, of roles, of roles on seeds of their own."""
     found = world(name)
     same, regrets = 0, []
@@ -91,7 +94,7 @@ async def compare(method, name, n_trials, direct):
     return same, np.array(regrets)
 
 
-async def main(n_trials, only, direct):
+async def main(n_trials: int, only: Sequence[str], direct: bool) -> None:
     """Prints one line for each method and world."""
     failed = False
     for method, name in WORLDS:

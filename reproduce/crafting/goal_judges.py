@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
+from amc_agents.critics.embeddings import Vectors
 from amc_agents.envs.crafting import CraftingTask, CraftingWorld, RecipeBook, plan
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.envs.crafting.recipes import item_id
@@ -72,7 +73,7 @@ def task_of(trajectory: Trajectory) -> Any:
     return task if isinstance(task.payload, CraftingTask) else parse_instruction(task.instruction)
 
 
-def similarity(one: FloatArray, other: FloatArray) -> FloatArray:
+def similarity(one: Vectors, other: Vectors) -> FloatArray:
     """`[n]` cosines of rows."""
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     found: FloatArray = np.sum(one * other, axis=1) / np.maximum(lengths, 1e-12)

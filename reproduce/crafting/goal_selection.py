@@ -58,7 +58,8 @@ class Similarity:
         (state,) = (await as_summary("none").describe([trajectory])).states
         vectors = (await model.embed([state, thought, *goals])).vectors
         near = [similarity(np.tile(one, (len(goals), 1)), vectors[2:]) for one in vectors[:2]]
-        return np.clip(np.mean(near, axis=0), 0.0, 1.0)
+        likely: FloatArray = np.clip(np.mean(near, axis=0), 0.0, 1.0)
+        return likely
 
 
 @dataclass(frozen=True)

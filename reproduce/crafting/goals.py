@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from amc_agents.critics.calibration import calibration_error, reliability
-from amc_agents.critics.embeddings import HashedWords
+from amc_agents.critics.embeddings import HashedWords, Vectors
 from amc_agents.critics.goal_checkpoint import GoalCheckpoint
 from amc_agents.critics.summaries import as_summary
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
@@ -107,12 +107,14 @@ async def proposed(trajectories: Sequence[Trajectory], rng: np.random.Generator,
     return [triple for triple in found if triple]
 
 
-async def embedded(triples: Sequence[Triple]) -> list[FloatArray]:
-    """`[3]` of `[n, D]`: embeddings of states, thoughts and goals."""
+async def embedded(triples: Sequence[Triple]) -> tuple[Vectors, Vectors, Vectors]:
+    """Each `[n, D]`: embeddings of states, thoughts and goals."""
     model = HashedWords(int(EMBEDDINGS.partition(":")[2]))
     states = (await as_summary("none").describe([one.state for one in triples])).states
     thoughts = [thought_of(one.trajectory.steps[one.at]) for one in triples]
-    return [(await model.embed(texts)).vectors for texts in (states, thoughts, [one.goal for one in triples])]
+    goals = [one.goal for one in triples]
+    of_states, of_thoughts, of_goals = [(await model.embed(texts)).vectors for texts in (states, thoughts, goals)]
+    return of_states, of_thoughts, of_goals
 
 
 def auc_over_tasks(score: FloatArray, triples: Sequence[Triple]) -> dict[str, float]:
@@ -182,7 +184,9 @@ async def agreement(triples: Sequence[Triple]) -> float:
     return float(np.mean((np.array(near) >= SAME_GOAL) == [one.reached for one in triples]))
 
 
-def _reliability(options: argparse.Namespace, vectors: list[FloatArray], triples: Sequence[Triple]) -> dict[str, Any]:
+def _reliability(
+    options: argparse.Namespace, vectors: tuple[Vectors, Vectors, Vectors], triples: Sequence[Triple]
+) -> dict[str, Any]:
     """On fresh tasks, of the chosen critic's Q, and of its probability by either kind of goals."""
     reached, tasks = np.array([one.reached for one in triples]), np.array([one.trajectory.task.id for one in triples])
     checkpoint = GoalCheckpoint.load(_folder(options.out, CHOSEN, 0))
@@ -239,9 +243,7 @@ def main() -> None:
                 print(f"trained: {name}, seed {seed}", flush=True)
     GoalCheckpoint.load(_folder(options.out, CHOSEN, 0)).save(options.out / "proposed")
     episodes = read_episodes(options.data, horizon_ends=SETTINGS[CHOSEN][1])
-    asyncio.run(
-        calibrate_goal(options.out / "proposed", episodes, proposer=RecipeGoals(), reached=lambda goal, at: goal == at)
-    )
+    calibrate_goal(options.out / "proposed", episodes, proposer=RecipeGoals(), reached=lambda goal, at: goal == at)
     told = {
         "command": " ".join(["python", *sys.argv]),
         "embeddings": EMBEDDINGS,

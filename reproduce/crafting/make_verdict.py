@@ -15,8 +15,10 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +47,12 @@ ERRORS = 2
 SETTINGS = replace(EMBEDDED, epochs=3, lora_rank=16, lora_alpha=32)
 
 
+def _counter(bar: Bar, title: str, total: int) -> Callable[[Any], None]:
+    """A line that goes on with what a callback is told: how much is done, or a progress that counts tasks."""
+    line = bar.add_task(title, total=total)
+    return lambda done: bar.update(line, completed=getattr(done, "tasks", done))
+
+
 def judged_play(options: argparse.Namespace, bar: Bar) -> list[Judged]:
     """Plays, samples candidates and labels them, as far as DATA lacks it."""
     tasks = list(generate_tasks(options.tasks, SPLIT, first_seed=FIRST_TASK, optimal_steps=BAND))
@@ -53,19 +61,17 @@ def judged_play(options: argparse.Namespace, bar: Bar) -> list[Judged]:
         kept = options.data / f"judged-{number}.jsonl"
         if not kept.exists():
             model = EmbeddedChatModel(model=str(options.folder), temperature=temperature)
-            line = bar.add_task(f"playing at temperature {temperature}", total=len(tasks))
             collect(
                 text_agent(model), tasks, CraftingWorld, trajectories, options.data / f"played-{number}",
                 horizon=HORIZON, policy="embedded:crafting", seed=options.seed + number,
                 settings={"temperature": temperature, "optimal_steps": BAND, "split": SPLIT},
-                progress=lambda done, line=line: bar.update(line, completed=done.tasks),
+                progress=_counter(bar, f"playing at temperature {temperature}", len(tasks)),
             )  # fmt: skip
             played = read_trajectories(options.data / f"played-{number}")
-            line = bar.add_task("sampling candidates", total=len(played))
             candidates = asyncio.run(
                 sample_options(
                     played, model, k=CANDIDATES, seed=options.seed + number,
-                    progress=lambda done, line=line: bar.update(line, completed=done),
+                    progress=_counter(bar, "sampling candidates", len(played)),
                 )
             )  # fmt: skip
             write_judged(kept, labelled(played, CraftingLabels(), candidates))

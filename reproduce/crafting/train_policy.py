@@ -128,11 +128,14 @@ def _padded(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, to
     return ids, weights
 
 
+ROPE = {"rope_type": "default", "rope_theta": 1000.0}
+
+
 def model_config(vocab_size: int) -> LlamaConfig:
     """The shape that is shipped: head dimension 32, which vLLM's CPU build serves too."""
     return LlamaConfig(
         vocab_size=vocab_size, hidden_size=96, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3,
-        intermediate_size=256, max_position_embeddings=4096, rope_theta=1000.0, tie_word_embeddings=True,
+        intermediate_size=256, max_position_embeddings=4096, rope_parameters=ROPE, tie_word_embeddings=True,
         rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=4, pad_token_id=1,
     )  # fmt: skip
 

@@ -84,7 +84,8 @@ def main() -> None:
         unreadable += n_wrong
         distances.append(np.abs(found - exact).sum() / 2)
         floors.append(np.abs(rng.multinomial(given.draws, exact) / given.draws - exact).sum() / 2)
-        draws = np.floor(100 * rng.beta(*parameters.T, size=(given.draws, len(exact)))).argmax(axis=1)
+        successes, failures = parameters.T
+        draws = np.floor(100 * rng.beta(successes, failures, size=(given.draws, len(exact)))).argmax(axis=1)
         rounded.append(np.abs(np.bincount(draws, minlength=len(exact)) / given.draws - exact).sum() / 2)
     error = np.std(distances, ddof=1) / np.sqrt(given.states)
     print(

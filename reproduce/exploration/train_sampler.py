@@ -96,11 +96,14 @@ def dialogues(rng: np.random.Generator, n: int) -> tuple[Ints, Floats]:
     return ids, target
 
 
+ROPE = {"rope_type": "default", "rope_theta": 1000.0}
+
+
 def model_config() -> LlamaConfig:
     """Head dimension 32, which vLLM's CPU build serves too."""
     return LlamaConfig(
         vocab_size=len(WORDS), hidden_size=64, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
-        intermediate_size=192, max_position_embeddings=256, rope_theta=1000.0, tie_word_embeddings=True,
+        intermediate_size=192, max_position_embeddings=256, rope_parameters=ROPE, tie_word_embeddings=True,
         rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=END, pad_token_id=PAD,
     )  # fmt: skip
 

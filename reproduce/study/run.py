@@ -52,7 +52,8 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say which are done, and run nothing")
     options = parser.parse_args()
     console = Console()
-    known: dict[str, Shard | Ablation] = {shard.name: shard for shard in [*shards(), *map(Ablation, GROUPS)]}
+    every: list[Shard | Ablation] = [*shards(), *map(Ablation, GROUPS)]
+    known = {shard.name: shard for shard in every}
     unknown = sorted(set(options.shards) - set(known))
     if unknown:
         parser.error(f"no shard {', '.join(unknown)}; --list names all")

@@ -24,9 +24,9 @@ def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
             names = "react-greedy", f"{regime}-{BEST}", f"{regime}-amc-15"
             if any(name not in of["scores"] for name in names[1:]):
                 continue
-            picks = [of["scores"][name]["oracle"] if name in of["scores"] else None for name in names]
-            seeds = picks[2]["seeds"]
-            label = f"{title}, {picks[2]['tasks']} x {seeds} seed{'s' if seeds > 1 else ''}"
+            picks = [of["scores"].get(name, {}).get("oracle") for name in names]
+            mine = of["scores"][names[-1]]["oracle"]
+            label = f"{title}, {mine['tasks']} x {mine['seeds']} seed{'s' if mine['seeds'] > 1 else ''}"
             changes = [_change(of["differences"], f"{regime}-{name}", f"{regime}-{BEST}", m) for name, m in CHANGES]
             lines.append(row([label, sampling, *(_score(pick) for pick in picks), *changes]))
     return "\n".join([*lines, ""])
