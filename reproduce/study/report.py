@@ -44,6 +44,7 @@ ROWS = {
     "amc-15-paper": "AMC, beta = 1 (the paper's)",
     "amc-15": "AMC",
     "amc-hidden-15": "AMC, rewards hidden",
+    "amc-keep-15": "AMC, finished particles kept",
     "amc-both-15": "AMC, mean of these two",
 }
 PAIRS = (
@@ -51,6 +52,8 @@ PAIRS = (
     ("amc-both-15", "best-of-15", ("oracle", "top5", "mean", "mean_distinct")),
     ("amc-hidden-15", "best-of-15", ("deployable",)),
     ("amc-hidden-15", "react-greedy", ("deployable",)),
+    ("amc-keep-15", "best-of-15", ("oracle", "top5", "mean", "mean_distinct")),
+    ("amc-keep-15", "amc-15", ("oracle", "top5", "mean", "mean_distinct")),
     ("amc-15-paper", "best-of-15", ("oracle", "top5", "mean")),
     ("amc-15", "amc-shuffled-15", ("oracle", "top5", "mean", "mean_distinct")),
     ("amc-shuffled-15", "smc-15", ("oracle", "top5", "mean")),

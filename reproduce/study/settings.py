@@ -95,7 +95,7 @@ class Shard:
         )
 
 
-GROUPS, OTHERWISE = {"hard": ("pool", "amc", "control", "curve")}, ("pool", "amc")
+GROUPS, OTHERWISE = {"hard": ("pool", "amc", "control", "keep", "curve")}, ("pool", "amc", "keep")
 """What is run in a band, the most needed first; and in the others."""
 
 
@@ -108,7 +108,7 @@ def shards() -> list[Shard]:
         for group in GROUPS.get(band, OTHERWISE)
         for regime in (HOT, TUNED)
     ]
-    others = [Shard("hard", regime, group, FROM_SCRATCH, 0) for group in OTHERWISE for regime in (HOT, TUNED)]
+    others = [Shard("hard", regime, group, FROM_SCRATCH, 0) for group in ("pool", "amc") for regime in (HOT, TUNED)]
     return of_shipped + others
 
 
@@ -141,6 +141,8 @@ def methods_of(shard: Shard, chosen: dict[str, Tuned]) -> list[Method]:
         )
         paper = [replace(sized(mine, 15), name="hot-amc-15-paper", beta=PAPERS_BETA)] if shard.regime == HOT else []
         return [sized(rewards, 15), sized(blind, 15), *paper]
+    if shard.group == "keep":
+        return [replace(sized(mine, 15), name=f"{shard.regime}-amc-keep-15", finished="keep")]
     return [sized(mine, size) for size in SIZES if size != 15]
 
 
