@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -231,3 +232,11 @@ def test_every_shard_and_ablation_has_a_plan_of_its_own(study, monkeypatch):
             names = [method.name for method in one.plan.methods]
             assert len(set(names)) == len(names)
             assert all(method.temperature == 1.0 for method in one.plan.methods) or regime == settings.TUNED
+
+
+def test_amc_that_keeps_finished_particles_differs_in_that_alone(study, monkeypatch):
+    monkeypatch.chdir(STUDY.parent.parent)
+    shard = partial(study["settings"].Shard, "hard", "tuned", policy=0, seed=0)
+    (keeps,), mine = shard(group="keep").plan.methods, shard(group="amc").plan.methods[0]
+    assert (keeps.finished, mine.finished) == ("keep", "retire")
+    assert replace(keeps, name=mine.name, finished=mine.finished) == mine
