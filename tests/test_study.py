@@ -240,3 +240,17 @@ def test_amc_that_keeps_finished_particles_differs_in_that_alone(study, monkeypa
     (keeps,), mine = shard(group="keep").plan.methods, shard(group="amc").plan.methods[0]
     assert (keeps.finished, mine.finished) == ("keep", "retire")
     assert replace(keeps, name=mine.name, finished=mine.finished) == mine
+
+
+def test_another_policy_takes_what_was_chosen_for_it_and_else_the_shipped_ones(study, monkeypatch, tmp_path):
+    settings = study["settings"]
+    one = {"temperature": 0.5, "steps": [3, 6], "beta": 0.1, "success_reward": None}
+    chosen = {"hard": {"tuned": {"amc": one, "best-of-n": one}}}
+    chosen["hard-policy1"] = {"tuned": {"best-of-n": one | {"temperature": 0.8}}}
+    monkeypatch.setattr(settings, "CHOSEN", tmp_path / "chosen.json")
+    settings.CHOSEN.write_text(json.dumps(chosen))
+    temperatures = {
+        policy: {name: found.temperature for name, found in settings.chosen_of("hard", "tuned", policy).items()}
+        for policy in (0, 1)
+    }
+    assert temperatures == {0: {"amc": 0.5, "best-of-n": 0.5}, 1: {"amc": 0.5, "best-of-n": 0.8}}

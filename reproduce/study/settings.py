@@ -84,7 +84,7 @@ class Shard:
         """What it runs."""
         official = self.band == OFFICIAL
         return Plan(
-            methods=tuple(methods_of(self, chosen_of(self.band, self.regime))),
+            methods=tuple(methods_of(self, chosen_of(self.band, self.regime, self.policy))),
             n_tasks=N_TASKS[self.band],
             world=RENAMED if official else CRAFTING,
             band=BANDS[self.band],
@@ -112,9 +112,15 @@ def shards() -> list[Shard]:
     return of_shipped + others
 
 
-def chosen_of(band: str, regime: str) -> dict[str, Tuned]:
-    """What was chosen on training tasks, by method."""
-    chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))[band][regime]
+def chosen_for(band: str, policy: int) -> str:
+    """Where `CHOSEN` has a band's choices with a policy."""
+    return band if policy == SHIPPED else f"{band}-policy{policy}"
+
+
+def chosen_of(band: str, regime: str, policy: int = SHIPPED) -> dict[str, Tuned]:
+    """What was chosen on training tasks, by method; what was not tuned for a policy is the shipped one's."""
+    found = json.loads(CHOSEN.read_text(encoding="utf-8"))
+    chosen = found[band][regime] | found.get(chosen_for(band, policy), {}).get(regime, {})
     return {name: tuned_of(one) for name, one in chosen.items()}
 
 

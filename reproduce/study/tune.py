@@ -1,12 +1,12 @@
 """Chooses a band's settings in one regime, on training tasks that no model was trained on.
 
-    python reproduce/study/tune.py BAND REGIME [--tasks 60]
+    python reproduce/study/tune.py BAND REGIME [--tasks 60] [--policy 0] [--methods react,best-of-n,amc]
 
 Best-of-N and AMC have the temperature of the regime "hot", and choose theirs in "tuned" (as ReAct does); AMC chooses
-its resampling steps and beta in both. The models are the shipped policy and seed 0's; other seeds and policies take
-what is chosen here. Every setting tried goes to docs/results/study/tuning-BAND-REGIME.json, the choice to
-chosen.json. The official tasks' training split is small: there the settings are chosen on tasks that the value model
-was trained on.
+its resampling steps and beta in both. The models are a policy and its seed 0's; other seeds, and policies that a
+method was not tuned for, take what is chosen with the shipped one. Every setting tried goes to
+docs/results/study/tuning-BAND-REGIME.json, the choice to chosen.json. The official tasks' training split is small:
+there the settings are chosen on tasks that the value model was trained on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from settings import (
     SHIPPED,
     TEMPERATURES,
     TUNED,
+    chosen_for,
     critic_of,
     policy_of,
 )
@@ -46,8 +47,11 @@ def main() -> None:
     parser.add_argument("regime", choices=list(TEMPERATURES))
     parser.add_argument("--tasks", type=int, default=60)
     parser.add_argument("--workers", type=int, default=available_cpus())
+    parser.add_argument("--policy", type=int, default=SHIPPED)
+    parser.add_argument("--methods", help="default: all that have something to tune")
     options = parser.parse_args()
-    band, regime, name = BANDS[options.band], options.regime, f"{options.band}-{options.regime}"
+    band, regime, place = BANDS[options.band], options.regime, chosen_for(options.band, options.policy)
+    name = f"{place}-{regime}"
     tried = TRIED if regime == TUNED else (TEMPERATURES[HOT],)
     out = Path("runs/study-tuning", name)
     tune(
@@ -55,9 +59,9 @@ def main() -> None:
         world=CRAFTING if band else RENAMED,
         band=band,
         tasks=options.tasks,
-        critic=critic_of(SHIPPED, 0, regime, "" if band else OFFICIAL),
-        model=policy_of(SHIPPED),
-        methods="react,best-of-n,amc" if regime == TUNED else "best-of-n,amc",
+        critic=critic_of(options.policy, 0, regime, "" if band else OFFICIAL),
+        model=policy_of(options.policy),
+        methods=options.methods or ("react,best-of-n,amc" if regime == TUNED else "best-of-n,amc"),
         temperatures=",".join(map(str, tried)),
         success_reward=SUCCESS,
         workers=options.workers,
@@ -66,7 +70,7 @@ def main() -> None:
     shutil.copy(out / "tuning.json", kept)
     chosen = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
     best = json.loads(kept.read_text(encoding="utf-8"))["chosen"]
-    chosen.setdefault(options.band, {})[regime] = {
+    chosen.setdefault(place, {})[regime] = {
         method: {key: cell[key] for key in ("temperature", "steps", "beta", "success_reward")}
         for method, cell in best.items()
     }
