@@ -209,6 +209,22 @@ def test_the_ceiling_is_told_against_best_of_15(study):
     assert "| best-of-15 | 0.250 ± 0.000 |  |" in text
 
 
+def test_a_change_is_told_against_every_play_of_the_chosen_setting(study):
+    settings = {"temperature": 0.4, "resample": "AtSteps(6)", "beta": 0.1}
+    groups = {
+        "schedules": (("chosen", 0.5), ("at-3-6-9-12-15", 0.25), ("at-8", 1.0)),
+        "resampling": (("chosen", 0.5), ("keep", 0.5)),
+    }
+    for group, pairs in groups.items():
+        records = [record(name, task, score, top5=score) for task in TASKS for name, score in pairs]
+        study["packed"].pack(f"ablation-{group}", {"settings": {}, "methods": {n: settings for n, _ in pairs}}, records)
+    text = study["ablation_tables"].ablation_tables(study["ablation_tables"].read_ablations())
+    assert "| at-8 | 1.000 ± 0.000 | +0.625 [" in text
+    assert "| keep | 0.500 ± 0.000 | +0.125 [" in text
+    assert "| at-3-6-9-12-15 | 0.250 ± 0.000 |  |" in text
+    assert text.count("against its 2 plays with different luck") == 2
+
+
 def test_a_shard_is_packed_whole_and_read_back(study):
     records = [record("tuned-amc-15", task, 1.0) for task in TASKS]
     pack(study, "amc", 2, records)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations import BASE, GROUPS, REFERENCE, TRAINED, Ablation
+from ablations import AGAIN, BASE, GROUPS, REFERENCE, TRAINED, Ablation
+from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from packed import packed, unpack
@@ -21,30 +22,53 @@ HEADINGS = {
 }
 
 
+Scores = Mapping[str, Mapping[str, Mapping[Any, float]]]
+"""Method -> metric -> a score for each task and seed."""
+
+
 def read_ablations() -> dict[str, Any]:
-    """Group -> what it was run with, and for each method its scores and its differences from the chosen one."""
-    found = {}
-    for group in GROUPS:
-        if not packed(Ablation(group).name).exists():
-            continue
-        told, records = unpack(Ablation(group).name)
-        scores: dict[str, Any] = {}
-        other = REFERENCE.get(group, BASE)
-        for name in dict.fromkeys(one["name"] for one in _methods(told)):
-            of_it = [one for one in records if one.method == name]
-            scores[name] = {metric: measured(of_it, metric) for metric in METRICS}
-        found[group] = {
+    """Group -> what it was run with, and for each method its scores and its differences from the reference."""
+    done = {group: unpack(Ablation(group).name) for group in GROUPS if packed(Ablation(group).name).exists()}
+    scores = {group: _scores(told, records) for group, (told, records) in done.items()}
+    # A method's name is part of its luck: the chosen setting was played under other names too.
+    plays = [scores[group][name] for group, name in AGAIN.items() if name in scores.get(group, {})]
+    return {
+        group: {
             "base": next(one for one in _methods(told) if one["name"] == BASE),
+            "plays": 1 + len(plays),
             "methods": {
                 name: {
                     metric: estimate(values)._asdict()
-                    | ({} if name == other else {"change": paired(values, scores[other][metric])._asdict()})
+                    | ({} if reference is None else {"change": paired(values, reference[metric])._asdict()})
                     for metric, values in each.items()
                 }
-                for name, each in scores.items()
+                for name, each in scores[group].items()
+                for reference in [_reference(group, name, scores[group], plays)]
             },
         }
-    return found
+        for group, (told, _) in done.items()
+    }
+
+
+def _scores(told: Mapping[str, Any], records: Sequence[Record]) -> Scores:
+    names = [one["name"] for one in _methods(told)]
+    of = {name: [one for one in records if one.method == name] for name in names}
+    return {name: {metric: measured(of[name], metric) for metric in METRICS} for name in names}
+
+
+def _reference(
+    group: str, name: str, scores: Scores, plays: Sequence[Mapping[str, Mapping[Any, float]]]
+) -> Mapping[str, Mapping[Any, float]] | None:
+    """What a method is compared with: the chosen setting's plays, averaged, which have no change themselves."""
+    if group in REFERENCE:
+        return None if name == REFERENCE[group] else scores[REFERENCE[group]]
+    if name in (BASE, AGAIN.get(group)):
+        return None
+    every = [scores[BASE], *plays]
+    return {
+        metric: {key: sum(one[metric][key] for one in every) / len(every) for key in scores[BASE][metric]}
+        for metric in METRICS
+    }
 
 
 def _methods(told: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -58,10 +82,15 @@ def ablation_tables(told: Mapping[str, Any]) -> str:
         base = one["base"]
         seen = one["methods"][BASE]["oracle"]
         critic = "" if base.get("success_reward") is None else ", potentials of eq. 5"
+        plays = (
+            ""
+            if group in REFERENCE
+            else f" Changes are against its {one['plays']} plays with different luck, averaged."
+        )
         lines += [f"### {HEADINGS[group]}", ""]
         lines += [
             f"{seen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
-            f"{base['beta']}{critic}.", "",
+            f"{base['beta']}{critic}.{plays}", "",
         ]  # fmt: skip
         lines += [row(["AMC with", *(heading for name in METRICS.values() for heading in (name, "change"))])]
         lines += [row(["---", *["---:"] * (2 * len(METRICS))])]

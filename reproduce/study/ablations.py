@@ -92,8 +92,10 @@ GROUPS: dict[str, Callable[[Method], Iterable[Method]]] = {
     "critics": critics,
     "ceiling": ceiling,
 }
+AGAIN = {"schedules": "at-3-6-9-12-15", "weighing": "mean-beta-0.1"}
+"""The chosen setting under other names, and so with other luck."""
 REFERENCE = {"ceiling": BEST}
-"""What a group is compared with, where that is not the chosen AMC."""
+"""What a group is compared with, where that is not the chosen AMC: the mean of all its plays."""
 
 
 @dataclass(frozen=True)
