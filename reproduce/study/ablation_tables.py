@@ -32,22 +32,23 @@ def read_ablations() -> dict[str, Any]:
     scores = {group: _scores(told, records) for group, (told, records) in done.items()}
     # A method's name is part of its luck: the chosen setting was played under other names too.
     plays = [scores[group][name] for group, name in AGAIN.items() if name in scores.get(group, {})]
-    return {
-        group: {
+    found = {}
+    for group, (told, _) in done.items():
+        reference = _reference(group, scores[group], plays)
+        unchanged = {REFERENCE[group]} if group in REFERENCE else {BASE, AGAIN.get(group)}
+        found[group] = {
             "base": next(one for one in _methods(told) if one["name"] == BASE),
             "plays": 1 + len(plays),
             "methods": {
                 name: {
                     metric: estimate(values)._asdict()
-                    | ({} if reference is None else {"change": paired(values, reference[metric])._asdict()})
+                    | ({} if name in unchanged else {"change": paired(values, reference[metric])._asdict()})
                     for metric, values in each.items()
                 }
                 for name, each in scores[group].items()
-                for reference in [_reference(group, name, scores[group], plays)]
             },
         }
-        for group, (told, _) in done.items()
-    }
+    return found
 
 
 def _scores(told: Mapping[str, Any], records: Sequence[Record]) -> Scores:
@@ -57,13 +58,11 @@ def _scores(told: Mapping[str, Any], records: Sequence[Record]) -> Scores:
 
 
 def _reference(
-    group: str, name: str, scores: Scores, plays: Sequence[Mapping[str, Mapping[Any, float]]]
-) -> Mapping[str, Mapping[Any, float]] | None:
-    """What a method is compared with: the chosen setting's plays, averaged, which have no change themselves."""
+    group: str, scores: Scores, plays: Sequence[Mapping[str, Mapping[Any, float]]]
+) -> Mapping[str, Mapping[Any, float]]:
+    """What a group is compared with: the chosen setting's plays, averaged, where it is nothing else."""
     if group in REFERENCE:
-        return None if name == REFERENCE[group] else scores[REFERENCE[group]]
-    if name in (BASE, AGAIN.get(group)):
-        return None
+        return scores[REFERENCE[group]]
     every = [scores[BASE], *plays]
     return {
         metric: {key: sum(one[metric][key] for one in every) / len(every) for key in scores[BASE][metric]}

@@ -70,10 +70,13 @@ def main() -> None:
     shutil.copy(out / "tuning.json", kept)
     chosen = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
     best = json.loads(kept.read_text(encoding="utf-8"))["chosen"]
-    chosen.setdefault(place, {})[regime] = {
-        method: {key: cell[key] for key in ("temperature", "steps", "beta", "success_reward")}
-        for method, cell in best.items()
-    }
+    # What is not tuned now keeps its choice.
+    chosen.setdefault(place, {}).setdefault(regime, {}).update(
+        {
+            method: {key: cell[key] for key in ("temperature", "steps", "beta", "success_reward")}
+            for method, cell in best.items()
+        }
+    )
     CHOSEN.write_text(json.dumps(chosen, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
