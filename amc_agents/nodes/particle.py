@@ -156,7 +156,7 @@ class ParticleRunner:
                     raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
                 acted = acted or not self.step_after.isdisjoint(chunk)
                 continue
-            # The state after a superstep, which is checkpointed by now; the next one has not begun.
+            # The state after a superstep; the next one has not begun.
             particle.state = chunk
             if acted:
                 particle.steps += 1
@@ -174,7 +174,9 @@ class ParticleRunner:
             {**self.config, "configurable": configurable},
             context=self.agent_context,
             stream_mode=["values", "updates"],
-            durability="sync",
+            # With "sync", which subgraphs inherit, those compiled without a checkpointer fail. Here each checkpoint is
+            # saved by a task that was scheduled before the pause, so before whoever awaits `advancing` goes on.
+            durability="async",
         )
         return cast(AsyncGenerator[Any, None], stream)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
+import pytest
 from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage
@@ -186,6 +187,57 @@ def test_mutable_state_is_not_shared_between_siblings():
     run = wrapped.run(start() | {"bag": []})
     assert run.history[0].ancestors.tolist() == [0, 0, 0, 0]
     assert all(len(output["bag"]) == 3 for output in run.outputs)
+
+
+def without_checkpointer():
+    """What trustcall and langmem hold: a graph that is compiled with `checkpointer=False`."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("inner")]})
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=False)
+
+
+async def ainvoked(state):
+    return await without_checkpointer().ainvoke(state)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [without_checkpointer(), lambda state: without_checkpointer().invoke(state), ainvoked],
+    ids=["as a node", "invoked in a node", "ainvoked in a node"],
+)
+def test_a_graph_compiled_without_a_checkpointer_may_stand_inside_the_agent(node):
+    builder = StateGraph(MessagesState)
+    builder.add_node("act", node)
+    builder.add_edge(START, "act")
+    builder.add_conditional_edges("act", lambda state: END if len(state["messages"]) > 3 else "act")
+    run = amc(builder.compile(), ReturnSoFar(), n_particles=3, quorum=3, resample=AtSteps(1), step_after=["act"],
+              reward=lambda state: 0.0).run(start())  # fmt: skip
+    assert [len(output["messages"]) for output in run.outputs] == [4, 4, 4]
+
+
+def test_a_fork_starts_where_its_ancestor_paused_even_if_no_node_ever_suspends():
+    async def think(state):
+        return {"messages": [AIMessage(f"thought {len(state['messages'])}")]}
+
+    async def tools(state):
+        return {"messages": [HumanMessage(f"seen {len(state['messages'])}")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("think", think)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "think")
+    builder.add_edge("think", "tools")
+    builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 8 else "think")
+
+    class LovesTheFirst:
+        async def values(self, trajectories):
+            return -100.0 * np.arange(len(trajectories))
+
+    run = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(1, 2, 3)).run(start())
+    assert [point.ancestors.tolist() for point in run.history if point.ancestors is not None] == [[0, 0, 0, 0]] * 3
+    said = ["thought 1", "seen 2", "thought 3", "seen 4", "thought 5", "seen 6", "thought 7", "seen 8"]
+    assert [[message.text for message in output["messages"][1:]] for output in run.outputs] == [said] * 4
 
 
 def test_create_agent_with_tools_end_to_end():
