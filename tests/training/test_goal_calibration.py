@@ -42,26 +42,35 @@ def flips(n_tasks: int, each: int, seed: int = 0) -> list[Trajectory]:
     return found
 
 
-async def test_a_critic_trained_in_hindsight_gives_the_world_s_own_chances_once_calibrated():
-    training = await goal_data([Episode(one) for one in flips(30, 20)], STATE)
-    unseen = await goal_data([Episode(one) for one in flips(45, 60, seed=1)], STATE)
+async def trained_and_calibrated(seed: int):
+    """(q, calibrated q, report) for the three coins, with data, initial weights and draws of this seed."""
+    training = await goal_data([Episode(episode) for episode in flips(30, 20, seed=2 * seed)], STATE)
+    unseen = await goal_data([Episode(episode) for episode in flips(45, 60, seed=2 * seed + 1)], STATE)
     texts = [*COINS, "heads", "tails", "flip"]
     rows = {text: row for text, row in zip(texts, np.eye(len(texts), dtype=np.float32), strict=True)}
     vectors, new_vectors = (np.stack([rows[text] for text in data.texts]) for data in (training, unseen))
-    network, _ = fit(training, vectors, FAST, np.random.default_rng(0))
-    rng = np.random.default_rng(0)
-    curve, report = calibrated(
-        independent_triples(network, unseen, new_vectors, rng, 8000, 0.95), "independent", 0.95, rng
-    )
+    network, _ = fit(training, vectors, FAST, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    triples = independent_triples(network, unseen, new_vectors, rng, 8000, 0.95)
+    curve, report = calibrated(triples, "independent", 0.95, rng)
     thought, goal = (np.stack([rows[text]] * 3) for text in ("flip", "heads"))
     q = network.q(np.stack([rows[coin] for coin in COINS]), thought, goal)
+    return q, curve(q), report
+
+
+async def test_a_critic_trained_in_hindsight_gives_the_world_s_own_chances_once_calibrated():
     chances = np.array(list(COINS.values()))
-    assert np.max(q - chances) > 0.15
-    assert curve(q) == pytest.approx(chances, abs=0.08)
-    assert report.error_before > 0.1
-    assert report.error_after < 0.05
-    assert (report.goals, report.n_tasks) == ("independent", 45)
-    assert all(abs(one.predicted - one.observed) < 4 * one.standard_error + 0.02 for one in report.after)
+    results = [await trained_and_calibrated(seed) for seed in range(3)]
+    # Bounds: mean + 4.5 standard errors of three seeds. Over 24 seeds the mean (standard deviation) of the largest
+    # optimism is .41 (.036), of the largest error of the curve .045 (.022), of the errors before .28 (.031) and
+    # after .034 (.013).
+    assert np.mean([np.max(q - chances) for q, _, _ in results]) > 0.32
+    assert np.mean([np.abs(after - chances).max() for _, after, _ in results]) < 0.105
+    assert np.mean([report.error_before for _, _, report in results]) > 0.2
+    assert np.mean([report.error_after for _, _, report in results]) < 0.07
+    for _, _, report in results:
+        assert (report.goals, report.n_tasks) == ("independent", 45)
+        assert report.error_after == pytest.approx(calibration_error(report.after))
 
 
 class Proposer:

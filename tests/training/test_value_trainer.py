@@ -100,12 +100,13 @@ def furthest(one, other):
 
 def test_how_a_step_is_cut_into_passes_does_not_change_what_is_learnt(job):
     whole = job("whole")
-    assert furthest(whole, job("cut", max_batch_tokens=120)) < 1e-6
-    # Other kernels round otherwise, and Adam makes much of little.
-    assert furthest(whole, job("packed", packing=True)) < 1e-4
-    assert furthest(whole, job("both", packing=True, max_batch_tokens=150)) < 1e-4
-    assert furthest(whole, job("checkpointing", gradient_checkpointing=True)) < 1e-6
-    assert furthest(whole, job("seed", seed=1)) > 1e-3
+    # Rounding is 1e-7 of a gradient, but Adam divides by gradients that may be small: up to 2e-5 was seen. Another order
+    # of the rows changes .35, and passes that are weighted equally instead of by their states change .01.
+    rounding = 1e-3 * furthest(whole, job("seed", seed=1))
+    assert furthest(whole, job("cut", max_batch_tokens=120)) < rounding
+    assert furthest(whole, job("packed", packing=True)) < rounding
+    assert furthest(whole, job("both", packing=True, max_batch_tokens=150)) < rounding
+    assert furthest(whole, job("checkpointing", gradient_checkpointing=True)) < rounding
 
 
 @pytest.mark.parametrize(
