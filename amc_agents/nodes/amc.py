@@ -112,7 +112,8 @@ def amc(
         agent: a compiled graph, with tools or without.
         critic: predicts the return still to come: a string such as "hf:folder", or an object. Left out: the one
             named by AMC_CRITIC, then the file's, then "uniform". One call can name another, which goes before all:
-            `context={"critic": ...}`, then `config={"configurable": {"critic": ...}}`.
+            `context={"critic": ...}`, then `config={"configurable": {"critic": ...}}`. A run that sees no rewards needs
+            one; `"uniform"` has to be named there, since nothing is left then to choose a particle by.
         n_particles: N, trajectories run side by side. Default: 15.
         resample: when particles are weighed and resampled; `Never()` is Best-of-N. Default: `AtSteps(4)`.
         scheme: "systematic" (default), "stratified", "residual" or "multinomial" (the paper's).
@@ -145,7 +146,8 @@ def amc(
 
     Raises:
         AgentContractError: where the agent cannot be run as particles as it is.
-        ConfigurationError: for settings that make no sense, by name.
+        ConfigurationError: for settings that make no sense, by name; at the first call that sees neither a critic nor
+            rewards, too.
     """
     contract.check_agent(agent, has_world=environment is not None, stateless_tools=stateless_tools,
                          gives_trajectory=trajectory is not None)  # fmt: skip
@@ -196,6 +198,8 @@ class _Nodes:
         worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(self.settings.n_particles + 1)
         call = contract.read_call(self.agent, runtime.context, config)
         chosen = await self.critics.for_call(call.critic, call.critic_from)
+        settings = replace(self.settings, critic=chosen.name, critic_from=chosen.source)
+        settings.require_source_of_weights()
         worlds: Sequence[RecordingWorld | None] = [None] * self.settings.n_particles
         task: Task | None = None
         if self.environment is not None:
@@ -215,7 +219,7 @@ class _Nodes:
                 reward=self.reward,
                 trajectory=self.trajectory,
             ),
-            settings=replace(self.settings, critic=chosen.name, critic_from=chosen.source),
+            settings=settings,
             critic=chosen.critic,
             seed=seed,
             meter=meter,

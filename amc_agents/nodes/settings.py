@@ -95,6 +95,20 @@ class Settings:
             if self.stop_at is not None:
                 raise ConfigurationError("stop_at is a return, and this run sees no rewards: leave it out")
 
+    def require_source_of_weights(self) -> None:
+        """Refuse a run that has neither a critic nor rewards, unless `uniform` was asked for by name.
+
+        Raises:
+            ConfigurationError: every particle would weigh the same, and the first would be returned.
+        """
+        if self.critic_from == "default" and not self.rewards_observed:
+            raise ConfigurationError(
+                f"nobody named a critic and the run sees no rewards: all {self.n_particles} particles would weigh the "
+                "same, and the first would be returned. Name a critic (critic=, AMC_CRITIC, the config file, or "
+                'context={"critic": ...} of a call), give rewards by environment= or reward=, or say critic="uniform" '
+                "to run without either"
+            )
+
     @property
     def least_alive(self) -> int:
         """The quorum as a number."""

@@ -14,6 +14,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from pydantic import BaseModel
 
+from amc_agents.config import Config
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.text_agent import text_agent
@@ -403,7 +404,9 @@ def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
         amc(agent, stateless_tools=True)
     with pytest.raises(AgentContractError, match=r"nowhere.*model, worker"):
         amc(agent, stateless_tools=True, step_after=["nowhere"])
-    run = amc(agent, stateless_tools=True, step_after=["worker"], n_particles=2, resample=Never()).run(start())
+    run = amc(agent, "uniform", stateless_tools=True, step_after=["worker"], n_particles=2, resample=Never()).run(
+        start()
+    )
     assert run.best.steps[0].observation == "nothing"
 
 
@@ -432,7 +435,7 @@ def test_a_question_to_a_human_is_refused_clearly():
 
     agent = create_agent(ScriptedChatModel(respond=respond), [ask_user])
     with pytest.raises(AgentContractError, match=r"human input \('really\?'\)"):
-        amc(agent, stateless_tools=True, n_particles=2).run(start())
+        amc(agent, "uniform", stateless_tools=True, n_particles=2).run(start())
 
 
 def test_an_agent_without_messages_gives_its_own_trajectory():
@@ -471,7 +474,7 @@ def test_a_pydantic_state_works():
     builder.add_node("tools", tools)
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if state.n == 2 else "tools")
-    output = amc(builder.compile(), n_particles=2, resample=AtSteps(1)).invoke(start())
+    output = amc(builder.compile(), "uniform", n_particles=2, resample=AtSteps(1)).invoke(start())
     assert len(output["messages"]) == 5
 
 
@@ -491,6 +494,37 @@ def test_settings_that_make_no_sense_are_named():
     ]:
         with pytest.raises(ConfigurationError, match=match):
             amc(number_agent(), environment=sum_world, **settings)
+
+
+def test_a_run_without_critic_and_rewards_is_refused_before_the_first_model_call(monkeypatch, tmp_path):
+    asked = []
+
+    def respond(messages):
+        asked.append(messages)
+        return "done"
+
+    agent = create_agent(ScriptedChatModel(respond=respond), [say_nothing])
+    graph = amc(agent, stateless_tools=True, n_particles=2)
+    with pytest.raises(
+        ConfigurationError, match=r"nobody named a critic.*context=.*reward=.*critic=\"uniform\""
+    ) as told:
+        graph.run(start())
+    assert len(str(told.value)) <= 400
+    blind = amc(number_agent(), environment=sum_world, hide_rewards=True, n_particles=2)
+    with pytest.raises(ConfigurationError, match="nobody named a critic"):
+        blind.run(start())
+    assert asked == []
+    assert SumWorld.open == 0
+    # Any place that names a critic will do, `uniform` included.
+    assert graph.run(start(), context={"critic": "uniform"}).config["critic_from"] == "context"
+    assert graph.run(start(), {"configurable": {"critic": "uniform"}}).config["critic_from"] == "configurable"
+    file = tmp_path / "amc.toml"
+    file.write_text('critic = "uniform"')
+    places = [{"critic": "uniform"}, {"config": Config.load(file)}, {}]
+    monkeypatch.setenv("AMC_CRITIC", "uniform")
+    for given in places:
+        run = amc(agent, stateless_tools=True, n_particles=2, **given).run(start())
+        assert run.config["critic_from"] != "default"
 
 
 async def test_many_tasks_at_once():

@@ -108,7 +108,7 @@ async def test_a_dataclass_context_reaches_the_agent_and_the_critic_comes_by_con
     builder.add_node("tools", tools)
     builder.add_edge(START, "tools")
     critic = ReturnSoFar()
-    wrapped = amc(builder.compile(), n_particles=1)
+    wrapped = amc(builder.compile(), "uniform", n_particles=1)
     run = await wrapped.arun(start(), context=Settings(7))
     assert run.best.steps[0].action == "7"
     run = await wrapped.arun(start(), {"configurable": {"critic": critic}}, context=Settings(8))
@@ -150,7 +150,7 @@ async def test_configurable_store_and_tracing_reach_the_particles():
     builder.add_node("tools", tools)
     builder.add_edge(START, "tools")
     store = InMemoryStore()
-    wrapped = amc(builder.compile(store=store), n_particles=3, resample=Never(), quorum=3)
+    wrapped = amc(builder.compile(store=store), "uniform", n_particles=3, resample=Never(), quorum=3)
     config = {"configurable": {"user": "u1"}, "callbacks": [Tracer()], "metadata": {"team": "t"}}
     await wrapped.ainvoke(start(), config)
     assert traced == ["t"] * 3
