@@ -37,13 +37,13 @@ _REMEMBERED = 50_000
 class _Session:
     """What the handshake found; it holds until the server is another one."""
 
-    model: str
+    served: ServedModel
     encoder: Encoder
     control: bytes
     """The control prompt, as JSON."""
     control_score: float
     interruptions: int
-    """The server's count when the handshake began."""
+    """The server's count when its golden scores had come."""
 
 
 class VLLMCritic:
@@ -131,7 +131,7 @@ class VLLMCritic:
             CheckpointError: its checkpoint is not found, or the server's scores are not those of the checkpoint.
             CriticServerError: the server is not there, refuses, or has no such model.
         """
-        return (await self._session.get()).model
+        return (await self._session.get()).served.name
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` predictions in reward units; equal prompts are scored once.
@@ -148,31 +148,37 @@ class VLLMCritic:
             # In a thread: the first time that texts are seen, tokenizing them takes a while.
             rows, prompts = await asyncio.to_thread(self._write, session.encoder, trajectories)
             try:
-                scores, as_before = await self._score(session, prompts)
+                scores, controls = await self._score(session, prompts)
             except CriticServerError as error:
                 if not await self._renamed_or_resized(session, error):
                     raise
                 continue
-            if as_before:
+            if session.interruptions != self._server.interruptions:
+                # Another server may have answered: the answers count once this one has proved to be the same.
+                self._session.drop(session)
+                session = await self._session.get()
+            if np.all(np.abs(controls - session.control_score) <= self._allowed):
                 return self.checkpoint.values(checked_values(scores[rows], len(rows), self.name))
             self._session.drop(session)
         raise CriticServerError(
             self._server.base_url,
-            f"the server was gone, or another one, at each of {_ATTEMPTS} requests: are servers of different models "
-            "behind this address?",
+            f"the model behind this address changed during each of {_ATTEMPTS} attempts: are servers of different "
+            "models behind it? Give each model an address of its own",
         )
+
+    @property
+    def _allowed(self) -> float:
+        return self.checkpoint.tolerance if self._tolerance is None else self._tolerance
 
     async def _renamed_or_resized(self, session: _Session, error: CriticServerError) -> bool:
         """Whether a refusal is that of a new server, which wants the model's other name or shorter prompts."""
         if error.status not in (400, 404):
             return False
         self._session.drop(session)
-        new = await self._session.get()
-        return (new.model, new.encoder.max_tokens) != (session.model, session.encoder.max_tokens)
+        return (await self._session.get()).served != session.served
 
     async def _open(self) -> _Session:
         """Look for the model and its checkpoint, and compare the golden scores."""
-        interruptions = self._server.interruptions
         answer = await self._server.get("/v1/models")
         served = chosen_model(answer, self._model, f"{self._server.base_url}/v1/models")
         checkpoint, tokenize = await asyncio.to_thread(self._load, served)
@@ -195,10 +201,11 @@ class VLLMCritic:
                 raise
             why = f"{error.reason}. The model is there, but not as a value model: serve it with --runner pooling"
             raise CriticServerError(error.url, why, error.status) from error
+        interruptions = self._server.interruptions
         checkpoint.check_scores(scores[:-1], where, self._tolerance)
         limit = min(filter(None, (checkpoint.max_tokens, served.limit)), default=None)
         encoder = replace(checkpoint, max_tokens=limit).encoder(tokenize)
-        return _Session(served.name, encoder, control, float(scores[-1]), interruptions)
+        return _Session(served, encoder, control, float(scores[-1]), interruptions)
 
     def _load(self, served: ServedModel) -> tuple[ValueCheckpoint, Tokenize]:
         # Found once: a server that comes back with another model is measured by the first one's golden scores.
@@ -224,15 +231,12 @@ class VLLMCritic:
             written = self._written[ids] = ids_as_json(ids)[1:-1]
         return written
 
-    async def _score(self, session: _Session, prompts: Sequence[bytes]) -> tuple[FloatArray, bool]:
-        """`[rows]` raw scores, and whether the server is still that of the handshake."""
+    async def _score(self, session: _Session, prompts: Sequence[bytes]) -> tuple[FloatArray, FloatArray]:
+        """`[rows]` raw scores, and `[requests]` scores of the control prompt that went with each request."""
         starts = range(0, len(prompts), self._max_batch)
         requests = [[*prompts[start : start + self._max_batch], session.control] for start in starts]
-        answers = await self._ask(session.model, requests)
-        tolerance = self.checkpoint.tolerance if self._tolerance is None else self._tolerance
-        as_before = all(abs(scores[-1] - session.control_score) <= tolerance for scores in answers)
-        scores = np.concatenate([scores[:-1] for scores in answers])
-        return scores, as_before and session.interruptions == self._server.interruptions
+        answers = await self._ask(session.served.name, requests)
+        return np.concatenate([scores[:-1] for scores in answers]), np.array([scores[-1] for scores in answers])
 
     async def _ask(self, model: str, requests: Sequence[Sequence[bytes]]) -> list[FloatArray]:
         """Raw scores of each request's prompts; counts what they used."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.critics.classify import chosen_model
+from amc_agents.critics.classify import ServedModel, chosen_model
 from amc_agents.critics.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.once import Once
@@ -100,17 +100,19 @@ class _Segment(NamedTuple):
 class _Attached(NamedTuple):
     """A served model, as it was found."""
 
-    model: str
+    served: ServedModel
     tokenize: Tokenize
     segment: Callable[[str], _Segment]
     """Tokenizes a text, and remembers it: siblings share their past, and tokens are many."""
     prefix_ids: tuple[int, ...]
     """Ids put before the first text."""
-    limit: int | None
-    """The most tokens of a prompt and its answer."""
     checkpoint: VerdictCheckpoint | None
     interruptions: int
-    """Of the server's connection, when it was found."""
+    """Of the server's connection, when it had shown what it is."""
+
+    def same_as(self, other: _Attached) -> bool:
+        """Whether prompts are written, and answers read, as for another model."""
+        return (self.served, self.prefix_ids, self.checkpoint) == (other.served, other.prefix_ids, other.checkpoint)
 
 
 class CompletionsReader:
@@ -158,15 +160,21 @@ class CompletionsReader:
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
         """`[N]` verdicts on N prompts, in one request (more above `max_batch`). Raises `CriticError`."""
-        while True:
+        for _ in range(_ATTEMPTS):
             attached = await self._current()
             spellings = Spellings.of(words, attached.tokenize)
             longest = max(map(len, spellings.prefixes))
             rows = [_row(prompt, attached, longest) for prompt in prompts]
-            verdicts = await self._read(attached.model, rows, spellings)
-            # Where the server was gone in between, another one may have answered.
-            if attached.interruptions == self._server.interruptions:
+            verdicts = await self._read(attached.served.name, rows, spellings)
+            # Where the server was gone in between, another one may have answered: the answers count once it has
+            # proved to be the same.
+            if (await self._current()).same_as(attached):
                 return verdicts
+        raise self._unexpected(
+            PATH,
+            f"the model behind this address changed during each of {_ATTEMPTS} attempts: are servers of different "
+            "models behind it? Give each model an address of its own",
+        )
 
     async def _current(self) -> _Attached:
         attached = await self._attached.get()
@@ -176,8 +184,8 @@ class CompletionsReader:
         return attached
 
     async def _attach(self) -> _Attached:
-        interruptions = self._server.interruptions
         served = chosen_model(await self._server.get(_MODELS), self._model, f"{self._server.base_url}{_MODELS}")
+        interruptions = self._server.interruptions
         prefix_ids: tuple[int, ...] = ()
         tokenize, checkpoint = self._tokenize, None
         if tokenize is None:
@@ -192,6 +200,7 @@ class CompletionsReader:
             checkpoint.check_prompts(tokenize, where)
             rows = [_joined(one.token_ids) for one in checkpoint.golden]
             verdicts = await self._read(served.name, rows, Spellings.of(checkpoint.words, tokenize))
+            interruptions = self._server.interruptions
             checkpoint.check_log_odds(verdicts.log_odds, where, self._tolerance)
 
         def segment(text: str) -> _Segment:
@@ -199,7 +208,7 @@ class CompletionsReader:
             return _Segment(len(ids), _joined(ids))
 
         remembered = lru_cache(maxsize=50_000)(segment)
-        return _Attached(served.name, tokenize, remembered, prefix_ids, served.limit, checkpoint, interruptions)
+        return _Attached(served, tokenize, remembered, prefix_ids, checkpoint, interruptions)
 
     async def _read(self, model: str, rows: Sequence[bytes], spellings: Spellings) -> Verdicts:
         """Ask about rows of token ids. A row and its longer ones stay together: the longer ones then find it cached."""
@@ -285,7 +294,7 @@ def _row(prompt: VerdictPrompt, attached: _Attached, longest: int) -> bytes:
     checkpoint, prefix_ids = attached.checkpoint, attached.prefix_ids
     task, *rounds, question = map(attached.segment, prompt)
     # The answer, and what stands before its last token, have to fit too.
-    limits = [attached.limit - longest - 1] if attached.limit else []
+    limits = [attached.served.limit - longest - 1] if attached.served.limit else []
     limits += [checkpoint.max_tokens] if checkpoint is not None and checkpoint.max_tokens else []
     limit = min(limits) - question.length if limits else None
     lengths = [len(prefix_ids) + task.length, *(one.length for one in rounds)]
@@ -313,6 +322,7 @@ def _body(model: str, rows: Sequence[bytes], token_ids: Sequence[int]) -> bytes:
     return b'{"prompt":[[%b]],%b' % (b"],[".join(rows), json.dumps(settings)[1:].encode())
 
 
+_ATTEMPTS = 3
 _NOT_VLLM = (
     "Is it a vLLM server, and a recent one? Other servers ignore `logprob_token_ids`: read them by their top "
     "log-probabilities, verdict:provider:model"

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import json
 import logging
 import shutil
@@ -501,6 +502,28 @@ async def test_a_model_of_another_name_after_the_restart_is_an_error(folder):
         server.names = ["other"]
         with pytest.raises(CriticServerError, match="no model 'value' on this server, it serves other"):
             await critic.values([trajectory(2)])
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_every_second_request_may_be_lost(folder, status):
+    """One dead server of two behind a balancer: each answer comes at the second attempt."""
+    async with FakeVLLM() as server:
+        right, count = server.respond, itertools.count()
+        server.respond = lambda request: Reply(status) if next(count) % 2 == 0 else right(request)
+        critic = VLLMCritic(server.url, checkpoint=folder)
+        for n in range(1, 4):
+            np.testing.assert_allclose(await critic.values([trajectory(n)]), expected(folder, [trajectory(n)]))
+
+
+async def test_answers_of_an_interrupted_call_count_only_if_the_server_proves_to_be_the_same(folder):
+    async with FakeVLLM() as server:
+        critic = VLLMCritic(server.url, checkpoint=folder)
+        await critic.connect()
+        server.faults = [Reply(503)]
+        # A server that answers otherwise than the checkpoint, where the control prompt does not show it.
+        server.value = lambda row: score(row, shift=0.0 if len(row) <= CONTROL_TOKENS else 0.2)
+        with pytest.raises(CheckpointError, match="golden scores differ"):
+            await critic.values([trajectory(1)])
 
 
 async def test_a_server_that_changes_with_every_request_is_an_error(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -438,6 +439,39 @@ async def test_a_server_that_was_gone_shows_its_golden_log_odds_again(checkpoint
         await critic.log_odds([trajectory(1)])
     served.change = None
     assert await critic.log_odds([trajectory(1)]) == pytest.approx(before)
+
+
+async def test_every_second_request_may_be_lost(checkpoint, model, folder, tmp_path):
+    """One dead server of two behind a balancer: each answer comes at the second attempt, and is not asked for again."""
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    checkpoint.save(tmp_path)
+    served = Served(model, tmp_path)
+    expected = await served.critic().log_odds([trajectory(1)])
+    count = itertools.count()
+
+    def flaky(request):
+        return httpx.Response(502) if next(count) % 2 == 0 else served.answer(request)
+
+    server = ModelServer("http://tiny", transport=httpx.MockTransport(flaky), retry_for=30)
+    critic = VerdictCritic(CompletionsReader(server), prompt_format=SHORT, least_mass=0.0)
+    assert await critic.log_odds([trajectory(1)]) == pytest.approx(expected)
+    # Model list and golden texts, the answer, model list and golden texts again: each at the second attempt.
+    assert next(count) == 10
+
+
+async def test_a_server_whose_model_changes_with_every_interruption_is_an_error(model, folder):
+    served = Served(model, folder)
+    count = itertools.count()
+
+    def changing(request):
+        if request.url.path != "/v1/models" and next(count) % 2 == 0:
+            served.limit -= 1
+            return httpx.Response(502)
+        return served.answer(request)
+
+    server = ModelServer("http://tiny", transport=httpx.MockTransport(changing), retry_for=30)
+    with pytest.raises(CriticServerError, match="servers of different models"):
+        await VerdictCritic(CompletionsReader(server), prompt_format=SHORT).values([trajectory(1)])
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"kind": "amc-value", "version": 1}', '{"kind": "amc-verdict"}'])
