@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from amc_agents.critics.adapting import connect, name_of
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.types import ActionCritic, FloatArray, Step, Trajectory
@@ -76,10 +77,15 @@ class OddsOfValue:
         except CriticError:  # its server has not been asked yet
             pass
 
+    async def connect(self) -> None:
+        """Find the server, where there is one. Raises `ConfigurationError` for an eq. 5 model."""
+        await connect(self._critic)
+        self._refuse_soft_values()
+
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[K]` Q of each."""
         answer = await self._critic.values(trajectories)
-        values = checked_values(answer, len(trajectories), type(self._critic).__name__)
+        values = checked_values(answer, len(trajectories), name_of(self._critic))
         self._refuse_soft_values()
         if getattr(self._critic, "predicts", "future") == "future":
             # Nothing is still to come where a trajectory is over, and no such model has learnt to say so.
@@ -103,6 +109,10 @@ class OddsOfLastAction:
     def __init__(self, critic: ActionCritic) -> None:
         self._critic = critic
 
+    async def connect(self) -> None:
+        """Find the server, where there is one."""
+        await connect(self._critic)
+
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[K]` Q of each."""
         odds = np.zeros(len(trajectories))
@@ -111,7 +121,7 @@ class OddsOfLastAction:
             past = first.prefix(len(first.steps) - 1)
             actions = [trajectories[row].steps[-1].action for row in rows]
             answer = await self._critic.q_values(past, actions)
-            odds[rows] = checked_values(answer, len(rows), type(self._critic).__name__)
+            odds[rows] = checked_values(answer, len(rows), name_of(self._critic))
         return odds
 
 

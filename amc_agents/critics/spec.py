@@ -9,7 +9,7 @@
     foa:provider:model           the same, asked as Fleet of Agents does
     verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
     goal:path                    a goal-conditioned value function over embeddings
-    my_package.critics:make      an object of yours: a critic, or a function that gives one
+    my_package.critics:make      an object of yours: a critic, a function of trajectories, or what makes a critic
     vendor:target                a kind of an installed package (entry points of the group "amc_agents.critics")
 
 Nothing is imported before a kind is asked for.
@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
+from amc_agents.critics.adapting import CriticLike, adapted
 from amc_agents.critics.http import named_from_outside
-from amc_agents.critics.log_odds import LogOdds
 from amc_agents.critics.options import allow, choice, near, needed, positive_integer
 from amc_agents.errors import CriticSpecError
-from amc_agents.types import ActionCritic, Critic, GoalCritic
+from amc_agents.types import Critic
 
 CriticFactory = Callable[[str, Mapping[str, str]], Critic]
 """(target, options) -> critic. Imports what it needs when called."""
@@ -37,30 +39,24 @@ GROUP = "amc_agents.critics"
 """Entry-point group in which other packages offer kinds; each names a `CriticFactory`."""
 
 
-def parse_critic(spec: str | Critic, *, trusted: bool = True) -> Critic:
-    """A critic from its string; a critic is given back as it is.
+def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
+    """A critic from its string, or from an object or a function; one with async methods is given back as it is.
 
     Args:
-        spec: a string, or a critic.
+        spec: a string, a critic (its methods may be sync: they are then called in a thread), or a function of
+            trajectories, which is the method `values` by itself.
         trusted: False for a string that comes from outside (a request's context): `module:object` is then refused,
             since it would import and call whatever is named, and so are the options that choose a key or where a
             provider's key is sent; a server's key is sent only to addresses that were named from inside, too.
 
     Raises:
-        CriticSpecError: the string was not understood; the message lists the kinds.
+        CriticSpecError: the string was not understood, and the message lists the kinds; or the object is no critic.
         CheckpointError: it was, and what it names is not a critic's checkpoint.
         MissingExtra: it needs an optional dependency.
     """
     if not isinstance(spec, str):
-        # Which method takes which of them: `amc_agents.critics.uses`.
-        # A mapping has a method `values`, too.
-        if isinstance(spec, Critic | LogOdds | ActionCritic | GoalCritic) and not isinstance(spec, type | Mapping):
-            found: Any = spec
-            return cast(Critic, found)
-        raise CriticSpecError(
-            f"expected a critic or its string, got {type(spec).__name__} without a method `values` (or `log_odds`, "
-            "`q_values`, `reach`)"
-        )
+        found: Critic = adapted(spec)
+        return found
     kind, _, rest = spec.partition(":")
     target, _, query = rest.partition("?")
     if "?" in kind:
@@ -75,9 +71,9 @@ def parse_critic(spec: str | Critic, *, trusted: bool = True) -> Critic:
         )
     if factory is not None:
         if trusted:
-            return factory(target, options)
+            return cast(Critic, adapted(factory(target, options)))
         with named_from_outside():
-            return factory(target, options)
+            return cast(Critic, adapted(factory(target, options)))
     if target and not trusted:
         raise CriticSpecError(
             f"critic {spec!r}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); code is "
@@ -174,11 +170,32 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
                 f"critic {spec!r}: {getattr(found, '__name__', found)} has no {part!r}{near(part, dir(found))}"
             )
         found = getattr(found, part)
-    if callable(found) and (isinstance(found, type) or not isinstance(found, Critic)):
+    if isinstance(found, type) or _makes_a_critic(found, options):
         found = found(**options)
-    if not isinstance(found, Critic) or isinstance(found, Mapping):
-        raise CriticSpecError(f"critic {spec!r} gave {type(found).__name__}, which has no method `values`")
-    return found
+    try:
+        return cast(Critic, adapted(found))
+    except CriticSpecError as error:
+        raise CriticSpecError(f"critic {spec!r}: {error}") from error
+
+
+def _makes_a_critic(found: Any, options: Mapping[str, str]) -> bool:
+    """Whether a function gives a critic. One that needs one argument, and is given no options, is a critic itself."""
+    if not inspect.isroutine(found) and not isinstance(found, partial):
+        return False
+    if options:
+        return True
+    try:
+        return not _can_be_called(found, "trajectories") or _can_be_called(found)
+    except ValueError:  # written in C, without a signature
+        return True
+
+
+def _can_be_called(function: Callable[..., Any], *arguments: str) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _not_understood(spec: str, kind: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from amc_agents.critics.adapting import connect, name_of, original
 from amc_agents.critics.log_odds import LogOdds, NoOdds, OddsOfLastAction, OddsOfValue
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.errors import ConfigurationError, CriticError
@@ -45,14 +46,14 @@ NATURES: Mapping[str, str] = MappingProxyType(
         "verdict": "a verdict (`verdict:`)",
         "goal": "a goal critic (`goal:`), or an object with `reach`",
         "action": "an object with `q_values`",
-        "object": "an object with `values`",
+        "object": "an object with `values`, or a function of trajectories",
     }
 )
 """What a critic is by what it can do -> how people know it."""
 
 
 def nature_of(critic: Any) -> str:
-    """A critic's nature, one of `NATURES`, by its methods and attributes.
+    """A critic's nature, one of `NATURES`, by its methods and attributes; as `parse_critic` gives it.
 
     Raises:
         ConfigurationError: it can do nothing that a critic does.
@@ -92,7 +93,7 @@ def use_of(method: str, critic: Any) -> Use:
     taken = [name for key, name in NATURES.items() if isinstance(TABLE[method, key], Use)]
     instead = f"It takes {'; '.join(taken)}" if taken else "Leave the critic out"
     raise ConfigurationError(
-        f"{method} does not take {NATURES[nature]} (here {type(critic).__name__}): {found.why}. {instead}"
+        f"{method} does not take {NATURES[nature]} (here {name_of(critic)}): {found.why}. {instead}"
     )
 
 
@@ -106,11 +107,11 @@ def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) ->
 
     Raises:
         ConfigurationError: AMC does not take it, or it was trained by eq. 5 and the run has another beta, or
-            a `success_reward`. Where a server has to be asked for that first, the error comes with the first values.
+            a `success_reward`. Where a server has to be asked for that first, the error comes as it is connected.
     """
     use_of("amc", critic)
     if not isinstance(critic, Critic):
-        raise ConfigurationError(f"amc asks for `values`, and {type(critic).__name__} has log_odds alone")
+        raise ConfigurationError(f"amc asks for `values`, and {name_of(critic)} has log_odds alone")
     try:
         _require_beta(critic, beta, success_reward)
     except CriticError:  # not connected yet
@@ -162,7 +163,7 @@ def table_markdown(methods: Sequence[str] = METHODS) -> str:
 
 
 class _OfOneBeta:
-    """A critic behind a server that has not been asked yet: its beta is compared after its first answer."""
+    """A critic behind a server that has not been asked yet: its beta is compared as soon as it is known."""
 
     def __init__(self, critic: Any, beta: float, success_reward: float | None) -> None:
         self._critic, self._beta, self._success_reward = critic, beta, success_reward
@@ -171,6 +172,10 @@ class _OfOneBeta:
     def predicts(self) -> str:
         predicts: str = self._critic.predicts
         return predicts
+
+    async def connect(self) -> None:
+        await connect(self._critic)
+        _require_beta(self._critic, self._beta, self._success_reward)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         values: FloatArray = await self._critic.values(trajectories)
@@ -186,7 +191,7 @@ class _OfOneBeta:
 
 def _declares(critic: Any, attribute: str) -> bool:
     # Not `hasattr`, which would run a property, and a server's critic may not know its value yet.
-    return inspect.getattr_static(critic, attribute, None) is not None
+    return inspect.getattr_static(original(critic), attribute, None) is not None
 
 
 def _require_beta(critic: Any, beta: float, success_reward: float | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from amc_agents.critics.adapting import name_of
 from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
 from amc_agents.critics.uses import for_lac
 from amc_agents.critics.validation import checked_values
@@ -215,7 +216,7 @@ async def _judge(
     judge = for_lac(critic, returns=settings.returns)
     if settings.depth and isinstance(judge, OddsOfLastAction):
         raise ConfigurationError(
-            f"{type(critic).__name__} judges the last action, and after a rollout that is an imagined one: set depth=0"
+            f"{name_of(critic)} judges the last action, and after a rollout that is an imagined one: set depth=0"
         )
     candidates = taken = [trajectory.extended(Step(one.sample.action, thought=one.sample.thought)) for one in shown]
     try:
@@ -291,7 +292,7 @@ def _imagined(candidate: Trajectory, past: int) -> tuple[Step, ...]:
 
 
 async def _judgements(judge: LogOdds, candidates: Sequence[Trajectory]) -> Judgements:
-    size, name = len(candidates), type(judge).__name__
+    size, name = len(candidates), name_of(judge)
     if not isinstance(judge, ExplainedLogOdds):
         return Judgements(checked_values(await judge.log_odds(candidates), size, name), np.zeros(size, dtype=np.bool_))
     found = await judge.judgements(candidates)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from amc_agents.critics.adapting import name_of
 from amc_agents.critics.uses import for_lac, for_pnlc
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import CriticError
@@ -107,7 +108,7 @@ class ThoughtJudge:
 
     async def _reach(self, thought: str, goals: Sequence[str]) -> FloatArray:
         """`[G]` likelihoods by the goal critic, in one batch."""
-        name = type(self._critic).__name__
+        name = name_of(self._critic)
         answer = await for_pnlc(self._critic).reach(self._trajectory, thought, goals)
         found = checked_values(answer, len(goals), name)
         if np.any((found < 0) | (found > 1)):
@@ -126,7 +127,7 @@ class ThoughtJudge:
         """Likelihood of success of each turn, by a critic of values (the paper's PNLC without goals)."""
         odds = for_lac(self._critic, returns=self._settings.returns)
         ends = [self._trajectory.extended(Step(one.action, thought=one.thought)) for one in turns]
-        q = checked_values(await odds.log_odds(ends), len(ends), type(self._critic).__name__)
+        q = checked_values(await odds.log_odds(ends), len(ends), name_of(self._critic))
         return [float(p) for p in 1 / (1 + np.exp(-q))]
 
 

@@ -25,6 +25,7 @@ from langgraph.types import Checkpointer, Overwrite
 from typing_extensions import TypedDict, is_typeddict
 
 from amc_agents.config import Config, Finished, OnCriticError, Select, configured
+from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.uses import for_amc
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.messages import MessageReader
@@ -38,7 +39,7 @@ from amc_agents.nodes.saver import ForkSaver, own_containers
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import Schedule
-from amc_agents.types import Critic, Run, Task
+from amc_agents.types import Run, Task
 from amc_agents.usage import Meter
 
 EnvironmentFunction = Callable[[State], Any]
@@ -78,7 +79,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
 def amc(
     agent: CompiledStateGraph[Any, Any, Any, Any],
-    critic: str | Critic | None = None,
+    critic: str | CriticLike | None = None,
     *,
     n_particles: int | None = None,
     resample: Schedule | None = None,
@@ -110,7 +111,8 @@ def amc(
 
     Args:
         agent: a compiled graph, with tools or without.
-        critic: predicts the return still to come: a string such as "hf:folder", or an object. Left out: the one
+        critic: predicts the return still to come: a string such as "hf:folder", an object with `values`, or a function
+            of trajectories, async or sync (then called in a thread). Left out: the one
             named by AMC_CRITIC, then the file's, then "uniform". One call can name another, which goes before all:
             `context={"critic": ...}`, then `config={"configurable": {"critic": ...}}`. A run that sees no rewards needs
             one; `"uniform"` has to be named there, since nothing is left then to choose a particle by.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amc_agents.config import Config
+from amc_agents.critics.adapting import CriticLike, name_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.types import Critic
 
@@ -29,7 +30,7 @@ class ChosenCritic:
 
     critic: Critic
     name: str
-    """Its string, or the class of an object."""
+    """Its string, the class of an object, or the name of a function."""
     source: str
     """Who named it."""
 
@@ -46,7 +47,7 @@ class CriticChoice:
         ConfigurationError: the critic was not understood, or does not fit.
     """
 
-    def __init__(self, critic: str | Critic | None, config: Config, fit: Callable[[Critic], Critic]) -> None:
+    def __init__(self, critic: str | CriticLike | None, config: Config, fit: Callable[[Critic], Critic]) -> None:
         self._fit = fit
         self._kept: dict[str, Critic] = {}
         self._loading = threading.Lock()
@@ -54,7 +55,7 @@ class CriticChoice:
         # Whoever builds the graph, sets its environment or writes its file may also name code.
         self.own = ChosenCritic(fit(parse_critic(named)), _name(named), source)
 
-    async def for_call(self, critic: str | Critic | None, source: str) -> ChosenCritic:
+    async def for_call(self, critic: str | CriticLike | None, source: str) -> ChosenCritic:
         """The critic that a call names, or the graph's own; a string of a call may not name code.
 
         Raises:
@@ -71,7 +72,7 @@ class CriticChoice:
         return ChosenCritic(kept, critic, source)
 
     @staticmethod
-    def _named(critic: str | Critic | None, config: Config) -> tuple[str | Critic, str]:
+    def _named(critic: str | CriticLike | None, config: Config) -> tuple[str | CriticLike, str]:
         if critic is not None:
             return critic, "constructor"
         if os.environ.get(VARIABLE):
@@ -90,5 +91,5 @@ class CriticChoice:
             return self._kept[spec]
 
 
-def _name(critic: str | Critic) -> str:
-    return critic if isinstance(critic, str) else type(critic).__name__
+def _name(critic: str | CriticLike) -> str:
+    return critic if isinstance(critic, str) else name_of(critic)

@@ -36,7 +36,7 @@ class Settings:
     rewards_observed: bool = True
     """False where there are none, or where the run may not look at them."""
     critic: str = "uniform"
-    """Name of the critic: its string, or the class of an object."""
+    """Name of the critic: its string, the class of an object, or the name of a function."""
     critic_from: str = "default"
     """Where it was named: "context", "configurable", "constructor", "AMC_CRITIC", the config file, or "default"."""
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from amc_agents.critics.adapting import CriticLike
+from amc_agents.critics.spec import parse_critic
 from amc_agents.types import Critic, FloatArray, Trajectory
 
 EMPTY_BATCH = "an empty batch gets an array of shape [0]"
@@ -18,11 +20,11 @@ COMPANY = "a value does not depend on what else is in the batch"
 DUPLICATES = "equal trajectories get equal values"
 
 
-async def check_critic(critic: Critic, trajectories: Sequence[Trajectory], *, tolerance: float = 1e-5) -> None:
+async def check_critic(critic: CriticLike, trajectories: Sequence[Trajectory], *, tolerance: float = 1e-5) -> None:
     """Prove that a critic keeps the contract of `Critic`, as far as some trajectories can show it.
 
     Args:
-        critic: what is checked.
+        critic: what is checked, as `amc` takes it.
         trajectories: at least two that differ, best of different lengths; finished ones among them where the critic
             is to be used without rewards.
         tolerance: how far two answers to the same question may be apart, in reward units. A model that is computed
@@ -32,6 +34,7 @@ async def check_critic(critic: Critic, trajectories: Sequence[Trajectory], *, to
         AssertionError: with the sentence of the contract that is broken, and what was seen.
         ValueError: for fewer than two different trajectories.
     """
+    critic = parse_critic(critic)
     given = list(trajectories)
     if len(set(given)) < 2:
         raise ValueError(f"expected at least two different trajectories, got {len(set(given))}")

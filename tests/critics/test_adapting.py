@@ -1,0 +1,202 @@
+"""Objects and functions of users as critics: what is accepted, what is refused, and how sync ones are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from amc_agents.critics.adapting import adapted, name_of
+from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.uses import for_lac, nature_of
+from amc_agents.errors import ConfigurationError, CriticSpecError
+from amc_agents.nodes.actor_critic import actor_critic_model
+from amc_agents.nodes.amc import amc
+from amc_agents.nodes.critique_refine import critique_refine_model
+from amc_agents.smc import AtSteps
+from amc_agents.testing import ScriptedChatModel, check_critic
+from amc_agents.types import Step, Task, Trajectory
+from amc_agents.usage import Meter, Usage, metering, record
+from tests.nodes.worlds import number_agent, start, sum_world
+
+STATES = [Trajectory(Task("t", "Climb."), tuple(Step("climb", "up") for _ in range(n))) for n in range(3)]
+
+
+def lengths(trajectories):
+    return [len(one.steps) for one in trajectories]
+
+
+async def lengths_async(trajectories):
+    return lengths(trajectories)
+
+
+class Sync:
+    predicts = "return"
+
+    def values(self, trajectories):
+        return np.array(lengths(trajectories), dtype=float)
+
+
+class Async:
+    async def values(self, trajectories):
+        return lengths(trajectories)
+
+
+class Called:
+    def __call__(self, trajectories, scale=1):
+        return [scale * length for length in lengths(trajectories)]
+
+
+class CalledAsync:
+    async def __call__(self, trajectories):
+        return lengths(trajectories)
+
+
+def decorated(function):
+    return lambda trajectories: function(trajectories)
+
+
+ACCEPTED = {
+    "function": lengths,
+    "async function": lengths_async,
+    "lambda": lambda trajectories: lengths(trajectories),
+    "partial": partial(lengths_async),
+    "a decorator that hides async": decorated(lengths_async),
+    "object": Async(),
+    "sync object": Sync(),
+    "bound method": Sync().values,
+    "callable object": Called(),
+    "callable async object": CalledAsync(),
+}
+
+
+@pytest.mark.parametrize("critic", ACCEPTED.values(), ids=ACCEPTED)
+async def test_functions_and_objects_are_critics_sync_or_async(critic):
+    made = parse_critic(critic)
+    assert list(await made.values(STATES)) == [0, 1, 2]
+    assert nature_of(made) == ("value" if isinstance(critic, Sync) else "object")
+
+
+@pytest.mark.parametrize("critic", ACCEPTED.values(), ids=ACCEPTED)
+def test_amc_asks_them(critic):
+    graph = amc(number_agent(), critic, environment=sum_world, hide_rewards=True, n_particles=3, resample=AtSteps(2))
+    run = graph.run(start())
+    assert run.history[0].values.tolist() == [2.0] * 3
+    assert run.config["critic"] == name_of(critic)
+
+
+def test_what_is_async_already_stays_what_it_is():
+    critic = Async()
+    assert adapted(critic) is critic
+
+
+def test_an_adapted_critic_keeps_everything_else():
+    critic = Sync()
+    vars(critic)["usage"] = 7
+    made = adapted(critic)
+    assert (made.predicts, made.usage, name_of(made)) == ("return", 7, "Sync")
+    assert copy.copy(made).usage == 7
+    assert adapted(made) is made
+    assert name_of(adapted(lengths)) == "lengths"
+
+
+class Takes:
+    """Methods with wrong arguments."""
+
+    def values(self):
+        return []
+
+
+class TakesTwo:
+    async def values(self, trajectories, temperature):
+        return []
+
+
+class WrongReach:
+    def reach(self, trajectory, goals):
+        return []
+
+
+class NotAMethod:
+    values = (1.0, 2.0)
+
+
+class WrongPrediction(Sync):
+    predicts = "returns"
+
+
+REFUSED = {
+    "number": (3, "expected a critic or its string.*got int"),
+    "no method": (object(), "expected a critic or its string.*got object"),
+    "mapping": ({"a": 1}, "got dict"),
+    "list": ([1.0], "got list"),
+    "not a method": (NotAMethod(), "got NotAMethod"),
+    "class": (Sync, r"got the class Sync: pass an instance, Sync\(\.\.\.\)"),
+    "too few": (Takes(), r"critic Takes: Takes.values\(\) cannot be called as Takes.values\(trajectories\)"),
+    "too many": (TakesTwo(), r"TakesTwo.values\(trajectories, temperature\) cannot be called as"),
+    "function without arguments": (lambda: [], r"\(\) cannot be called as <lambda>\(trajectories\)"),
+    "keyword alone": (lambda *, trajectories: [], r"cannot be called as <lambda>\(trajectories\)"),
+    "reach": (WrongReach(), r"cannot be called as WrongReach.reach\(trajectory, thought, goals\)"),
+    "predicts": (WrongPrediction(), "says predicts='returns': expected 'future'"),
+}
+
+
+@pytest.mark.parametrize(("critic", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_asked_is_refused_where_the_graph_is_built(critic, message):
+    model = ScriptedChatModel(respond=lambda messages: "Action: 1")
+    builders = [
+        lambda: amc(number_agent(), critic, environment=sum_world),
+        lambda: actor_critic_model(model, critic, depth=0),
+        lambda: critique_refine_model(model, critic),
+    ]
+    for build in builders:
+        with pytest.raises(CriticSpecError, match=message) as caught:
+            build()
+        assert len(str(caught.value)) <= 400
+
+
+def test_a_module_may_hold_a_function_of_trajectories():
+    assert name_of(parse_critic(f"{__name__}:lengths")) == "lengths"
+    assert name_of(parse_critic(f"{__name__}:Sync")) == "Sync"
+    with pytest.raises(CriticSpecError, match=r"test_adapting:NotAMethod': expected a critic or its string"):
+        parse_critic(f"{__name__}:NotAMethod")
+
+
+async def test_a_sync_critic_leaves_the_event_loop_alone_and_is_counted():
+    loop_goes_on = threading.Event()
+
+    def waits(trajectories):
+        record("critic", Usage(calls=len(trajectories)))
+        return [float(loop_goes_on.wait(timeout=10))] * len(trajectories)
+
+    async def set_it():
+        loop_goes_on.set()
+
+    meter = Meter()
+    with metering(meter):
+        values, _ = await asyncio.gather(parse_critic(waits).values(STATES), set_it())
+    assert values == [1.0] * 3
+    assert meter.read() == {"critic": Usage(calls=3)}
+
+
+async def test_lac_asks_sync_methods():
+    class Actions:
+        def q_values(self, trajectory, actions):
+            return [float(len(action)) for action in actions]
+
+    class Verdicts:
+        def log_odds(self, trajectories):
+            return [2.0] * len(trajectories)
+
+    assert (await for_lac(parse_critic(Actions())).log_odds(STATES[1:])).tolist() == [5.0, 5.0]
+    assert await for_lac(parse_critic(Verdicts())).log_odds(STATES) == [2.0] * 3
+    with pytest.raises(ConfigurationError, match=r"amc does not take an object with `q_values` \(here Actions\)"):
+        amc(number_agent(), Actions(), environment=sum_world)
+
+
+async def test_check_critic_takes_what_amc_takes():
+    await check_critic(lambda trajectories: np.array(lengths(trajectories), dtype=float), STATES)
