@@ -6,6 +6,7 @@ The arithmetic is `amc_agents.smc`; this file is the effects around it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import numpy as np
 from amc_agents import smc
 from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
 from amc_agents.nodes.particle import Particle, ParticleRunner
+from amc_agents.nodes.search_notes import search_notes
 from amc_agents.nodes.settings import Settings
 from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, Trajectory, WeighingPoint
 from amc_agents.usage import Meter, metering
@@ -148,6 +150,9 @@ class ParticleSystem:
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
         self._tell_of_twins(population.trajectories)
+        for note in search_notes(self.history, self.settings, stopped=self._stop.is_set()):
+            self.notes.append(note)
+            warn_once(note)
         return Run(
             best=self.runner.trajectory_of(best),
             best_index=index,
@@ -266,3 +271,9 @@ class ParticleSystem:
             )
             self.notes.append(note)
             _log.warning(note)
+
+
+@functools.lru_cache(maxsize=128)
+def warn_once(note: str) -> None:
+    """Log a note on settings. A thousand runs with the same settings log it once."""
+    _log.warning(note)

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from amc_agents.config import Config
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
+from amc_agents.nodes import population
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
@@ -181,6 +182,63 @@ def test_a_population_of_copies_is_told_of(caplog):
     run = amc(number_agent(lambda m: "Action: 1"), environment=sum_world, n_particles=5, resample=Never()).run(start())
     assert "all 5 particles said the same" in run.notes[0]
     assert run.notes[0] in caplog.text
+
+
+def search_notes(run):
+    return [note for note in run.notes if note.startswith(("the search did nothing", "the pick is arbitrary"))]
+
+
+def test_a_search_that_told_no_particles_apart_says_so_and_what_to_change(caplog):
+    population.warn_once.cache_clear()
+    # Returns between 0 and 9 at beta 1e4: the ESS is 8 to four digits, with a critic and with none.
+    for critic in (ReturnSoFar(), "uniform"):
+        run = amc(number_agent(), critic, environment=sum_world, n_particles=8, resample=AtSteps(1, 3), beta=1e4,
+                  seed=0).run(start())  # fmt: skip
+        (note,) = search_notes(run)
+        assert all(word in note for word in ("95%", "beta (10000)", "AtSteps(1, 3)", run.config["critic"]))
+        assert [record.message for record in caplog.records].count(note) == 1
+        amc(number_agent(), critic, environment=sum_world, n_particles=8, resample=AtSteps(1, 3), beta=1e4).run(start())
+        assert [record.message for record in caplog.records].count(note) == 1, "logged once for the same settings"
+
+
+def test_a_search_with_one_uneven_point_is_not_called_idle():
+    class UnevenAtThree(ReturnSoFar):
+        async def values(self, trajectories):
+            return await super().values(trajectories) * (len(trajectories[0].steps) == 3)
+
+    settings = {"environment": sum_world, "n_particles": 8, "hide_rewards": True, "seed": 0, "beta": 0.1}
+    run = amc(number_agent(), UnevenAtThree(), resample=AtSteps(1, 3), **settings).run(start())
+    assert run.history[0].ess == pytest.approx(8)
+    assert run.history[1].ess < 0.95 * 8
+    assert search_notes(run) == []
+
+
+def test_lost_particles_do_not_make_weights_look_uneven():
+    def respond(messages):
+        said = digits(messages)
+        return RuntimeError("model down") if said.endswith(("7", "8", "9")) and len(messages) == 1 else said
+
+    run = amc(number_agent(respond), environment=sum_world, n_particles=10, quorum=1, resample=AtSteps(2), beta=1e4,
+              seed=4).run(start())  # fmt: skip
+    assert np.isneginf(run.history[0].log_weights).sum() > 1
+    assert len(search_notes(run)) == 1
+
+
+def test_runs_that_end_before_the_first_point_say_so_and_best_of_n_is_what_it_is():
+    short = {"environment": lambda state: sum_world(state, 3), "n_particles": 4}
+    (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **short).run(start()))
+    assert "before the first weighing point of AtSteps(4)" in note
+    assert search_notes(amc(number_agent(), resample=Never(), **short).run(start())) == []
+    assert search_notes(amc(number_agent(), n_particles=1, environment=sum_world).run(start())) == []
+    stopped = amc(number_agent(), stop_at=0.0, **short).run(start())
+    assert search_notes(stopped) == []
+
+
+@pytest.mark.parametrize("schedule", [Never(), AtSteps(2)])
+def test_a_pick_among_equal_values_is_called_arbitrary(schedule):
+    blind = {"environment": sum_world, "n_particles": 4, "hide_rewards": True, "resample": schedule}
+    assert "the pick is arbitrary" in search_notes(amc(number_agent(), "uniform", **blind).run(start()))[-1]
+    assert search_notes(amc(number_agent(), ReturnSoFar(9.0), **blind, seed=1).run(start())) == []
 
 
 def test_ess_is_checked_at_every_step_and_resamples_only_below():
