@@ -32,10 +32,11 @@ from amc_agents.messages import MessageReader
 from amc_agents.nodes import contract
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.chosen_critic import CriticChoice
+from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
 from amc_agents.nodes.population import ParticleSystem
-from amc_agents.nodes.saver import ForkSaver, own_containers
+from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import Schedule

@@ -22,7 +22,8 @@ from langgraph.graph.state import CompiledStateGraph
 from amc_agents.errors import AgentContractError, WorldError
 from amc_agents.messages import MessageReader
 from amc_agents.models.seeding import current_rng
-from amc_agents.nodes.saver import ForkSaver, own_containers
+from amc_agents.nodes.containers import own_containers
+from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.world import RecordingWorld, set_environment
 from amc_agents.types import Trajectory
 
@@ -114,7 +115,7 @@ class ParticleRunner:
             error=particle.error,
         )
         if particle.running:
-            self.saver.fork(particle.thread_id, offspring.thread_id)
+            self.saver.copy_thread(particle.thread_id, offspring.thread_id)
         return offspring
 
     async def release(self, particle: Particle) -> None:

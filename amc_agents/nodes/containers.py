@@ -1,0 +1,32 @@
+"""Copies of what an agent's state is made of: its containers, never what they hold."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from langgraph.types import Send
+
+_CONTAINERS = (list, dict, set, tuple, Send)
+
+
+def own_containers(value: Any) -> Any:
+    """A copy of nested lists, dicts, sets, tuples and `Send`s, with everything else shared.
+
+    Two particles must not see each other's changes to a container that an agent mutates in place.
+    """
+    kind = type(value)
+    if kind is list:
+        return [own_containers(item) if isinstance(item, _CONTAINERS) else item for item in value]
+    if kind is dict:
+        return {key: own_containers(item) if isinstance(item, _CONTAINERS) else item for key, item in value.items()}
+    if kind is set:
+        return set(value)
+    if kind is Send:
+        sent = copy(value)
+        sent.arg = own_containers(value.arg)
+        return sent
+    if kind is tuple or hasattr(kind, "_make"):
+        items = map(own_containers, value)
+        return tuple(items) if kind is tuple else kind._make(items)
+    return value
