@@ -20,6 +20,8 @@ Scheme = Callable[[np.random.Generator, FloatArray, int], IntArray]
 """`(rng, log_weights [..., N], n_offspring) -> ancestors [..., n_offspring]`."""
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
+ROUNDING = 1e-9
+"""A number of offspring that lies this little below an integer is that integer: 9 equal weights make 8.999999999999998."""
 
 
 def multinomial(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
@@ -56,8 +58,8 @@ def residual(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int
     """floor(n p_i) offspring for certain, and independent draws from what is left over; arguments as `multinomial`."""
     probabilities = normalised(log_weights)
     expected = n_offspring * probabilities
-    certain = np.floor(expected)
-    left_over = expected - certain
+    certain = np.floor(expected + ROUNDING)
+    left_over = np.maximum(expected - certain, 0.0)
     nothing_left = np.sum(left_over, axis=-1, keepdims=True) == 0.0
     drawn = _at(
         rng.random((*log_weights.shape[:-1], n_offspring)),

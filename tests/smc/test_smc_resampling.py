@@ -87,6 +87,20 @@ def test_equal_weights_lose_nobody(name):
     np.testing.assert_array_equal(np.sort(ancestors, axis=-1), np.tile(np.arange(8), (100, 1)))
 
 
+@settings(deadline=None)
+@given(size=st.integers(1, 200), log_weight=st.floats(-800, 800), copies=st.integers(1, 4), seed=seeds)
+def test_residual_leaves_nothing_to_chance_where_every_expected_number_is_whole(size, log_weight, copies, seed):
+    # n x p rounds just below an integer at N = 9, 10, 11, 17, 22 and others.
+    ancestors = SCHEMES["residual"](np.random.default_rng(seed), np.full(size, log_weight), copies * size)
+    np.testing.assert_array_equal(np.bincount(ancestors, minlength=size), copies)
+
+
+@pytest.mark.parametrize("size", [9, 10, 11, 17, 22])
+def test_residual_gives_equal_particles_one_offspring_each(size):
+    ancestors = SCHEMES["residual"](np.random.default_rng(0), np.full((100, size), -np.log(size)), size)
+    np.testing.assert_array_equal(np.sort(ancestors, axis=-1), np.tile(np.arange(size), (100, 1)))
+
+
 @every_scheme
 def test_a_seed_fixes_the_ancestors(name):
     log_weights = np.random.default_rng(3).normal(size=15)
