@@ -197,7 +197,8 @@ class Population:
     log_weights: FloatArray
     """`[M]` unnormalised: their log-sum-exp is the run's `log_evidence`."""
     log_weights_since: FloatArray
-    """`[M]` weights gathered since the last resampling that each has been through."""
+    """`[M]` weights gathered since the last resampling that each has been through: not comparable between live and
+    retired particles."""
     values: FloatArray
     """`[M]` beta x phi_T: the return, or its prediction where rewards were hidden."""
     failed: tuple[bool, ...] = ()

@@ -128,8 +128,9 @@ def amc(
             its tools reach by `current_environment()`. Rewards come from it.
         reward: the return so far, from the agent's state: for agents without an environment.
         hide_rewards: make the run without looking at rewards: the pick is then one that could be deployed.
-        select: the answer is the best by "return", by "value" (the critic's), by "weight", or a "sample" from the
-            weighted particles. Default: "return" where rewards are seen, else "value".
+        select: the answer is the best by "return", by "value" (the critic's), by "weight" (as in the paper; retired
+            particles compete with the absolute weight that they were stored with), or a "sample" from the weighted
+            particles. Default: "return" where rewards are seen, else "value".
         finished: "retire" (default) puts finished particles away with their weight and gives their slots to live
             ones; "keep" resamples them with the rest.
         horizon: most steps of one particle; nothing is bootstrapped there. Default: 50.

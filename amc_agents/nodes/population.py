@@ -234,7 +234,8 @@ class ParticleSystem:
         if pick == "return":
             scores = np.array([trajectory.return_ for trajectory in population.trajectories])
         else:
-            scores = population.values if pick == "value" else population.log_weights_since
+            # Absolute weights: those since the last resampling are of other segments for retired particles.
+            scores = population.values if pick == "value" else population.log_weights
         return int(np.argmax(np.where(alive, scores, -np.inf)))
 
     def _archive_and_maybe_stop(self) -> None:

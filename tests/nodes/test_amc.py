@@ -123,7 +123,7 @@ def test_select_by_each_rule():
     assert by_value.deployable
     assert not by_return.deployable
     by_weight = run("weight")
-    assert by_weight.best_index == int(np.argmax(by_weight.population.log_weights_since))
+    assert by_weight.best_index == int(np.argmax(by_weight.population.log_weights))
     assert 0 <= run("sample").best_index < 5
 
 
@@ -591,17 +591,27 @@ async def test_many_tasks_at_once():
     assert all(len(output["messages"]) == 9 for output in outputs)
 
 
-def test_a_finished_particle_is_retired_with_its_weight():
-    class EndsByNine(SumWorld):
-        async def step(self, action):
-            answer = await super().step(action)
-            return type(answer).termination(answer.observation, answer.reward) if action == "9" else answer
+class EndsByNine(SumWorld):
+    async def step(self, action):
+        answer = await super().step(action)
+        return type(answer).termination(answer.observation, answer.reward) if action == "9" else answer
 
+
+def test_a_finished_particle_is_retired_with_its_weight():
     run = amc(number_agent(), ReturnSoFar(), environment=lambda s: (EndsByNine(6), TASK), n_particles=8,
               resample=EveryStep(), beta=20.0, seed=5).run(start())  # fmt: skip
     retired = len(run.population.trajectories) - 8
     assert retired == sum(len(point.retired) for point in run.history) > 0
     assert run.log_evidence == pytest.approx(np.logaddexp.reduce(run.population.log_weights))
+
+
+def test_retired_and_live_particles_compete_by_their_absolute_weights():
+    run = amc(number_agent(), ReturnSoFar(), environment=lambda s: (EndsByNine(6), TASK), n_particles=8,
+              resample=EveryStep(), beta=20.0, seed=1, select="weight").run(start())  # fmt: skip
+    shares = np.exp(run.population.log_weights - run.log_evidence)
+    assert shares[run.best_index] == shares.max()
+    # What a retired particle had gathered in its own segment says nothing: it is larger for one of a smaller share.
+    assert shares[np.argmax(run.population.log_weights_since)] < 0.9 * shares.max()
 
 
 def test_checkpointer_is_the_agents_own_by_default():
