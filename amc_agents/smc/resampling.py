@@ -21,7 +21,7 @@ Scheme = Callable[[np.random.Generator, FloatArray, int], IntArray]
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
 ROUNDING = 1e-9
-"""A number of offspring that lies this little below an integer is that integer: 9 equal weights make 8.999999999999998."""
+"""A number of offspring so little below an integer is that integer: 9 equal weights give 8.999999999999998 each."""
 
 
 def multinomial(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
