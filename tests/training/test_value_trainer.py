@@ -100,8 +100,8 @@ def furthest(one, other):
 
 def test_how_a_step_is_cut_into_passes_does_not_change_what_is_learnt(job):
     whole = job("whole")
-    # Rounding is 1e-7 of a gradient, but Adam divides by gradients that may be small: up to 2e-5 was seen. Another order
-    # of the rows changes .35, and passes that are weighted equally instead of by their states change .01.
+    # Rounding is 1e-7 of a gradient, but Adam divides by gradients that may be small: up to 2e-5 was seen.
+    # Another order of the rows changes .35; passes weighted equally instead of by their states change .01.
     rounding = 1e-3 * furthest(whole, job("seed", seed=1))
     assert furthest(whole, job("cut", max_batch_tokens=120)) < rounding
     assert furthest(whole, job("packed", packing=True)) < rounding
