@@ -218,7 +218,6 @@ class _Nodes:
                 saver=saver,
                 step_after=frozenset(self.step_after),
                 horizon=self.settings.horizon,
-                config=contract.particle_config(config, PolicyMeter(meter)),
                 agent_context=call.context,
                 reward=self.reward,
                 trajectory=self.trajectory,
@@ -229,15 +228,19 @@ class _Nodes:
             meter=meter,
             emit=get_stream_writer(),
             particles=[
-                Particle(state=self._first_input(own_containers(given)), rng=rng, reader=reader, world=world)
-                for rng, world in zip(rngs, worlds, strict=True)
+                Particle(
+                    state=self._first_input(own_containers(given)), rng=rng, reader=reader, world=world, index=index
+                )
+                for index, (rng, world) in enumerate(zip(rngs, worlds, strict=True))
             ],
         )
         return {"amc_system": system}
 
-    async def propagate(self, state: _RunState) -> None:
+    async def propagate(self, state: _RunState, config: RunnableConfig) -> None:
         """Let the particles run to the next weighing point."""
-        await _closing_on_error(state["amc_system"], state["amc_system"].propagate())
+        system = state["amc_system"]
+        particle_config = contract.particle_config(config, PolicyMeter(system.meter))
+        await _closing_on_error(system, system.propagate(particle_config))
 
     async def weigh(self, state: _RunState) -> None:
         """Ask the critic, update the weights."""
@@ -304,7 +307,7 @@ def _assemble(nodes: _Nodes, checkpointer: Checkpointer) -> AmcGraph:
 def _both_ways(work: Any, n_workers: int) -> RunnableLambda[Any, Any]:
     """One async function as a node for sync and async graphs."""
     name = work.__name__
-    if name in ("init", "finalize"):
+    if name in ("init", "propagate", "finalize"):
 
         def call_with_config(state: Any, config: RunnableConfig) -> Any:
             return run_in_background(work(state, config), n_workers=n_workers)

@@ -23,6 +23,7 @@ from amc_agents.errors import AgentContractError, WorldError
 from amc_agents.messages import MessageReader
 from amc_agents.models.seeding import current_rng
 from amc_agents.nodes.containers import own_containers
+from amc_agents.nodes.particle_trace import Outcome, ParticleTrace
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.world import RecordingWorld, set_environment
 from amc_agents.types import Trajectory
@@ -48,6 +49,10 @@ class Particle:
     reader: MessageReader | None
     """What has been read of its messages; None where the agent gives its own trajectory."""
     world: RecordingWorld | None = None
+    index: int = 0
+    """Its slot in the population, which it keeps."""
+    ancestor: int | None = None
+    """The slot of the particle that it was forked from."""
     thread_id: str = field(default_factory=lambda: uuid4().hex)
     steps: int = 0
     """Pauses so far."""
@@ -61,6 +66,8 @@ class Particle:
     """What ended it, where an instrument failed."""
     stream: AsyncGenerator[Any, None] | None = None
     """Its agent at work, while it is paused between two chunks."""
+    trace: ParticleTrace | None = None
+    """The run of its agent in traces, once it has started."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The context variables that its agent runs in, always the same."""
 
@@ -85,22 +92,30 @@ class ParticleRunner:
     step_after: frozenset[str]
     """Nodes after which the agent pauses: one pause is one step."""
     horizon: int
-    config: RunnableConfig
-    """For every particle alike; the thread id is added."""
+    run_id: str = field(default_factory=lambda: uuid4().hex)
+    """Names the population in the metadata of its particles' runs."""
     agent_context: Any = None
     """The run-time context that the user gave for the agent."""
     reward: RewardFunction | None = None
     trajectory: TrajectoryFunction | None = None
 
-    def advancing(self, particle: Particle, until: int | None, stop: asyncio.Event) -> asyncio.Task[None]:
+    def advancing(
+        self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
+    ) -> asyncio.Task[None]:
         """A task that steps a particle until it has made `until` steps, or ended, or `stop` is set between steps.
 
         A failure is kept in `particle.error`; only a broken contract is raised.
-        """
-        return self._in_its_context(particle, self._advance(particle, until, stop))
 
-    async def fork(self, particle: Particle) -> Particle:
-        """An offspring: the same past by reference, a luck of its own."""
+        Args:
+            particle: makes the steps.
+            until: None for as many as there are.
+            stop: ends the task between two steps.
+            config: for every particle alike, with an `AsyncCallbackManager`. A particle that starts keeps it.
+        """
+        return self._in_its_context(particle, self._advance(particle, until, stop, config))
+
+    async def fork(self, particle: Particle, index: int) -> Particle:
+        """An offspring for slot `index`: the same past by reference, a random stream of its own."""
         rng = particle.rng.spawn(1)[0]
         world = await particle.world.fork(int(rng.integers(2**63))) if particle.world else None
         offspring = Particle(
@@ -108,6 +123,8 @@ class ParticleRunner:
             rng=rng,
             reader=particle.reader,
             world=world,
+            index=index,
+            ancestor=particle.index,
             steps=particle.steps,
             forked=True,
             finished=particle.finished,
@@ -118,11 +135,9 @@ class ParticleRunner:
             self.saver.copy_thread(particle.thread_id, offspring.thread_id)
         return offspring
 
-    async def release(self, particle: Particle) -> None:
+    async def release(self, particle: Particle, outcome: Outcome = "unfinished") -> None:
         """Stop a particle's agent, close its world and forget its thread."""
-        if particle.stream is not None:
-            stream, particle.stream = particle.stream, None
-            await self._in_its_context(particle, stream.aclose())
+        await self._in_its_context(particle, self._end(particle, outcome))
         self.saver.delete_thread(particle.thread_id)
         if particle.world is not None:
             await particle.world.close()
@@ -134,28 +149,31 @@ class ParticleRunner:
         assert particle.reader is not None
         return particle.reader.trajectory
 
-    async def _advance(self, particle: Particle, until: int | None, stop: asyncio.Event) -> None:
+    async def _advance(
+        self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
+    ) -> None:
         try:
             while particle.running and not stop.is_set():
                 # Where the world has ended, the agent runs on to its own end: no reward is left to weigh.
                 if until is not None and particle.steps >= until and not particle.ended:
                     return
-                await self._step(particle)
+                await self._step(particle, config)
         except AgentContractError:
             raise
         except Exception as error:
             particle.error = error
 
-    async def _step(self, particle: Particle) -> None:
+    async def _step(self, particle: Particle, config: RunnableConfig) -> None:
         """Read the agent's stream up to its next pause, or its end."""
         if particle.stream is None:
-            particle.stream = self._start(particle)
+            particle.stream = self._start(particle, config)
         acted = False
         async for mode, chunk in particle.stream:
             if mode == "updates":
                 if chunk.get("__interrupt__"):
                     raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
                 acted = acted or not self.step_after.isdisjoint(chunk)
+            if mode != "values":
                 continue
             # The state after a superstep; the next one has not begun.
             particle.state = chunk
@@ -166,20 +184,32 @@ class ParticleRunner:
         else:
             particle.finished = True
             particle.stream = None
+        if particle.finished:
+            await self._end(particle, "horizon")
         await self._take_stock(particle)
 
-    def _start(self, particle: Particle) -> AsyncGenerator[Any, None]:
-        configurable = {**self.config.get("configurable", {}), "thread_id": particle.thread_id}
+    def _start(self, particle: Particle, config: RunnableConfig) -> AsyncGenerator[Any, None]:
+        trace = particle.trace = ParticleTrace(particle, config, self.run_id)
+        own: RunnableConfig = {
+            **trace.config,
+            "configurable": {**config.get("configurable", {}), "thread_id": particle.thread_id},
+        }
         stream = self.agent.astream(
             None if particle.forked else particle.state,
-            {**self.config, "configurable": configurable},
+            own,
             context=self.agent_context,
-            stream_mode=["values", "updates"],
+            stream_mode=trace.stream_mode,
             # With "sync", which subgraphs inherit, those compiled without a checkpointer fail. Here each checkpoint is
             # saved by a task that was scheduled before the pause, so before whoever awaits `advancing` goes on.
             durability="async",
         )
         return cast(AsyncGenerator[Any, None], stream)
+
+    async def _end(self, particle: Particle, outcome: Outcome) -> None:
+        """Stop a particle's agent, if it is at work."""
+        stream, particle.stream = particle.stream, None
+        if stream is not None and particle.trace is not None:
+            await particle.trace.end(stream, outcome)
 
     def _in_its_context(self, particle: Particle, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Isolated from the outer run, with the particle's own world and luck."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
 from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
@@ -66,12 +67,20 @@ class ParticleSystem:
         self._values = np.full(self.settings.n_particles, np.nan)
         self._stop = asyncio.Event()
 
-    async def propagate(self) -> None:
-        """Let every particle run freely to the next weighing point, or to its end."""
+    async def propagate(self, config: RunnableConfig) -> None:
+        """Let every particle run freely to the next weighing point, or to its end.
+
+        Args:
+            config: for the particles that start here.
+        """
         until = self.settings.resample.next_point(self.step)
         if until is not None and until >= self.settings.horizon:
             until = None
-        tasks = [self.runner.advancing(particle, until, self._stop) for particle in self.particles if particle.running]
+        tasks = [
+            self.runner.advancing(particle, until, self._stop, config)
+            for particle in self.particles
+            if particle.running
+        ]
         try:
             for finished in asyncio.as_completed(tasks):
                 await finished
@@ -216,11 +225,11 @@ class ParticleSystem:
         """Make slot i go on from particle `ancestors[i]`; the first offspring keeps its ancestor's world."""
         old = list(self.particles)
         forks = {slot: old[source] for slot, source in enumerate(ancestors.tolist()) if slot != source}
-        offspring = await asyncio.gather(*(self.runner.fork(parent) for parent in forks.values()))
+        offspring = await asyncio.gather(*(self.runner.fork(parent, slot) for slot, parent in forks.items()))
         for slot, child in zip(forks, offspring, strict=True):
             self.particles[slot] = child
         kept = {id(particle) for particle in [*self.particles, *(one.particle for one in self.retired)]}
-        await asyncio.gather(*(self.runner.release(one) for one in old if id(one) not in kept))
+        await asyncio.gather(*(self.runner.release(one, "discarded") for one in old if id(one) not in kept))
 
     def _ess(self) -> float:
         log_weights = np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)])
