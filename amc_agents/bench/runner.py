@@ -22,6 +22,7 @@ from amc_agents.bench.oracle import for_task
 from amc_agents.bench.records import Record, ResultsFolder, read_records
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
 from amc_agents.config import Config
+from amc_agents.critics.adapting import connect
 from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.spec import parse_critic
@@ -182,9 +183,7 @@ class Comparison:
 def ready_critic(spec: str) -> Critic:
     """The critic of a string, able to say what it predicts: one behind a server is connected. Not for event loops."""
     critic = parse_critic(spec)
-    connect = getattr(critic, "connect", None)
-    if connect is not None:
-        run_in_background(connect(), n_workers=1)
+    run_in_background(connect(critic), n_workers=1)
     return critic
 
 

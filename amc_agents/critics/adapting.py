@@ -11,7 +11,7 @@ from functools import partial, partialmethod
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from amc_agents.errors import CriticSpecError
+from amc_agents.errors import AmcError, CriticError, CriticSpecError
 from amc_agents.types import Critic, Trajectory
 
 
@@ -74,7 +74,9 @@ def adapted(critic: Any) -> Any:
 
 def original(critic: Any) -> Any:
     """What `adapted` was given."""
-    return critic.original if isinstance(critic, _Adapted) else critic
+    while isinstance(critic, _Adapted):
+        critic = critic.original
+    return critic
 
 
 def name_of(critic: Any) -> str:
@@ -84,13 +86,29 @@ def name_of(critic: Any) -> str:
 
 
 async def connect(critic: Any) -> None:
-    """Let a critic find its server, before anything is spent on a run: `connect()`, where it has that.
+    """Let a critic find its server before anything is spent on a run: by its method `connect`, where it has one.
 
-    Raises what `connect` raises.
+    Raises:
+        CriticError: it could not; other errors of the library go through as they are.
     """
     connecting: Callable[[], Awaitable[Any]] | None = getattr(critic, "connect", None)
-    if connecting is not None:
+    if connecting is None:
+        return
+    try:
         await connecting()
+    except AmcError:
+        raise
+    except Exception as error:
+        raise CriticError(f"critic {name_of(critic)}: connect() failed: {type(error).__name__}: {error}") from error
+
+
+def failing(critic: Any, error: CriticError) -> Any:
+    """Stands in for a critic that could not be connected: whatever it is asked fails as that did, without delay."""
+
+    async def fail(*_: Any) -> Any:
+        raise error
+
+    return _Adapted(critic, {name: fail for name in (*_JUDGING, "judgements") if hasattr(critic, name)})
 
 
 class _Adapted:

@@ -88,6 +88,10 @@ class GoalValueCritic:
         self._checked: int | None = None
         """Interruptions of the server when the golden texts were last compared; None: never."""
 
+    async def connect(self) -> None:
+        """Compare the embeddings of the golden texts; done by the first `reach`, too. Raises as `reach`."""
+        await self._vectors(())
+
     async def reach(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> FloatArray:
         """`[G]` in [0, 1]: how likely each goal is reached after acting on the thought.
 

@@ -77,6 +77,10 @@ class ScoringCritic(ABC):
         """The beta of an eq. 5 model, which holds for that beta alone; None for any other."""
         return self.checkpoint.beta
 
+    async def connect(self) -> None:
+        """Compare the golden scores; done by the first `values`, too. Raises `CheckpointError` where they differ."""
+        await asyncio.to_thread(self._check_alone)
+
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` predictions in reward units; equal prompts are scored once.
 
@@ -127,6 +131,10 @@ class ScoringCritic(ABC):
             self.usage += used
             record("critic", used, self.name)
         return self.checkpoint.values(scores)[batch.rows]
+
+    def _check_alone(self) -> None:
+        with self._lock:
+            self._check()
 
     def _check(self) -> None:
         if self._checked:

@@ -79,6 +79,10 @@ class VerdictCritic:
         """All that it was asked so far."""
         return self.reader.usage
 
+    async def connect(self) -> None:
+        """Find the model, and compare its golden log-odds; done by the first `verdicts`, too. Raises as `verdicts`."""
+        await self.reader.prepare()
+
     async def verdicts(self, trajectories: Sequence[Trajectory]) -> Verdicts:
         """`[N]` both words' log-probabilities, their mass, and which are not to be trusted; equal prompts asked once.
 

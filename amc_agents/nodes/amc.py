@@ -25,9 +25,9 @@ from langgraph.types import Checkpointer, Overwrite
 from typing_extensions import TypedDict, is_typeddict
 
 from amc_agents.config import Config, Finished, OnCriticError, Select, configured
-from amc_agents.critics.adapting import CriticLike
+from amc_agents.critics.adapting import CriticLike, connect
 from amc_agents.critics.uses import for_amc
-from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.errors import AgentContractError, ConfigurationError, CriticError
 from amc_agents.messages import MessageReader
 from amc_agents.nodes import contract
 from amc_agents.nodes.background import run_in_background
@@ -41,7 +41,7 @@ from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import Schedule
 from amc_agents.types import Run, Task
-from amc_agents.usage import Meter
+from amc_agents.usage import Meter, metering
 
 EnvironmentFunction = Callable[[State], Any]
 """(Environment, Task), or an awaitable of it, from the state that the agent is given."""
@@ -204,13 +204,14 @@ class _Nodes:
         chosen = await self.critics.for_call(call.critic, call.critic_from)
         settings = replace(self.settings, critic=chosen.name, critic_from=chosen.source)
         settings.require_source_of_weights()
+        meter = Meter()
+        notes = await _connect(chosen.critic, settings, meter)
         worlds: Sequence[RecordingWorld | None] = [None] * self.settings.n_particles
         task: Task | None = None
         if self.environment is not None:
             make = self.environment
             worlds, task = await make_worlds(lambda: make(given), self.settings.n_particles, worlds_rng)
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
-        meter = Meter()
         saver = ForkSaver()
         system = ParticleSystem(
             runner=ParticleRunner(
@@ -227,6 +228,7 @@ class _Nodes:
             seed=seed,
             meter=meter,
             emit=get_stream_writer(),
+            notes=notes,
             particles=[
                 Particle(
                     state=self._first_input(own_containers(given)), rng=rng, reader=reader, world=world, index=index
@@ -318,6 +320,20 @@ def _both_ways(work: Any, n_workers: int) -> RunnableLambda[Any, Any]:
         return run_in_background(work(state), n_workers=n_workers)
 
     return RunnableLambda(call, work, name=name)
+
+
+async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
+    """Let the critic find its server before the first call of the policy; gives what the run's notes say of it."""
+    if not settings.may_ask_critic:
+        return []
+    try:
+        with metering(meter):
+            await connect(critic)
+    except CriticError as error:
+        if settings.on_critic_error == "raise":
+            raise
+        return [f"before the first step: the critic could not be connected, and is asked all the same ({error})"]
+    return []
 
 
 async def _closing_on_error(system: ParticleSystem, work: Any) -> Any:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict, Field, SkipValidation
 
+from amc_agents.config import OnCriticError
+from amc_agents.critics.adapting import connect, failing
+from amc_agents.errors import CriticError
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.chosen_critic import ChosenCritic, CriticChoice
@@ -93,6 +97,11 @@ class DecidingModel(BaseChatModel):
     @abstractmethod
     def _told_settings(self) -> dict[str, Any]:
         """The settings that a trace names."""
+
+    @property
+    @abstractmethod
+    def _on_critic_error(self) -> OnCriticError:
+        """What to do where the critic fails."""
 
     @property
     @abstractmethod
@@ -176,7 +185,7 @@ class DecidingModel(BaseChatModel):
         asked = Asked(messages, {**self.bound, **call}, chosen, rng, run.get_child(), threads)
         try:
             with running_below(run.get_child()), nullcontext() if rng is None else use_rng(rng):
-                made = await self._decide(asked)
+                made = await self._decide(asked._replace(chosen=await self._connected(chosen)))
         except BaseException as error:
             await run.on_chain_error(error)
             raise
@@ -192,6 +201,16 @@ class DecidingModel(BaseChatModel):
             self.sink(record)
         message = self._summed_up(made.message, {"critic": chosen.name, **made.summary})
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def _connected(self, chosen: ChosenCritic) -> ChosenCritic:
+        """The critic, which has found its server; where it could not, and that is allowed, one that says so again."""
+        try:
+            await connect(chosen.critic)
+        except CriticError as error:
+            if self._on_critic_error == "raise":
+                raise
+            return replace(chosen, critic=failing(chosen.critic, error))
+        return chosen
 
     def _summed_up(self, message: AIMessage, summary: Record) -> AIMessage:
         """The message with an id of its own. Its usage is that of the requests below, where it is counted."""

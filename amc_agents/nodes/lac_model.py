@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from pydantic import Field, SkipValidation
 
+from amc_agents.config import OnCriticError
 from amc_agents.critics.render import turn
 from amc_agents.critics.rescoring import TextScorer
 from amc_agents.errors import ConfigurationError
@@ -48,6 +49,10 @@ class ActorCriticModel(DecidingModel):
     @property
     def _told_settings(self) -> dict[str, Any]:
         return {name: getattr(self.settings, name) for name in ("k", "alpha", "prior", "greedy", "depth", "reflect")}
+
+    @property
+    def _on_critic_error(self) -> OnCriticError:
+        return self.settings.on_critic_error
 
     @property
     def _n_threads(self) -> int:

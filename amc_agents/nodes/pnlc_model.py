@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from langchain_core.language_models import BaseChatModel
 from pydantic import Field, SkipValidation
 
+from amc_agents.config import OnCriticError
 from amc_agents.methods.goal_proposal import ChatGoalProposer
 from amc_agents.methods.pnlc import PnlcDecision, PnlcPrompts, PnlcSettings, Proposer, decide
 from amc_agents.nodes.deciding_model import Asked, DecidingModel, Made, Record, plain
@@ -35,6 +36,10 @@ class CritiqueRefineModel(DecidingModel):
     def _told_settings(self) -> dict[str, Any]:
         names = ("critique", "refine", "m" if self.settings.refine else "k", "n_positive", "n_negative")
         return {name: getattr(self.settings, name) for name in names}
+
+    @property
+    def _on_critic_error(self) -> OnCriticError:
+        return self.settings.on_critic_error
 
     @property
     def _n_threads(self) -> int:

@@ -110,6 +110,13 @@ class Settings:
             )
 
     @property
+    def may_ask_critic(self) -> bool:
+        """Particles are weighed before their end, where f is the critic's; or no rewards are seen, and all is."""
+        first = self.resample.next_point(0)
+        before_end = first is not None and first < self.horizon
+        return before_end or not self.rewards_observed or self.stop_at is not None
+
+    @property
     def least_alive(self) -> int:
         """The quorum as a number."""
         return math.ceil(self.n_particles / 2) if self.quorum is None else self.quorum

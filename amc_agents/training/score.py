@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from amc_agents.critics.adapting import connect
 from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.scoring import ScoringCritic
 from amc_agents.critics.spec import parse_critic
@@ -131,9 +132,7 @@ def _with_values(critic: str | Critic) -> Critic:
             f"{type(found).__name__} gives no values of trajectories: use a value model (hf:, embedded:, vllm:), a "
             "judge, or an object with `values`"
         )
-    connect: Callable[[], Coroutine[Any, Any, Any]] | None = getattr(found, "connect", None)
-    if connect is not None:
-        run_in_background(connect(), n_workers=1)
+    run_in_background(connect(found), n_workers=1)
     return found
 
 

@@ -632,7 +632,9 @@ async def test_no_server_at_all_in_a_run_that_may_go_on(folder):
     async with FakeVLLM() as server:
         pass
     run = await run_with(VLLMCritic(server.url, checkpoint=folder), on_critic_error="uniform")
-    assert ["is the server started" in note for note in run.notes] == [True, True]
+    assert ["is the server started" in note for note in run.notes] == [True, True, True], (
+        "at the start, at step 1 and at the end"
+    )
 
 
 async def test_another_model_is_never_passed_over(folder):
