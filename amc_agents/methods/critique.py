@@ -56,7 +56,11 @@ def read_reply(text: str) -> str | None:
     if last[1].upper() == "KEEP":
         return ""
     thought = _THOUGHT.search(text, last.end())
-    return thought[1] if thought else None
+    if thought is None:
+        return None
+    # An action that is written too is not taken: it comes from the final thought.
+    action = _ACTION.search(text, thought.end())
+    return text[thought.end() - 1 : action.start() if action else None].rstrip()
 
 
 def read_likelihoods(text: str, n: int) -> list[float] | None:
@@ -67,7 +71,7 @@ def read_likelihoods(text: str, n: int) -> list[float] | None:
     >>> read_likelihoods("1: 90 %", 1) is None
     True
     """
-    found = {int(number): float(value) for number, value in _LIKELIHOOD.findall(text)}
+    found = {_ordinal(number): float(value) for number, value in _LIKELIHOOD.findall(text)}
     if sorted(found) != list(range(1, n + 1)) or not all(0 <= one <= 1 for one in found.values()):
         return None
     return [found[number] for number in sorted(found)]
@@ -76,13 +80,20 @@ def read_likelihoods(text: str, n: int) -> list[float] | None:
 def read_choice(text: str, n: int) -> int | None:
     """The index of what was chosen of n; None where nothing was."""
     found = _CHOICE.findall(text)
-    return int(found[-1]) - 1 if found and 1 <= int(found[-1]) <= n else None
+    chosen = _ordinal(found[-1]) if found else 0
+    return chosen - 1 if 1 <= chosen <= n else None
+
+
+def _ordinal(digits: str) -> int:
+    """A number in a list; 0, which no list has, for one that Python might refuse to read for its length."""
+    return int(digits) if len(digits) < 10 else 0
 
 
 _DECISION = re.compile(r"^[ \t]*Decision:[ \t]*(KEEP|REFINE)\b", re.MULTILINE | re.IGNORECASE)
-# An action that is written too is not taken: it comes from the final thought.
-_THOUGHT = re.compile(r"^[ \t]*Thought:\s*(\S.*?)\s*(?=^[ \t]*Action:|\Z)", re.MULTILINE | re.DOTALL | re.IGNORECASE)
-_LIKELIHOOD = re.compile(r"^[ \t]*(\d+)[:.][ \t]*(\d*\.?\d+)[ \t]*$", re.MULTILINE)
+_THOUGHT = re.compile(r"^[ \t]*Thought:\s*\S", re.MULTILINE | re.IGNORECASE)
+_ACTION = re.compile(r"^[ \t]*Action:", re.MULTILINE | re.IGNORECASE)
+# Written so that no digit can belong to two parts: a long run of digits is then read once.
+_LIKELIHOOD = re.compile(r"^[ \t]*(\d+)[:.][ \t]*((?:\d*\.)?\d+)[ \t]*$", re.MULTILINE)
 _CHOICE = re.compile(r"^[ \t]*Choice:[ \t]*(\d+)\b", re.MULTILINE | re.IGNORECASE)
 
 OUTCOMES = """\

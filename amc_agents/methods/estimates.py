@@ -14,7 +14,7 @@ from amc_agents.methods.classic.model import InformedModel
 from amc_agents.methods.experience import experience
 from amc_agents.methods.priors import parse_prior
 from amc_agents.methods.reflection import Answers
-from amc_agents.methods.roles import Role
+from amc_agents.methods.roles import DECIMAL, Role
 from amc_agents.methods.side_by_side import side_by_side
 from amc_agents.types import FloatArray, Trajectory
 
@@ -107,7 +107,7 @@ class ExactEstimator:
 
 
 def _number_after(mark: str, least: float) -> Callable[[str], float | None]:
-    number = re.compile(rf"{re.escape(mark)}\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\D*")
+    number = re.compile(rf"{re.escape(mark)}\s*({DECIMAL})\D*")
 
     def read(text: str) -> float | None:
         # The last one counts: a model that thinks aloud may mention it before.

@@ -8,7 +8,7 @@ An LLM's posterior that keeps to the text can so be compared with the true one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -180,15 +180,17 @@ def parse_prior(text: str) -> Prior:
 
 
 def _parsed_line(line: str) -> tuple[str, Single]:
-    for match in _separators(line):
-        part = _parsed(line[match.end() :])
-        if part is not None:
+    last_comma = line.rfind(",")
+    comma_before = line.rfind(",", 0, max(last_comma, 0))
+    for match in _OPENING.finditer(line):
+        # A name may hold openings too. Those that cannot be the prior's are passed over without reading on from
+        # each to the end of the line: a Beta has exactly one comma.
+        begin, opening = match.end(), match[1]
+        if not line.endswith(_CLOSING[opening]) or (opening == "Beta(" and not comma_before < begin < last_comma):
+            continue
+        if (part := _parsed(line[begin:])) is not None:
             return line[: match.start()], part
     raise ConfigurationError(f"{_EXPECTED}, got {line[:120]!r}")
-
-
-def _separators(line: str) -> Iterator[re.Match[str]]:
-    return re.finditer(": +", line)
 
 
 def _parsed(text: str) -> Single | None:
@@ -199,7 +201,7 @@ def _parsed(text: str) -> Single | None:
             pairs = [part.rpartition(":") for part in match[1].split(",")]
             return Dirichlet(tuple(name.strip() for name, _, _ in pairs), tuple(float(count) for *_, count in pairs))
     except ValueError as error:
-        raise ConfigurationError(f"{_EXPECTED}, got {text[:120]!r}: {error}") from error
+        raise ConfigurationError(f"{_EXPECTED}, got {text[:120]!r}: {str(error)[:200]}") from error
     if match := re.fullmatch(r"Uniform over \{(.+)\}", text):
         return UniformOver(tuple(item.strip() for item in match[1].split(",")))
     return None
@@ -222,6 +224,9 @@ def _require_names(what: str, names: Sequence[str]) -> None:
             f"{(wrong or list(names))[:5]}"
         )
 
+
+_CLOSING = {"Beta(": ")", "Dirichlet(": ")", "Uniform over {": "}"}
+_OPENING = re.compile(rf": +(?=({'|'.join(map(re.escape, _CLOSING))}))")
 
 _EXPECTED = (
     "expected a line such as 'mean of arm A: Beta(1, 1)', 'next cave: Dirichlet(1: 0.5, 2: 0.5)' or "

@@ -223,6 +223,9 @@ def read_step(text: str) -> Step | None:
     return Step(one_line, thought=before.strip())
 
 
+DECIMAL = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+"""A decimal number, as a regular expression; no digit can belong to two of its parts, so that it stays linear."""
+
 HYPOTHESIS, ACTION, POSTERIOR = "Hypothesis:", "Action:", "Posterior:"
 """What introduces each role's answer."""
 

@@ -11,7 +11,8 @@ from amc_agents.envs.crafting.world import CraftingTask
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Task
 
-_INSTRUCTION = re.compile(r"Crafting commands:\n(?P<recipes>.+?)\n\s*Goal: craft (?P<goal>[^\n]+?)\.", re.DOTALL)
+_HEAD = "Crafting commands:\n"
+_GOAL = re.compile(r"\s*Goal: craft (.+)\.")
 _RECIPE = re.compile(r"craft ([0-9]{1,9}) (.+?) using (.+)")
 _INPUT = re.compile(r"([0-9]{1,9}) (.+)")
 
@@ -32,11 +33,12 @@ def parse_instruction(text: str) -> Task:
     2
     """
     text = "\n".join(line.rstrip() for line in text.strip().splitlines())
-    match = _INSTRUCTION.fullmatch(text)
-    if match is None:
+    recipes, _, last_line = text.removeprefix(_HEAD).rpartition("\n")
+    match = _GOAL.fullmatch(last_line)
+    if match is None or not recipes or not text.startswith(_HEAD):
         raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}")
-    book = RecipeBook(tuple(_recipe(line) for line in match["recipes"].splitlines() if line))
-    goal = match["goal"]
+    book = RecipeBook(tuple(_recipe(line) for line in recipes.splitlines() if line))
+    goal = match[1]
     steps = plan(book, goal)
     if steps is None:
         raise ConfigurationError(f"the recipes of the instruction give no way to craft {goal!r}")

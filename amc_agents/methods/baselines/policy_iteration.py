@@ -15,7 +15,7 @@ import numpy as np
 
 from amc_agents.methods.possible import Actions, possible_actions
 from amc_agents.methods.reflection import Answers
-from amc_agents.methods.roles import Role, after, read_step
+from amc_agents.methods.roles import DECIMAL, Role, after, read_step
 from amc_agents.methods.side_by_side import side_by_side
 from amc_agents.models.seeding import use_rng
 from amc_agents.types import FloatArray, Step, Task, Trajectory
@@ -126,7 +126,7 @@ def _state(trajectory: Trajectory) -> str:
 
 def _number(text: str) -> float | None:
     told = after(text, PAYS)
-    match = re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", told.rstrip(".")) if told else None
+    match = re.fullmatch(DECIMAL, told.rstrip(".")) if told else None
     found = float(match[0]) if match else math.nan
     return found if math.isfinite(found) else None
 
