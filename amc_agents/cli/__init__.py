@@ -16,6 +16,7 @@ from amc_agents.cli.doctor import doctor
 from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
 from amc_agents.cli.posterior import posterior_app
+from amc_agents.cli.printable import echo
 from amc_agents.cli.score import score
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
@@ -54,7 +55,7 @@ def main() -> None:
     try:
         app()
     except AmcError as error:
-        print(f"amc: {error}", file=sys.stderr)
+        echo(f"amc: {error}", err=True)
         sys.exit(2)
 
 
@@ -62,9 +63,9 @@ def _show_version(wanted: bool) -> None:
     if not wanted:
         return
     try:
-        typer.echo(f"amc-agents {version('amc-agents')}")
+        echo(f"amc-agents {version('amc-agents')}")
     except PackageNotFoundError:
-        typer.echo("amc-agents, run from its sources without being installed")
+        echo("amc-agents, run from its sources without being installed")
     raise typer.Exit
 
 

@@ -157,16 +157,15 @@ def _run(
 ) -> None:
     from dataclasses import replace
 
-    from rich.console import Console
-
     from amc_agents.bench import crafting, plots, report
     from amc_agents.bench.methods import chosen
     from amc_agents.bench.plan import CRAFTING, Plan
     from amc_agents.bench.records import clear
     from amc_agents.bench.runner import ready_critic
     from amc_agents.bench.tuning import read_chosen, retuned
+    from amc_agents.cli.console import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     if band is None and world == CRAFTING:
         band = crafting.BAND
     plan = Plan(

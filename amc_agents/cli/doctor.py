@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from amc_agents.cli.printable import echo
+
 if TYPE_CHECKING:
     from amc_agents.doctor import Check
 
@@ -51,14 +53,15 @@ def _print_json(checks: list[Check]) -> None:
     from dataclasses import asdict
 
     ok = all(check.state != "failed" for check in checks)
-    typer.echo(json.dumps({"ok": ok, "checks": [asdict(check) for check in checks]}, indent=2))
+    echo(json.dumps({"ok": ok, "checks": [asdict(check) for check in checks]}, indent=2))
 
 
 def _print_table(checks: list[Check]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from amc_agents.cli.console import PlainConsole
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("check", no_wrap=True)
@@ -70,7 +73,7 @@ def _print_table(checks: list[Check]) -> None:
         if check.advice:
             told.append(f"\n-> {check.advice}", style="yellow" if check.state == "failed" else "dim")
         table.add_row(check.name, Text(check.state, style=STYLES[check.state]), told)
-    console = Console()
+    console = PlainConsole()
     console.print(table)
     count = {state: sum(check.state == state for check in checks) for state in STYLES}
     console.print(f"{count['ok']} ok, {count['failed']} failed, {count['skipped']} skipped", highlight=False)

@@ -48,13 +48,13 @@ def explore(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")] = False,
 ) -> None:
     """Play episode after episode of hidden instances, and report what the agents' exploration costs them."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from amc_agents.bench import explore_plots, explore_report
     from amc_agents.bench.explore import Exploration
     from amc_agents.bench.explore import explore as explored
     from amc_agents.bench.explore_agents import explorers
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.envs.found import world as found_world
 
     if split not in ("test", "train"):
@@ -63,7 +63,7 @@ def explore(
         world=world, explorers=explorers(agent, temperature or ()), n_trials=trials,
         n_episodes=episodes or found_world(world).n_episodes, first=first, split=split, seed=seed,
     )  # fmt: skip
-    console, begun = Console(), time.perf_counter()
+    console, begun = PlainConsole(), time.perf_counter()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as bar:
         line = bar.add_task("trials", total=len(exploration.explorers) * trials)

@@ -57,9 +57,9 @@ def goal(
     import time
     from dataclasses import replace
 
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.critics.embeddings import as_embeddings
     from amc_agents.training.goal import GoalTrainingSettings, Progress, train_goal
     from amc_agents.training.goal_data import GoalShares, read_episodes
@@ -74,7 +74,7 @@ def goal(
         **{name: given for name, given in chosen.items() if given is not None},
     )  # fmt: skip
     episodes = read_episodes(data, horizon_ends=horizon_ends)
-    console = Console()
+    console = PlainConsole()
     cut = sum(one.truncated or not one.trajectory.done for one in episodes)
     console.print(f"{len(episodes)} trajectories from {data}, {cut} of them cut short")
     begun = time.perf_counter()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from amc_agents.cli.printable import echo
+
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
@@ -41,25 +43,25 @@ def show(
         from amc_agents.nodes.posterior import posteriors_in
 
         names = _in_store(store, posteriors_in)
-        return typer.echo(_json(names) if as_json else "\n".join(names) or "no posterior yet")
+        return echo(_json(names) if as_json else "\n".join(names) or "no posterior yet")
     if history:
         versions, used = _with(store, namespace, _all_versions)
         if as_json:
-            return typer.echo(_json([{**_plain(one), "in_use": one.id in used} for one in versions]))
-        return typer.echo("\n".join(_line(one, one.id in used) for one in versions))
+            return echo(_json([{**_plain(one), "in_use": one.id in used} for one in versions]))
+        return echo("\n".join(_line(one, one.id in used) for one in versions))
 
     async def look(memory: StorePosterior) -> tuple[Version, list[Evidence]]:
         return await (memory.get(version) if version else memory.head()), list(await memory.pending())
 
     one, pending = _with(store, namespace, look)
     if as_json:
-        return typer.echo(_json({**_plain(one), "pending": [_plain(left) for left in pending]}))
-    typer.echo(one.text)
-    typer.echo(f"\n{_line(one)}", err=True)
+        return echo(_json({**_plain(one), "pending": [_plain(left) for left in pending]}))
+    echo(one.text)
+    echo(f"\n{_line(one)}", err=True)
     for statement in one.dropped:
-        typer.echo(f"dropped from the version before, as far as the guard can tell: {statement}", err=True)
+        echo(f"dropped from the version before, as far as the guard can tell: {statement}", err=True)
     for left in pending:
-        typer.echo(f"not applied yet: episode {left.episode}, {left.observation}", err=True)
+        echo(f"not applied yet: episode {left.episode}, {left.observation}", err=True)
 
 
 @posterior_app.command("diff")
@@ -77,8 +79,8 @@ def diff_(
         return await memory.get(old or after.parent or after.id), after
 
     before, after = _with(store, namespace, both)
-    typer.echo(diff(before, after) or f"versions {before.number} and {after.number} have the same text")
-    typer.echo(_line(after), err=True)
+    echo(diff(before, after) or f"versions {before.number} and {after.number} have the same text")
+    echo(_line(after), err=True)
 
 
 @posterior_app.command()
@@ -102,15 +104,15 @@ def edit(
     before = _with(store, namespace, opened)
     text = (_edited(before.text) if file is None else _read(file)).rstrip()
     if text == before.text.rstrip():
-        return typer.echo(f"nothing changed since version {before.number}")
+        return echo(f"nothing changed since version {before.number}")
     try:
         after = _with(store, namespace, lambda memory: posterior.edit(memory, text, parent=before.id, note=note))
     except BaseException:
         if file is None:
-            typer.echo(f"your text is kept in {_kept(text)}", err=True)
+            echo(f"your text is kept in {_kept(text)}", err=True)
         raise
-    typer.echo(posterior.diff(before, after))
-    typer.echo(_line(after), err=True)
+    echo(posterior.diff(before, after))
+    echo(_line(after), err=True)
 
 
 @posterior_app.command()
@@ -127,8 +129,8 @@ def rollback(
         return await memory.head(), await posterior.rollback(memory, version, note=note)
 
     before, after = _with(store, namespace, back)
-    typer.echo(posterior.diff(before, after) or f"that is the text already, of version {before.number}")
-    typer.echo(_line(after), err=True)
+    echo(posterior.diff(before, after) or f"that is the text already, of version {before.number}")
+    echo(_line(after), err=True)
 
 
 def _with(store: str, namespace: str, work: Callable[[StorePosterior], Awaitable[T]]) -> T:

@@ -21,16 +21,16 @@ def score(
     success: Annotated[float, typer.Option(help="The least return that counts as a success, in the summary.")] = 1.0,
 ) -> None:
     """Score all states of collected trajectories, and print how well that predicts what came (extra: train)."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.training.report import print_metrics
     from amc_agents.training.score import ScoreProgress
     from amc_agents.training.score import score as write_scores
     from amc_agents.training.score_file import score_metrics
 
-    console = Console()
+    console = PlainConsole()
     columns = TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
     with Bar(*columns, console=console) as bar:
         line = bar.add_task("scoring", total=None, pace="")

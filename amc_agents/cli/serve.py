@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.printable import echo
 from amc_agents.errors import ServerError
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ _command("embeddings", "Serve an embedding model (a folder, a name on the hub, o
 def _serve(
     model: ServedModel, where: Where, extra: list[str], python: str | None, log: Path | None, timeout: float
 ) -> None:
-    from rich.console import Console
-
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.serve import VllmServer, cache_folder, chosen_port, command, environment, find_vllm, log_name
 
     where = replace(where, port=chosen_port(where.host, where.port))
@@ -84,20 +84,20 @@ def _serve(
     line = command(vllm, model, where, extra)
     log = log or cache_folder() / "logs" / log_name(model.name, where.port)
     server = VllmServer(line, environment(vllm, os.environ), where.url, log)
-    console = Console()
+    console = PlainConsole()
     device = "the CPU" if vllm.device == "cpu" else vllm.device
-    typer.echo(f"Starting vLLM {vllm.version} on {device}: {model.source}\nIts log: {log}")
+    echo(f"Starting vLLM {vllm.version} on {device}: {model.source}\nIts log: {log}")
     with _signals_go_to(server):
         server.start()
         with console.status("starting") as status:
             told = _Progress(console, status)
             ready = server.wait_until_healthy(timeout, told)
         if ready:
-            typer.echo(f"Ready after {told.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
+            echo(f"Ready after {told.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
         ended = server.wait()
         if not server.stopping:
             raise ServerError(where.url, server.death(ended))
-    typer.echo("Stopped.")
+    echo("Stopped.")
     raise typer.Exit(ended if ended >= 0 else 128 - ended)
 
 
@@ -116,7 +116,7 @@ class _Progress:
         short = line if len(line) <= 80 else line[:77] + "..."
         self._status.update(Text(f"starting, {seconds:.0f} s: {short}"))
         if not self._console.is_terminal and seconds >= self._next:
-            typer.echo(f"... {seconds:.0f} s: {short}")
+            echo(f"... {seconds:.0f} s: {short}")
             self._next += 30.0
 
 

@@ -15,8 +15,8 @@ from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from rich.console import Console
 
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.training.value import Progress as TrainingProgress
     from amc_agents.types import Task
 
@@ -76,9 +76,9 @@ def collect(
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
 ) -> None:
     """Play tasks with a policy, and keep the trajectories (Parquet; needs the extra: train)."""
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.envs.crafting import CraftingWorld, generate_tasks
     from amc_agents.nodes.text_agent import text_agent
     from amc_agents.training.collect import Progress
@@ -86,7 +86,7 @@ def collect(
 
     chat_model, inputs = _policy(model, temperature)
     chosen = list(generate_tasks(tasks, split, first_seed=first, optimal_steps=band))
-    console = Console()
+    console = PlainConsole()
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(chosen))
 
@@ -235,17 +235,17 @@ def value(
     leave_together()
 
 
-def _console_of_first_process() -> Console:
+def _console_of_first_process() -> PlainConsole:
     """A console that says nothing in the other processes of torchrun or accelerate."""
     import os
 
-    from rich.console import Console
+    from amc_agents.cli.console import PlainConsole
 
-    return Console(quiet=os.environ.get("RANK", "0") != "0")
+    return PlainConsole(quiet=os.environ.get("RANK", "0") != "0")
 
 
 @contextmanager
-def _training_bar(console: Console) -> Iterator[Callable[[TrainingProgress], None]]:
+def _training_bar(console: PlainConsole) -> Iterator[Callable[[TrainingProgress], None]]:
     """Shows how far a training is: steps, loss, tokens a second and the time left."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar

@@ -64,16 +64,15 @@ def tune(
     workers: Workers = None,
 ) -> None:
     """Choose each method's temperature, resampling steps and beta on training tasks, for amc bench and for amc()."""
-    from rich.console import Console
-
     from amc_agents.bench import crafting
     from amc_agents.bench import methods as known
     from amc_agents.bench.plan import CRAFTING, Plan
     from amc_agents.bench.records import write_whole
     from amc_agents.bench.runner import predicts_return, ready_critic, steered_blindly
     from amc_agents.bench.tuning import MAKERS, Grid, check_names, choose, config_text
+    from amc_agents.cli.console import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     in_crafting = world == CRAFTING
     plan = Plan(
         methods=(), n_tasks=tasks, world=world, band=(band or crafting.BAND) if in_crafting else band, split="train",

@@ -48,9 +48,9 @@ def verdict(
     import asyncio
     from dataclasses import replace
 
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from amc_agents.cli.console import PlainConsole
     from amc_agents.training.dataset import read_trajectories
     from amc_agents.training.verdict import EMBEDDED, Progress, VerdictTrainingSettings, train_verdict
     from amc_agents.training.verdict_data import labelled, sample_options
@@ -65,7 +65,7 @@ def verdict(
         **{name: given for name, given in chosen.items() if given is not None},
     )  # fmt: skip
     trajectories = read_trajectories(data)
-    console = Console()
+    console = PlainConsole()
     console.print(f"{len(trajectories)} trajectories from {data}")
     with Bar(console=console) as bar:
         options = None
