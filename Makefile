@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vllm test-vllm-faults lint bench clean
+.PHONY: help setup demo test test-portable test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,9 +26,11 @@ setup: $(FULL)  ## everything that a developer needs, in .venv
 demo: $(BASE)  ## compare the methods on held-out tasks, with the shipped models (ARGS="..." goes to amc demo)
 	$(BIN)/amc demo $(ARGS)
 
-test: $(FULL)  ## what CI runs: ruff, mypy, pytest
-	.ci/check
-	.ci/test
+test: $(FULL)  ## ruff, mypy and pytest, side by side
+	.ci/check & check=$$!; .ci/test && tests=0 || tests=$$?; wait $$check && exit $$tests
+
+test-portable: $(FULL)  ## the numeric tests as other CPUs compute them: other kernels, one thread and four
+	.ci/test-portable
 
 test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
 	$(SERVICE) -m "service and not faults" $(ARGS)

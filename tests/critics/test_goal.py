@@ -92,8 +92,10 @@ async def test_reach_is_one_batch_of_probabilities_and_remembers_texts():
         other = await critic.reach(STATE, "give up", [GOALS[1], GOALS[1], "the key is gone"])
     assert first.shape == (3,)
     assert np.all((first >= 0) & (first <= 1))
-    assert again.tolist() == first[::-1].tolist()
-    assert other[0] == other[1] != other[2]
+    # A row's last digits depend on its place in the batch.
+    assert again == pytest.approx(first[::-1], rel=1e-5)
+    assert other[0] == pytest.approx(other[1], rel=1e-5)
+    assert other[2] != pytest.approx(other[1], rel=1e-3)
     assert [len(request) for request in embeddings.requests] == [9, 2]
     assert meter.by_model() == {("critic", "hashed:64"): critic.usage}
     assert critic.usage == Usage(2, 110)

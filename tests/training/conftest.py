@@ -1,3 +1,4 @@
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from amc_agents.critics.checkpoint import FILE, ValueCheckpoint
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)
+# make test-portable runs the same tests with more: sums are then added in another order.
+torch.set_num_threads(int(os.environ.get("AMC_TEST_THREADS", "1")))
 
 
 def told_by_the_first_answer(n_tasks: int, per_task: int, seed: int = 0) -> list[Trajectory]:

@@ -19,7 +19,6 @@ from amc_agents.types import Step, Task, Trajectory
 from amc_agents.usage import Usage
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)
 
 from amc_agents.training.dataset import Record, write_shard  # noqa: E402
 from amc_agents.training.goal import GoalTrainingSettings, atrain_goal, fit, train_goal  # noqa: E402

@@ -16,7 +16,6 @@ from amc_agents.methods.pnlc_types import Proposed
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)
 
 from amc_agents.training.goal import GoalTrainingSettings, atrain_goal, fit  # noqa: E402
 from amc_agents.training.goal_calibration import (  # noqa: E402

@@ -11,7 +11,6 @@ from amc_agents.critics.summaries import FunctionSummary
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)
 
 from amc_agents.training.goal import GoalTrainingSettings, fit  # noqa: E402
 from amc_agents.training.goal_data import Episode, GoalData, GoalShares, goal_data  # noqa: E402

@@ -213,6 +213,11 @@ def furthest(one: Path, other: Path) -> float:
     return max(float((weights[key] - others[key]).abs().max()) for key in weights)
 
 
+ROUNDING = 1e-4
+"""Most that weights may differ where sums were added in another order: up to 5e-6 was seen. Another order of the rows
+changes .35, passes that are weighted wrongly .01."""
+
+
 def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
     plain = {"epochs": 2, "batch_size": 7, "save_steps": 3, "keep_best": True}
     # Packed rows of several passes a process, some of them idle; a loss that follows from state to state.
@@ -225,7 +230,7 @@ def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
     run(job("plain-1", plain))
     run(job("other-1", other))
     for name in ("plain", "other"):
-        assert furthest(tmp_path / f"{name}-1.weights", tmp_path / f"{name}-2.weights") < 1e-6
+        assert furthest(tmp_path / f"{name}-1.weights", tmp_path / f"{name}-2.weights") < ROUNDING
 
     assert not (tmp_path / "killed-2").exists()
     done = two_processes([job("killed-2", plain, resume=True)])
@@ -244,6 +249,6 @@ def test_a_model_that_is_sharded_over_two_processes_is_trained_as_a_whole_one(jo
     done = two_processes([job("sharded", settings)], **sharded)
     assert done.returncode == 0, done.stderr
     run(job("whole", settings))
-    assert furthest(tmp_path / "whole.weights", tmp_path / "sharded.weights") < 1e-5
+    assert furthest(tmp_path / "whole.weights", tmp_path / "sharded.weights") < ROUNDING
     one, other = (load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("whole", "sharded"))
     assert one.keys() == other.keys()

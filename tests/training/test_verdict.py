@@ -31,7 +31,6 @@ from amc_agents.training.verdict_pass import log_odds, told_verdicts  # noqa: E4
 from amc_agents.training.verdict_rows import branches  # noqa: E402
 from amc_agents.types import Step, Task, Trajectory  # noqa: E402
 
-torch.set_num_threads(1)
 ITEMS = ("clay", "silk", "flint", "bone", "coal", "kelp")
 
 

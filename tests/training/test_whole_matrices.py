@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from amc_agents.training.value_model import round_to_half  # noqa: E402
 from amc_agents.training.whole_matrices import change_as_adapter, train_matrices  # noqa: E402
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture
 def model(base_model):

@@ -65,7 +65,7 @@ def the_cpu_is_an_accelerator():
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("AMC_TEST_THREADS", "1")))
     if os.environ.get("ACCELERATE_USE_FSDP"):
         the_cpu_is_an_accelerator()
     for job in json.loads(sys.argv[1]):
