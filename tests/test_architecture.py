@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
 FLOORS = (
-    {"types", "errors", "config", "usage", "messages", "prices"},
+    {"types", "errors", "config", "usage", "messages", "prices", "quoting"},
     {"smc", "envs", "models"},
     {"critics"},
     {"methods"},

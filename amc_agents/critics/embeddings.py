@@ -25,10 +25,12 @@ import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 
 from amc_agents.critics.asking import key_of
+from amc_agents.critics.classify import rows_of, usage_of
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.options import allow, needed, positive_integer, server_options
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, MissingExtra
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.usage import Usage
 
 Vectors = npt.NDArray[np.float32]
@@ -152,9 +154,7 @@ class ServerEmbeddings:
         bodies = [{"model": self._model, "input": batch, "encoding_format": "float"} for batch in batches]
         answers = await self._server.post("/v1/embeddings", bodies)
         vectors = [_rows(answer, len(batch), self.spec) for answer, batch in zip(answers, batches, strict=True)]
-        read = sum(answer.get("usage", {}).get("prompt_tokens", 0) for answer in answers)
-        missing = sum("usage" not in answer for answer in answers)
-        return Embedded(_stacked(vectors, self.spec), Usage(calls=len(answers), input_tokens=read, missing=missing))
+        return Embedded(_stacked(vectors, self.spec), sum(map(usage_of, answers), Usage()))
 
 
 class LangChainEmbeddings:
@@ -178,7 +178,9 @@ class LangChainEmbeddings:
         try:
             answer = await asyncio.to_thread(self._embeddings.embed_documents, list(texts))
         except Exception as error:  # each provider's package has errors of its own
-            raise CriticError(f"embeddings {self.spec} failed: {type(error).__name__}: {error}") from error
+            raise CriticError(
+                f"embeddings {self.spec} failed: {type(error).__name__}: {excerpt(str(error))}"
+            ) from error
         return Embedded(_checked(answer, len(texts), self.spec), Usage(calls=1, missing=1))
 
 
@@ -286,10 +288,14 @@ class MissingPackage(MissingExtra):
 
 def _rows(answer: Any, n: int, spec: str) -> Vectors:
     try:
-        data = sorted(answer["data"], key=lambda one: one["index"])
-        return _checked([one["embedding"] for one in data], n, spec)
-    except (KeyError, TypeError) as error:
-        raise CriticError(f"embeddings {spec} answered {str(answer)[:200]}, expected data[i].embedding") from error
+        rows = rows_of(answer, "data", n)
+    except ValueError as error:
+        raise CriticError(f"embeddings {spec}: {error}") from error
+    for row in rows:
+        vector = row.get("embedding")
+        if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):
+            raise CriticError(f"embeddings {spec}: expected a list of numbers as `embedding`, got {quoted(row)}")
+    return _checked([row["embedding"] for row in rows], n, spec)
 
 
 def _stacked(parts: Sequence[Vectors], spec: str) -> Vectors:
@@ -301,9 +307,10 @@ def _stacked(parts: Sequence[Vectors], spec: str) -> Vectors:
 def _checked(answer: Any, n: int, spec: str) -> Vectors:
     """`[n, D]`, finite, or `CriticError`."""
     try:
-        found: Vectors = np.asarray(answer, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise CriticError(f"embeddings {spec} did not answer [{n}, D] numbers: {error}") from error
+        with np.errstate(over="ignore"):  # what is too large is infinite, and refused below
+            found: Vectors = np.asarray(answer, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CriticError(f"embeddings {spec} did not answer [{n}, D] numbers: {excerpt(str(error))}") from error
     if n == 0:
         return found.reshape(0, 0)
     if found.ndim != 2 or len(found) != n or found.shape[1] == 0:

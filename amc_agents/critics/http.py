@@ -4,6 +4,7 @@
 - Any other 4xx, and 3xx: never repeated, as the same request would be refused again.
 - No connection before the first answer: never repeated; the address is wrong, or nothing was started.
 
+An answer is bounded in time and in length, and is not taken compressed: a few bytes could unpack to gigabytes.
 A key stands in no message, and goes to no address that only a caller from outside has named.
 """
 
@@ -27,10 +28,13 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
 from amc_agents.errors import ConfigurationError, CriticServerError
+from amc_agents.quoting import excerpt, keep_secret, quoted
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable of the key that servers are asked with: the one that vLLM itself reads."""
-
+MOST_BYTES = 1 << 28
+"""Of one answer: the log-probabilities of many long texts take tens of MiB."""
+_MOST_OF_AN_ERROR = 1 << 16
 
 _from_outside: ContextVar[bool] = ContextVar("amc_from_outside", default=False)
 _trusted_addresses: set[str] = set()
@@ -112,15 +116,16 @@ class ModelServer:
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(send(client, body)) for body in bodies]
-            except* CriticServerError as errors:
-                raise errors.exceptions[0] from None
+            except ExceptionGroup as errors:
+                first = errors.exceptions[0]
+                raise first from first.__cause__
         return [task.result() for task in tasks]
 
     def _client(self) -> httpx.AsyncClient:
         key = self._found_key()
         return httpx.AsyncClient(
             base_url=self.base_url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
             transport=self._transport,
             verify=_tls(),
@@ -133,6 +138,7 @@ class ModelServer:
         if not (key.isascii() and key.isprintable()):
             # Found here, since httpx would show it.
             raise ConfigurationError(f"the key for {self.base_url} ({self._key_variable}) is not printable ASCII")
+        keep_secret(key)
         return key
 
     async def _exchange(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
@@ -159,9 +165,12 @@ class ModelServer:
         headers = {"Content-Type": "application/json"} if content else {}
         try:
             # httpx counts anew with every piece that arrives.
-            async with asyncio.timeout(self._timeout):
-                response = await client.request(method, path, content=content, headers=headers)
-        except (TimeoutError, httpx.RequestError) as error:
+            async with (
+                asyncio.timeout(self._timeout),
+                client.stream(method, path, content=content, headers=headers) as response,
+            ):
+                body = await _read(response)
+        except (TimeoutError, httpx.RequestError, UnicodeError) as error:
             raise self._lost(url, error) from error
         self._answered = True
         status = response.status_code
@@ -170,26 +179,23 @@ class ModelServer:
             self.interruptions += status in (502, 503, 504)
             wait = _retry_after(response)
             asked = "" if wait is None else f", asks for {wait:.0f} s of patience"
-            raise _Passing(f"HTTP {status}: {self._detail(response)}{asked}", status, wait)
+            raise _Passing(f"HTTP {status}: {_message(response, body)}{asked}", status, wait)
         if not 200 <= status < 300:
-            raise CriticServerError(url, self._refusal(response), status)
-        try:
-            return response.json()
-        except ValueError as error:
-            raise CriticServerError(url, f"expected JSON, got {self._detail(response)[:200]!r}", status) from error
+            raise CriticServerError(url, self._refusal(response, body), status)
+        return _json(url, status, body)
 
     def _lost(self, url: str, error: Exception) -> Exception:
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        what = f"{type(error).__name__}: {excerpt(str(error))}" if str(error) else type(error).__name__
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) and not self._answered:
             return CriticServerError(url, f"no connection ({what}): is the server started, and the address right?")
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError | UnicodeError):
             return CriticServerError(url, what)
         if isinstance(error, TimeoutError | httpx.TimeoutException):
             return _Passing(f"no answer within {self._timeout:g} s ({what})", None, None)
         self.interruptions += self._answered
         return _Passing(f"the connection was lost ({what})", None, None)
 
-    def _refusal(self, response: httpx.Response) -> str:
+    def _refusal(self, response: httpx.Response, body: bytes) -> str:
         status = response.status_code
         hints = {
             401: f"the key is missing or wrong: set {self._key_variable}",
@@ -200,13 +206,59 @@ class ModelServer:
             hints[401] = "no key was sent, as a call alone has named this address: name it where the graph is built"
         hint = hints.get(status)
         if 300 <= status < 400:
-            hint = f"it points to {response.headers.get('Location', 'nowhere')}: use that address"
-        return f"HTTP {status}: {self._detail(response)}" + (f" ({hint})" if hint else "")
+            # What follows the path may hold anything.
+            target = response.headers.get("Location", "nowhere").partition("?")[0].partition("#")[0]
+            hint = f"it points to {excerpt(target)}: use that address"
+        return f"HTTP {status}: {_message(response, body)}" + (f" ({hint})" if hint else "")
 
-    def _detail(self, response: httpx.Response) -> str:
-        """What the server says went wrong; some repeat the key."""
-        text, key = _message(response), self._found_key()
-        return text.replace(key, "***") if key else text
+
+async def _read(response: httpx.Response) -> bytes:
+    """All of an answer; of an error's, the beginning. Raises `CriticServerError` where it is too long."""
+    url, well = str(response.url), response.is_success
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        if well:
+            raise CriticServerError(
+                url,
+                f"its answer is compressed ({excerpt(encoding, 20)}), and that was not accepted: turn compression off",
+                response.status_code,
+            )
+        return b""
+    body, most = bytearray(), MOST_BYTES if well else _MOST_OF_AN_ERROR
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > most:
+            break
+    if well and len(body) > most:
+        raise CriticServerError(
+            url,
+            f"its answer is longer than {most >> 20} MiB, and was given up: ask for less at once, by a smaller batch",
+            response.status_code,
+        )
+    return bytes(body[:most])
+
+
+def _json(url: str, status: int, body: bytes) -> Any:
+    try:
+        return _parsed(body)
+    except ValueError as error:
+        what = quoted(body.decode("utf-8", errors="replace"))
+        raise CriticServerError(
+            url, f"expected JSON, got {what}. Is this the address of a model server?", status
+        ) from error
+
+
+def _parsed(body: bytes) -> Any:
+    """The JSON in a body. Raises `ValueError`."""
+    try:
+        return json.loads(body, parse_int=_whole)
+    except RecursionError as error:
+        raise ValueError("lists within lists, too deep to be read") from error
+
+
+def _whole(digits: str) -> int | float:
+    """A whole number; a huge one is infinite, as a huge one with a point is."""
+    return int(digits) if len(digits) < 20 else float(digits)
 
 
 class _Passing(Exception):
@@ -233,32 +285,37 @@ def _retry_after(response: httpx.Response) -> float | None:
         return float(text)
     try:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _message(response: httpx.Response) -> str:
+def _message(response: httpx.Response, body: bytes) -> str:
+    """What an answer says went wrong."""
     try:
-        found = response.json()
+        found = _parsed(body)
     except ValueError:
-        return response.text[:300] or response.reason_phrase
+        return excerpt(body.decode("utf-8", errors="replace")) or excerpt(response.reason_phrase)
     for key in ("error", "message", "detail"):
         found = found[key] if isinstance(found, dict) and key in found else found
-    return str(found)[:500]
+    return excerpt(found) if isinstance(found, str) else quoted(found)
 
 
 def _checked(base_url: str) -> str:
     url = base_url.rstrip("/").removesuffix("/v1")
+    expected = f"a server's address looks like http://host:8000, got {quoted(base_url)}"
     if not url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"a server's address looks like http://host:8000, got {base_url!r}")
+        raise ConfigurationError(expected)
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ConfigurationError(f"a server's address looks like http://host:8000, not like this: {error}") from error
-    if parsed.userinfo:
-        raise ConfigurationError("a server's address holds no name or password: put a key into VLLM_API_KEY")
-    if not parsed.host:
-        raise ConfigurationError(f"a server's address looks like http://host:8000, got {base_url!r}")
+    except httpx.InvalidURL:
+        # Neither the address nor what httpx says of it: a key may stand in the wrong place.
+        raise ConfigurationError("a server's address looks like http://host:8000, not like this one") from None
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise ConfigurationError(
+            "a server's address holds no name or password, no ?query and no #fragment: put a key into VLLM_API_KEY"
+        )
+    if not parsed.host or not 0 < (parsed.port or 80) < 1 << 16:
+        raise ConfigurationError(expected)
     return url
 
 

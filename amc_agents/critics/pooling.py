@@ -157,7 +157,7 @@ class VLLMCritic:
                 # Another server may have answered: the answers count once this one has proved to be the same.
                 self._session.drop(session)
                 session = await self._session.get()
-            if np.all(np.abs(controls - session.control_score) <= self._allowed):
+            if all(abs(control - session.control_score) <= self._allowed for control in controls):
                 return self.checkpoint.values(checked_values(scores[rows], len(rows), self.name))
             self._session.drop(session)
         raise CriticServerError(
@@ -231,12 +231,12 @@ class VLLMCritic:
             written = self._written[ids] = ids_as_json(ids)[1:-1]
         return written
 
-    async def _score(self, session: _Session, prompts: Sequence[bytes]) -> tuple[FloatArray, FloatArray]:
+    async def _score(self, session: _Session, prompts: Sequence[bytes]) -> tuple[FloatArray, list[float]]:
         """`[rows]` raw scores, and `[requests]` scores of the control prompt that went with each request."""
         starts = range(0, len(prompts), self._max_batch)
         requests = [[*prompts[start : start + self._max_batch], session.control] for start in starts]
         answers = await self._ask(session.served.name, requests)
-        return np.concatenate([scores[:-1] for scores in answers]), np.array([scores[-1] for scores in answers])
+        return np.concatenate([scores[:-1] for scores in answers]), [float(scores[-1]) for scores in answers]
 
     async def _ask(self, model: str, requests: Sequence[Sequence[bytes]]) -> list[FloatArray]:
         """Raw scores of each request's prompts; counts what they used."""

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from amc_agents.critics.classify import chosen_model
+from amc_agents.critics.classify import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of, usage_of
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.once import Once
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray
 from amc_agents.usage import Usage, record
 
@@ -165,13 +166,13 @@ class CompletionsScorer:
         most = least = 0.0
         for token, place in places:
             try:
-                own = float(place[str(token)]["logprob"])
+                own = _logprob(place[str(token)])
                 if temperature == 1:
                     most, least = most + own, least + own
                     continue
-                ranked = [(one["rank"], float(one["logprob"])) for one in place.values()]
-            except (KeyError, TypeError) as error:
-                raise self._unexpected(f"no log-probability of token {token} in {str(place)[:200]}") from error
+                ranked = [(int(one["rank"]), _logprob(one)) for one in place.values()]
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+                raise self._unexpected(f"no log-probability of token {token} in {quoted(place)}: {error}") from error
             known = np.array([logprob for _, logprob in ranked])
             total = float(np.exp(known / temperature).sum())
             rest = 0.0
@@ -221,8 +222,8 @@ class CompletionsScorer:
         answers = await self._server.post("/tokenize", bodies)
         try:
             return [tuple(map(int, answer["tokens"])) for answer in answers]
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._unexpected(f"/tokenize: expected tokens, got {str(answers)[:200]}") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise self._unexpected(f"/tokenize: expected tokens, got {quoted(answers)}") from error
 
     async def _find_model(self) -> str:
         answer = await self._server.get("/v1/models")
@@ -230,21 +231,15 @@ class CompletionsScorer:
 
     def _places(self, answer: Any, n: int) -> list[list[Any]]:
         try:
-            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-            found = [list(choice["prompt_logprobs"]) for choice in choices]
+            return [list(choice["prompt_logprobs"]) for choice in rows_of(answer, "choices", n)]
+        except ValueError as error:
+            raise self._unexpected(f"{error}. Is it a vLLM server?") from error
         except (KeyError, TypeError) as error:
-            raise self._unexpected(
-                f"expected choices with prompt_logprobs, got {str(answer)[:200]}. Is it a vLLM server?"
-            ) from error
-        if len(found) != n:
-            raise self._unexpected(f"{n} texts were sent and {len(found)} answers came")
-        return found
+            raise self._unexpected(f"expected prompt_logprobs, got {quoted(answer)}. Is it a vLLM server?") from error
 
     def _count(self, model: str, answers: Sequence[Any]) -> None:
         for answer in answers:
-            told = (answer.get("usage") if isinstance(answer, dict) else None) or {}
-            missing = 0 if told else 1
-            used = Usage(1, told.get("prompt_tokens") or 0, told.get("completion_tokens") or 0, missing=missing)
+            used = usage_of(answer)
             self.usage += used
             record("policy", used, model=model)
 
@@ -254,6 +249,16 @@ class CompletionsScorer:
 
 def _plain(text: str) -> dict[str, Any]:
     return {"prompt": text, "add_special_tokens": False}
+
+
+def _logprob(reported: Any) -> float:
+    """Raises `ValueError` where it is none."""
+    found = float(reported["logprob"])
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is no log-probability")
+    if found < LEAST_LOGPROB:
+        raise ValueError(f"{found:g} is no log-probability. {OVERWRITTEN}")
+    return found
 
 
 def _common(left: Sequence[int], right: Sequence[int]) -> int:

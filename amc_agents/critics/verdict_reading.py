@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.critics.classify import ServedModel, chosen_model
+from amc_agents.critics.classify import (
+    LEAST_LOGPROB,
+    OVERWRITTEN,
+    ServedModel,
+    chosen_model,
+    rows_of,
+    usage_of,
+)
 from amc_agents.critics.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.once import Once
@@ -36,6 +43,7 @@ from amc_agents.critics.verdict_checkpoint import (
 )
 from amc_agents.critics.verdict_spellings import Spellings
 from amc_agents.errors import ConfigurationError, CriticServerError
+from amc_agents.quoting import listed, quoted
 from amc_agents.types import FloatArray
 from amc_agents.usage import Usage, record
 
@@ -242,46 +250,43 @@ class CompletionsReader:
     def _tables(self, answer: Any, n: int, token_ids: Sequence[int]) -> list[dict[int, float]]:
         """`[n]` log-probability of each asked token, after each row of one request."""
         try:
-            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-            reported = [choice["logprobs"] for choice in choices]
-        except (KeyError, TypeError) as error:
-            raise self._unexpected(PATH, f"expected choices, got {str(answer)[:200]}") from error
-        if [choice["index"] for choice in choices] != list(range(n)):
-            raise self._unexpected(PATH, f"{n} prompts were sent and {len(choices)} answers came")
-        return [self._table(logprobs, token_ids) for logprobs in reported]
+            choices = rows_of(answer, "choices", n)
+        except ValueError as error:
+            raise self._unexpected(PATH, str(error)) from error
+        return [self._table(choice.get("logprobs"), token_ids) for choice in choices]
 
     def _table(self, logprobs: Any, token_ids: Sequence[int]) -> dict[int, float]:
-        try:
-            first: Mapping[str, float] = (logprobs or {})["top_logprobs"][0]
-        except (KeyError, IndexError, TypeError) as error:
-            raise self._unexpected(PATH, f"the answer has no log-probabilities. {_NOT_VLLM}") from error
+        match logprobs:
+            case {"top_logprobs": [dict() as first, *_]}:
+                pass
+            case _:
+                raise self._unexpected(PATH, f"the answer has no log-probabilities. {_NOT_VLLM}")
         found = {}
         for token in token_ids:
             value = first.get(f"token_id:{token}")
             if value is None:
                 raise self._unexpected(
                     PATH,
-                    f"the log-probabilities of the tokens {list(token_ids)} were asked for (logprob_token_ids) and "
-                    f"those of {sorted(first)[:8]} came. {_NOT_VLLM}",
+                    f"the log-probabilities of {len(token_ids)} tokens were asked for (logprob_token_ids), and those "
+                    f"of {listed(sorted(first), 4)} came. {_NOT_VLLM}",
                 )
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self._unexpected(PATH, f"expected the log-probability of token {token}, got {quoted(value)}")
             if not math.isfinite(value):
                 raise self._unexpected(
                     PATH, f"token {token} has log-probability {value}: the model's logits are broken"
                 )
+            if value < LEAST_LOGPROB:
+                raise self._unexpected(PATH, f"token {token} has log-probability {value:g}. {OVERWRITTEN}")
             found[token] = float(value)
         return found
 
     def _count(self, model: str, requests: Sequence[Sequence[bytes]], answers: Sequence[Any]) -> None:
-        used = Usage(calls=len(answers))
+        used = Usage()
         for request, answer in zip(requests, answers, strict=True):
-            told = answer.get("usage") if isinstance(answer, dict) else None
-            if not told:
-                used += Usage(missing=1)
-                continue
+            told = usage_of(answer)
             # vLLM says of a request with several prompts only what the last one found in its cache.
-            details = told.get("prompt_tokens_details") if len(request) == 1 else None
-            cached = (details or {}).get("cached_tokens") or 0
-            used += Usage(0, told.get("prompt_tokens") or 0, told.get("completion_tokens") or 0, cached)
+            used += told if len(request) == 1 else replace(told, cached_tokens=0)
         self.usage += used
         record("critic", used, model=model)
 

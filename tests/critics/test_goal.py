@@ -282,16 +282,30 @@ async def test_a_server_is_asked_in_batches_and_answers_in_any_order():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"data": [{"index": 0, "embedding": [1.0]}]}, re.escape("shape [1, 1], expected [2, D]")),
-        ({"data": [{"index": i, "embedding": [None]} for i in range(2)]}, "not finite"),
+        ({"data": [{"index": 0, "embedding": [1.0]}]}, "expected 2 rows in `data`, got 1"),
+        ({"data": [{"index": i, "embedding": [None]} for i in range(2)]}, "expected a list of numbers as `embedding`"),
         ({"data": [{"index": i, "embedding": [1.0] * (i + 1)} for i in range(2)]}, "did not answer"),
-        ({"data": [{"index": i} for i in range(2)]}, "expected data"),
-        ({"object": "error"}, "expected data"),
+        ({"data": [{"index": i, "embedding": [1e39]} for i in range(2)]}, "not finite"),
+        ({"data": [{"index": i, "embedding": [True]} for i in range(2)]}, "expected a list of numbers"),
+        ({"data": [{"index": i} for i in range(2)]}, "expected a list of numbers"),
+        ({"data": [{"index": 0, "embedding": [1.0]}] * 2}, "each `index` from 0 to 1 once"),
+        ({"data": [{"embedding": [1.0]}] * 2}, "expected an `index`"),
+        ({"data": [{"index": i + 1, "embedding": [1.0]} for i in range(2)]}, "expected an `index`"),
+        ({"object": "error"}, "expected 2 rows in `data`, got {'object': 'error'}"),
     ],
 )
 async def test_nonsense_from_a_server_is_an_error(data, said):
     with pytest.raises(CriticError, match=said):
         await served(lambda batch: httpx.Response(200, json=data)).embed(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "usage", [None, [1], {}, {"prompt_tokens": "3"}, {"prompt_tokens": True}, {"prompt_tokens": -1}]
+)
+async def test_an_answer_that_does_not_say_what_it_used_counts_as_missing(usage):
+    data = [{"index": i, "embedding": [1.0]} for i in range(2)]
+    found = await served(lambda batch: httpx.Response(200, json={"data": data, "usage": usage})).embed(["a", "b"])
+    assert found.usage == Usage(calls=1, missing=1)
 
 
 async def test_a_text_that_is_too_long_for_the_server_is_its_refusal():

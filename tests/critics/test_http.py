@@ -1,5 +1,9 @@
 import asyncio
 import functools
+import gzip
+import json
+import math
+import urllib.parse
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -133,6 +137,48 @@ async def test_what_is_not_json_is_shown():
     assert "expected JSON, got '<html>hello'" in str(error)
 
 
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize(
+    ("body", "headers", "says"),
+    [
+        (b'{"data": [1, 2', {}, "expected JSON, got '{\"data\": [1, 2'"),
+        (b"[" * 100_000, {}, "expected JSON, got '[[["),
+        (b"<html>", {"Content-Type": "text/html; charset=hex"}, "expected JSON, got '<html>'"),
+        (b"\xff\xfe\xfa", {"Content-Type": "application/json; charset=no-such"}, "expected JSON"),
+        (b"<html>\x1b[2J" + b"x" * 10_000_000, {}, "expected JSON, got '<html>\\x1b[2Jxxx"),
+        (gzip.compress(b"[1]"), {"Content-Encoding": "gzip"}, "compressed (gzip)"),
+    ],
+    ids=["truncated", "deep", "charset", "bytes", "huge", "compressed"],
+)
+async def test_an_answer_that_cannot_be_read_is_an_error_of_one_line(body, headers, says, status):
+    async with ScriptedServer(in_turn(Reply(status, body, headers))) as server:
+        with pytest.raises(CriticServerError) as caught:
+            await ModelServer(server.url, retry_for=0).post("/x", [{}])
+    said = str(caught.value)
+    assert status == 400 or says in said
+    assert len(said) <= 400
+    assert said.isprintable()
+
+
+async def test_a_gateways_compressed_page_is_still_a_reason_to_repeat(naps):
+    page = Reply(502, gzip.compress(b"<html>"), {"Content-Encoding": "gzip"})
+    async with ScriptedServer(in_turn(page, Reply(body=1))) as server:
+        assert await ModelServer(server.url).get("/x") == 1
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+async def test_a_huge_whole_number_is_read_as_a_huge_one_with_a_point_is():
+    async with ScriptedServer(in_turn(Reply(body=b"[12, 1" + b"0" * 9999 + b", 1e400]"))) as server:
+        assert await ModelServer(server.url).get("/x") == [12, math.inf, math.inf]
+
+
+async def test_an_answer_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(http, "MOST_BYTES", 1 << 20)
+    error, server = await fault_of(Reply(body=b"1" * ((1 << 20) + 1)), retry_for=60)
+    assert "longer than 1 MiB" in str(error)
+    assert len(server.requests) == 1
+
+
 async def test_no_server_is_said_at_once():
     async with ScriptedServer(in_turn(Reply())) as server:
         pass
@@ -240,21 +286,53 @@ async def test_a_key_that_the_server_repeats_is_not_shown(status):
     assert SECRET not in str(error)
 
 
+LONG = f"sk-/+{'0123456789' * 3}"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(401, {"error": {"message": "x" * (200 - len(LONG) + 1) + LONG}}),
+        Reply(400, {"error": [{"key": LONG}]}),
+        Reply(400, json.dumps({"error": LONG}).replace("/", "\\/").encode()),
+        Reply(400, f"<html>{LONG}".encode()),
+        Reply(302, b"", {"Location": f"http://login/?t={LONG}"}),
+        Reply(302, b"", {"Location": f"http://login/{urllib.parse.quote(LONG, safe='')}"}),
+        Reply(200, f"<html>{LONG}".encode()),
+    ],
+)
+async def test_no_part_of_a_key_is_shown_wherever_the_server_repeats_it(reply):
+    error, _ = await fault_of(reply, api_key=LONG)
+    assert LONG[:12] not in str(error)
+    assert urllib.parse.quote(LONG[:12], safe="") not in str(error)
+
+
 async def test_a_key_that_cannot_be_sent_is_not_shown():
     with pytest.raises(ConfigurationError, match="VLLM_API_KEY") as caught:
         await ModelServer("http://127.0.0.1:1", api_key=f"{SECRET}\nx").get("/x")
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["host:8000", "ftp://host", "http://", "", "http://host:port"])
+@pytest.mark.parametrize("url", ["host:8000", "ftp://host", "http://", "", "http://host:port", "http://host:99999"])
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(ConfigurationError, match="looks like http://host:8000"):
         ModelServer(url)
 
 
-def test_an_address_with_a_password_is_refused_and_not_shown():
-    with pytest.raises(ConfigurationError, match="no name or password") as caught:
-        ModelServer(f"http://me:{SECRET}@host:8000")
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://me:{SECRET}@host:8000",
+        f"http://host:8000?api_key={SECRET}",
+        f"http://host:8000#{SECRET}",
+        f"ftp://me:{SECRET}@host",
+        f"host:8000?api_key={SECRET}",
+        f"http://host:{SECRET}",
+    ],
+)
+def test_an_address_that_holds_a_key_is_refused_and_not_shown(url):
+    with pytest.raises(ConfigurationError) as caught:
+        ModelServer(url)
     assert SECRET not in str(caught.value)
 
 

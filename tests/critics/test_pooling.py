@@ -269,11 +269,50 @@ async def test_a_model_that_is_served_for_generation(folder):
             await VLLMCritic(server.url, checkpoint=folder).connect()
 
 
-async def test_something_else_than_a_list_of_models(folder):
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [
+        ({"data": "none"}, "expected a list of models, got"),
+        ([1], "expected a list of models, got"),
+        ({"data": [{"id": 3}]}, "expected a model's `id`, got"),
+        ({"data": ["value"]}, "expected a model's `id`, got"),
+        ({"data": [{"id": "value", "max_model_len": "4096"}]}, "expected a number of tokens as `max_model_len`"),
+        ({"data": [{"id": "value", "max_model_len": True}]}, "expected a number of tokens as `max_model_len`"),
+        ({"data": [{"id": "value", "max_model_len": 10**400}]}, "expected a number of tokens as `max_model_len`"),
+    ],
+)
+async def test_something_else_than_a_list_of_models(folder, models, says):
     async with FakeVLLM() as server:
-        server.models = {"data": "none"}
-        with pytest.raises(CriticServerError, match="expected a list of models, got"):
+        server.models = models
+        with pytest.raises(CriticServerError, match=says) as caught:
             await VLLMCritic(server.url, checkpoint=folder).connect()
+    assert len(str(caught.value)) <= 400
+
+
+async def test_a_server_of_very_many_models_lists_a_few(folder):
+    async with FakeVLLM(names=[f"model-{i}" * 20 for i in range(1000)]) as server:
+        with pytest.raises(CriticServerError, match="and 996 more") as caught:
+            await VLLMCritic(server.url, checkpoint=folder, model="other").connect()
+    assert len(str(caught.value)) <= 400
+
+
+@pytest.mark.parametrize("usage", [None, [1], {"prompt_tokens": 1.5}, {"prompt_tokens": True}, {"prompt_tokens": -1}])
+async def test_an_answer_that_does_not_say_what_it_used_counts_as_missing(folder, usage):
+    async with FakeVLLM() as server:
+        server.change = lambda answer: answer.update(usage=usage)
+        critic = VLLMCritic(server.url, checkpoint=folder)
+        await critic.values([trajectory(1)])
+    assert critic.usage == Usage(calls=2, missing=2)
+
+
+@pytest.mark.parametrize("details", [[1], "cached", {"cached_tokens": [1]}, {"cached_tokens": None}])
+async def test_cached_tokens_in_another_shape_are_none(folder, details):
+    async with FakeVLLM() as server:
+        server.change = lambda answer: answer["usage"].update(prompt_tokens_details=details)
+        critic = VLLMCritic(server.url, checkpoint=folder)
+        await critic.values([trajectory(1)])
+    assert critic.usage.cached_tokens == 0
+    assert critic.usage.input_tokens > 0
 
 
 @pytest.mark.parametrize(
@@ -398,14 +437,17 @@ def test_a_tokenizers_own_truncation_and_padding_are_left_out(folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda answer: answer.pop("data"), "expected 3 scores in `data`"),
-        (lambda answer: answer["data"].pop(), "expected 3 scores in `data`"),
+        (lambda answer: answer.pop("data"), "expected 3 rows in `data`"),
+        (lambda answer: answer["data"].pop(), "expected 3 rows in `data`"),
         (lambda answer: answer["data"][0].pop("probs"), "one number in `probs`, got {'index': 2"),
         (lambda answer: answer["data"][0].update(probs=[]), "one number in `probs`"),
         (lambda answer: answer["data"][0].update(probs=[None]), "one number in `probs`"),
         (lambda answer: answer["data"][0].update(probs=0.5), "one number in `probs`"),
+        (lambda answer: answer["data"][0].update(probs=[True]), "one number in `probs`"),
+        (lambda answer: answer["data"][1].update(probs=[10**400]), "inf for trajectory 1"),
         (lambda answer: answer["data"][0].update(probs=[0.1, 0.9]), "2 labels for a prompt"),
         (lambda answer: answer["data"][0].update(index=7), r"`index` \(0 to 2\)"),
+        (lambda answer: answer["data"][0].pop("index"), r"`index` \(0 to 2\)"),
         (lambda answer: answer["data"][0].update(index=0), "each `index` from 0 to 2 once"),
         (lambda answer: answer["data"][1].update(probs=[float("nan")]), "nan for trajectory 1"),
         (lambda answer: answer["data"][1].update(probs=[float("inf")]), "inf for trajectory 1"),

@@ -204,10 +204,18 @@ def other_tokens(path, answer):
     return answer
 
 
+def overwritten(path, answer):
+    for choice in answer.get("choices", []):
+        for place in choice["prompt_logprobs"][-1].values():
+            place["logprob"] = -9999.0
+    return answer
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lost, "2 texts were sent and 1 answers"),
+        (overwritten, "vLLM 0.32 writes -9999"),
+        (lost, "expected 2 rows in `choices`, got 1"),
         (other_server, "Is it a vLLM server"),
         (no_tokens, "/tokenize"),
         (short, "prompt_logprobs, got"),

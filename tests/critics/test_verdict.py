@@ -319,6 +319,16 @@ def ignoring(answer):
     return {"choices": choices}
 
 
+def repeated(answer):
+    return {"choices": [{**one, "index": 0} for one in answer["choices"]]}
+
+
+def typed_wrong(answer):
+    for one in answer["choices"]:
+        one["logprobs"]["top_logprobs"] = [dict.fromkeys(one["logprobs"]["top_logprobs"][0], True)]
+    return answer
+
+
 def scaled(factor, shift=0.0):
     def change(answer):
         for one in answer["choices"]:
@@ -335,11 +345,14 @@ def scaled(factor, shift=0.0):
     [
         (without_logprobs, "has no log-probabilities.*verdict:provider:model"),
         (ignoring, "logprob_token_ids.*Other servers ignore"),
-        (lambda answer: {"choices": answer["choices"][1:]}, "4 prompts were sent and 3 answers came"),
-        (lambda answer: {"error": "no"}, "expected choices"),
-        (lambda answer: [answer], "expected choices"),
+        (lambda answer: {"choices": answer["choices"][1:]}, "expected 4 rows in `choices`, got 3"),
+        (lambda answer: {"error": "no"}, "expected 4 rows in `choices`"),
+        (lambda answer: [answer], "expected 4 rows in `choices`"),
         (scaled(1.0, 20.0), "no log-probabilities"),
         (scaled(math.nan), "logits are broken"),
+        (scaled(0.0, -9999.0), "vLLM 0.32 writes -9999 over.*a server of their own"),
+        (repeated, "each `index` from 0 to 3 once"),
+        (typed_wrong, "expected the log-probability of token"),
     ],
 )
 async def test_an_answer_that_is_none_is_refused(model, folder, change, match):
