@@ -8,9 +8,9 @@ See design.md, "amc() and the agent that it wraps", and docs/amc.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -47,13 +47,6 @@ EnvironmentFunction = Callable[[State], Any]
 """(Environment, Task), or an awaitable of it, from the state that the agent is given."""
 
 
-class AmcContext(TypedDict):
-    """The run-time context of a graph whose agent has no context schema of its own."""
-
-    critic: NotRequired[str]
-    """A critic's string, for this call alone."""
-
-
 class _RunState(TypedDict):
     """The channel that is ours: never checkpointed, never streamed, not in the agent's schemas."""
 
@@ -62,6 +55,16 @@ class _RunState(TypedDict):
 
 class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     """A compiled graph with the wrapped agent's input and output, that can also give its run as a value."""
+
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As of every compiled graph; a context that nobody would read is refused (`invoke` comes this way, too)."""
+        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        return super().stream(*args, **kwargs)
+
+    def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """As `stream`."""
+        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        return super().astream(*args, **kwargs)
 
     def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `invoke`, but returns the `Run`: best trajectory, population, weights, log Z, usage."""
@@ -228,7 +231,7 @@ class _Nodes:
             seed=seed,
             meter=meter,
             emit=get_stream_writer(),
-            notes=notes,
+            notes=[*call.notes, *notes],
             particles=[
                 Particle(
                     state=self._first_input(own_containers(given)), rng=rng, reader=reader, world=world, index=index
@@ -285,7 +288,7 @@ def _assemble(nodes: _Nodes, checkpointer: Checkpointer) -> AmcGraph:
     builder = nodes.agent.builder
     graph = StateGraph(
         builder.state_schema,
-        context_schema=builder.context_schema or AmcContext,
+        context_schema=builder.context_schema or contract.AmcContext,
         input_schema=builder.input_schema,
         output_schema=builder.output_schema,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
@@ -13,8 +14,9 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
-from amc_agents.errors import AgentContractError
+from amc_agents.errors import AgentContractError, ConfigurationError
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -81,6 +83,55 @@ def as_mapping(state: Any) -> dict[str, Any]:
     raise AgentContractError(f"the agent's state is a {type(state).__name__}; amc() needs one with named channels")
 
 
+class AmcContext(TypedDict):
+    """The run-time context of a graph whose agent has no context schema of its own."""
+
+    critic: NotRequired[str]
+    """A critic's string, for this call alone."""
+
+
+def check_context(schema: Any, context: Any) -> None:
+    """Refuse what a call's context says and nobody would read.
+
+    Args:
+        schema: the graph's context schema: the agent's own, or `AmcContext`.
+        context: what was given for this call.
+
+    Raises:
+        ConfigurationError: an unknown key, where the agent has no schema of its own; or a critic, where the agent's
+            schema is a class that has no place for it.
+    """
+    if schema is AmcContext:
+        if context is not None and not isinstance(context, Mapping):
+            raise ConfigurationError(
+                f"context= is a {type(context).__name__}, and the agent has no context schema: give the agent one "
+                '(context_schema=...), or a dictionary with a "critic"'
+            )
+        unknown = next((key for key in context or () if key != "critic"), None)
+        if unknown is not None:
+            meant = ", did you mean 'critic'?" if _means_critic(unknown) else ""
+            raise ConfigurationError(
+                f"context= has no key {unknown!r}{meant}: the agent has no context schema, so a call can name its "
+                '"critic" alone. Give the agent a schema (context_schema=...) for keys of its own'
+            )
+    elif isinstance(context, Mapping) and "critic" in context and not _has_place(schema, "critic"):
+        raise ConfigurationError(
+            f"the agent's context schema {schema.__name__} has no field `critic`: name the critic of a call by "
+            'config={"configurable": {"critic": ...}}'
+        )
+
+
+def _means_critic(key: Any) -> bool:
+    return key != "critic" and bool(difflib.get_close_matches(str(key).lower(), ["critic"], cutoff=0.8))
+
+
+def _has_place(schema: Any, name: str) -> bool:
+    """Whether a context may have this key: a mapping any, a class its fields."""
+    if is_dataclass(schema):
+        return name in {field.name for field in fields(schema)}
+    return not (isinstance(schema, type) and issubclass(schema, BaseModel)) or name in schema.model_fields
+
+
 class Call(NamedTuple):
     """What one call brings along."""
 
@@ -90,6 +141,8 @@ class Call(NamedTuple):
     """The critic for this call, a string or an object; None: it names none."""
     critic_from: str
     """"context", or else "configurable"."""
+    notes: tuple[str, ...] = ()
+    """What the run's notes say of it."""
 
 
 def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
@@ -102,7 +155,10 @@ def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
         context = None
     if named is None:
         named, source = config.get("configurable", {}).get("critic"), "configurable"
-    return Call(context, named, source)
+    # Keys of `configurable` may be anybody's, so none is refused.
+    misspelt = [key for key in config.get("configurable", {}) if named is None and _means_critic(key)]
+    notes = tuple(f"configurable has {key!r}, which amc does not read: did you mean 'critic'?" for key in misspelt)
+    return Call(context, named, source, notes)
 
 
 def particle_config(config: RunnableConfig, *handlers: BaseCallbackHandler) -> RunnableConfig:

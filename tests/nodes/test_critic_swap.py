@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,9 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
+from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from amc_agents.cli import main
 from amc_agents.config import Config
@@ -271,6 +276,82 @@ def test_a_call_may_not_name_code_or_keys(place, critic, message, loads):
 def test_where_the_graph_is_built_keys_may_be_named(loads):
     parse_critic("recording:a?key_env=HOME&base_url=http://here")
     assert loads == ["a"]
+
+
+# --- what nobody would read ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        ({"critc": "uniform"}, "no key 'critc', did you mean 'critic'?"),
+        ({"critic": "uniform", "Critics": 1}, "no key 'Critics', did you mean 'critic'?"),
+        ({"user": "ann"}, "no key 'user': the agent has no context schema"),
+        (3, "context= is a int, and the agent has no context schema"),
+    ],
+)
+async def test_a_context_that_nobody_reads_is_refused(is_async, context, message):
+    mine = graph()
+
+    async def call():
+        return await mine.ainvoke(start(), context=context) if is_async else mine.invoke(start(), context=context)
+
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        await call()
+    assert asked == []
+
+
+class OfPydantic(BaseModel):
+    number: int = 0
+
+
+@dataclass
+class OfDataclass:
+    number: int = 0
+
+
+class WithCritic(BaseModel):
+    critic: str = ""
+
+
+class OfKeys(TypedDict, total=False):
+    number: int
+
+
+def with_schema(schema):
+    def act(state, runtime: Runtime):
+        return {"messages": [AIMessage(f"Action: {runtime.context}"), HumanMessage("ok")]}
+
+    builder = StateGraph(MessagesState, context_schema=schema).add_node("act", act).add_edge(START, "act")
+    return amc(builder.compile(), n_particles=2, resample=AtSteps(1), step_after=["act"], reward=lambda state: 0.0)
+
+
+@pytest.mark.parametrize("schema", [OfPydantic, OfDataclass])
+def test_a_class_of_the_agents_has_no_place_for_the_critic_of_a_call(schema):
+    with pytest.raises(ConfigurationError, match=f"schema {schema.__name__} has no field `critic`.*configurable"):
+        with_schema(schema).invoke(start(), context={"number": 7, "critic": "uniform"})
+    run = with_schema(schema).run(start(), {"configurable": {"critic": "uniform"}}, context={"number": 7})
+    assert "number=7" in run.best.steps[0].action
+    assert run.config["critic_from"] == "configurable"
+
+
+def test_an_agents_own_context_goes_through():
+    assert "critic='mine'" in with_schema(WithCritic).run(start(), context={"critic": "mine"}).best.steps[0].action
+    assert "'more': 1" in with_schema(OfKeys).run(start(), context={"more": 1}).best.steps[0].action
+
+
+async def test_a_graph_inside_another_leaves_the_outer_context_alone():
+    outer = StateGraph(MessagesState, context_schema=OfKeys).add_node("amc", graph()).add_edge(START, "amc").compile()
+    output = await outer.ainvoke(start(), context={"number": 3})
+    assert len(output["messages"]) > 1
+
+
+def test_a_misspelt_key_of_configurable_is_noted():
+    run = graph().run(start(), {"configurable": {"critc": "recording:a", "user": "ann"}})
+    assert run.notes[0] == ("configurable has 'critc', which amc does not read: did you mean 'critic'?")
+    named = graph().run(start(), {"configurable": {"critic": "uniform", "critics": "mine"}})
+    assert "configurable" not in str(named.notes)
 
 
 # --- the command line ---------------------------------------------------------------------------------------
