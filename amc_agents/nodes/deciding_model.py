@@ -7,7 +7,7 @@ by the method's own model.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput, ModelProfile
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict, Field, SkipValidation
 
@@ -25,6 +25,7 @@ from amc_agents.config import OnCriticError
 from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError
 from amc_agents.models.seeding import particle_rng, use_rng
+from amc_agents.nodes.answer_chunk import as_chunk
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.chosen_critic import ChosenCritic, CriticChoice
 from amc_agents.nodes.contract import as_mapping
@@ -148,6 +149,28 @@ class DecidingModel(BaseChatModel):
         """One decision, as `invoke`."""
         return await super().ainvoke(input, config, stop=stop, **_with_critic(kwargs, config))
 
+    def stream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[AIMessageChunk]:
+        """One decision, as one chunk: until it is made there is nothing to show."""
+        yield as_chunk(self.invoke(input, config, stop=stop, **kwargs))
+
+    async def astream(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[AIMessageChunk]:
+        """One decision, as one chunk."""
+        yield as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -159,9 +182,12 @@ class DecidingModel(BaseChatModel):
         threads = ThreadPoolExecutor(self._n_threads, thread_name_prefix=self.method)
         try:
             work = self._answer(messages, run_manager, {**kwargs, "stop": stop}, threads)
-            return run_in_background(work, n_workers=1)
+            message = run_in_background(work, n_workers=1)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+        if run_manager is not None and self._streams:
+            run_manager.on_llm_new_token(message.text, chunk=ChatGenerationChunk(message=as_chunk(message)))
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
     async def _agenerate(
         self,
@@ -170,11 +196,19 @@ class DecidingModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return await self._answer(messages, run_manager, {**kwargs, "stop": stop}, None)
+        message = await self._answer(messages, run_manager, {**kwargs, "stop": stop}, None)
+        if run_manager is not None and self._streams:
+            await run_manager.on_llm_new_token(message.text, chunk=ChatGenerationChunk(message=as_chunk(message)))
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    @property
+    def _streams(self) -> bool:
+        """Callbacks hear the answer as a chunk, such as those of `stream_mode="messages"`."""
+        return self.disable_streaming is not True
 
     async def _answer(
         self, messages: list[BaseMessage], run_manager: Any, call: dict[str, Any], threads: Executor | None
-    ) -> ChatResult:
+    ) -> AIMessage:
         named, source = call.pop("critic", None), call.pop("critic_from", "call")
         chosen = await self.critics.for_call(*(named_critic() if named is None else (named, source)))
         callbacks = callbacks_below(run_manager)
@@ -200,7 +234,9 @@ class DecidingModel(BaseChatModel):
         if self.sink is not None:
             self.sink(record)
         message = self._summed_up(made.message, {"critic": chosen.name, **made.summary})
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        # The chunk and the whole are one message to whoever streams.
+        message.id = None if run_manager is None else f"lc_run--{run_manager.run_id}"
+        return message
 
     async def _connected(self, chosen: ChosenCritic) -> ChosenCritic:
         """The critic, which has found its server; where it could not, and that is allowed, one that says so again."""
@@ -213,7 +249,7 @@ class DecidingModel(BaseChatModel):
         return chosen
 
     def _summed_up(self, message: AIMessage, summary: Record) -> AIMessage:
-        """The message with an id of its own. Its usage is that of the requests below, where it is counted."""
+        """The message without its id. Its usage is that of the requests below, where it is counted."""
         metadata = {**message.response_metadata, self.method: summary}
         return message.model_copy(update={"id": None, "usage_metadata": None, "response_metadata": metadata})
 

@@ -15,7 +15,7 @@ from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_llm_cache
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langchain_tests.unit_tests import ChatModelUnitTests
@@ -575,6 +575,62 @@ def test_a_stream_yields_the_chosen_message_alone(sync, model_of_tokens):
 
     streamed = list(wrapped.stream("x")) if sync else asyncio.run(chunks())
     assert [one.text for one in streamed if one.text] == [ask(wrapped, HumanMessage("x"), sync=sync).text]
+
+
+def streamed(runnable, given, *, sync, **more):
+    async def chunks():
+        return [chunk async for chunk in runnable.astream(given, **more)]
+
+    return list(runnable.stream(given, **more)) if sync else asyncio.run(chunks())
+
+
+@both_ways
+def test_a_stream_is_one_chunk_with_its_tool_calls(sync):
+    call = {"name": "go", "args": {"to": "left"}, "id": "1"}
+    broken = {"name": "go", "args": "to=left", "id": "2", "error": None}
+    model = actor_critic_model(in_turn(AIMessage("look", tool_calls=[call], invalid_tool_calls=[broken])), k=2)
+    [chunk] = streamed(model, "x", sync=sync)
+    assert isinstance(chunk, AIMessageChunk)
+    assert chunk.text == "look"
+    assert chunk.tool_calls == [{**call, "type": "tool_call"}]
+    assert [(each["name"], each["args"], each["id"]) for each in chunk.invalid_tool_calls] == [("go", "to=left", "2")]
+    assert chunk.response_metadata["lac"]["critic"] == "uniform"
+    assert chunk.chunk_position == "last"
+
+
+@both_ways
+def test_a_structured_answer_streams(sync):
+    class Verdict(BaseModel):
+        """A verdict."""
+
+        guilty: bool
+
+    said = AIMessage("", tool_calls=[{"name": "Verdict", "args": {"guilty": True}, "id": "1"}])
+    model = actor_critic_model(in_turn(said), k=2)
+    assert streamed(model.with_structured_output(Verdict), "x", sync=sync) == [Verdict(guilty=True)]
+    schema = {"title": "Verdict", "description": "A verdict.", "type": "object",
+              "properties": {"guilty": {"type": "boolean"}}}  # fmt: skip
+    assert streamed(model.with_structured_output(schema), "x", sync=sync)[-1] == {"guilty": True}
+
+
+@both_ways
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_graph_streams_the_choice_as_a_chunk_of_the_message_it_keeps(sync, disabled):
+    model = actor_critic_model(in_turn("left", "right"), Prefers(right=1.0), k=2)
+    model.disable_streaming = disabled
+
+    def node(state):
+        return {"messages": [model.invoke(state["messages"])]}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("model", node)
+    builder.add_edge(START, "model")
+    given = {"messages": [HumanMessage("?")]}
+    seen = streamed(builder.compile(), given, sync=sync, stream_mode=["messages", "values"])
+    [message] = [chunk[0] for mode, chunk in seen if mode == "messages"]
+    assert isinstance(message, AIMessageChunk) is not disabled
+    assert message.text == "right"
+    assert message.id == seen[-1][1]["messages"][-1].id
 
 
 @pytest.fixture(scope="module")

@@ -243,6 +243,11 @@ def test_a_structured_answer_is_thought_over_too(sync):
     found = structured.invoke("guilty?") if sync else asyncio.run(structured.ainvoke("guilty?"))
     assert found == Verdict(guilty=False)
 
+    async def chunks():
+        return [chunk async for chunk in structured.astream("guilty?")]
+
+    assert (list(structured.stream("guilty?")) if sync else asyncio.run(chunks())) == [Verdict(guilty=False)]
+
 
 # Settings
 
