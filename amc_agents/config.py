@@ -126,7 +126,7 @@ class Config(_Table):
     _path: str | None = PrivateAttr(None)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file.
 
         Raises:
@@ -158,12 +158,28 @@ class Config(_Table):
         return "config" if self._path is None else f"config file {self._path}"
 
 
-def configured() -> Config:
-    """The file that the environment variable AMC_CONFIG names, or an empty `Config` where it names none.
+ConfigLike = Config | str | os.PathLike[str]
+"""What `config=` takes: a configuration, or the path of its file."""
+
+
+def configured(config: ConfigLike | None = None) -> Config:
+    """The configuration: what is given, else the file that AMC_CONFIG names, else an empty `Config`.
+
+    Args:
+        config: the configuration, or the path of its file.
 
     Raises:
-        ConfigurationError: as `Config.load`.
+        ConfigurationError: as `Config.load`; or `config` is neither.
     """
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, str | os.PathLike):
+        return Config.load(config)
+    if config is not None:
+        raise ConfigurationError(
+            f'config= takes a path such as "amc.toml" or a Config, got {type(config).__name__}: Config.model_validate '
+            "makes one of a dictionary"
+        )
     path = os.environ.get(FILE_VARIABLE)
     if not path:
         return Config()

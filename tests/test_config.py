@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -158,3 +159,19 @@ def test_the_way_in_needs_no_pydantic(repository):
     code = "import sys; import amc_agents, amc_agents.cli; print('pydantic' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=60)
     assert told.stdout == "False\n", told.stderr
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_file_may_be_given_by_its_path(kind, tmp_path):
+    path = tmp_path / "amc.toml"
+    path.write_text('critic = "uniform"\n[amc]\nn_particles = 3')
+    assert configured(kind(path)) == Config.load(path)
+    given = Config()
+    assert configured(given) is given
+    with pytest.raises(ConfigurationError, match=r"config file .*other\.toml"):
+        configured(kind(tmp_path / "other.toml"))
+
+
+def test_what_is_no_configuration_is_refused():
+    with pytest.raises(ConfigurationError, match=r"takes a path such as .* or a Config, got dict"):
+        configured({"critic": "uniform"})

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import TypedDict
 
-from amc_agents.config import Config, configured
+from amc_agents.config import ConfigLike, configured
 from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.uses import for_lac
 from amc_agents.errors import ConfigurationError
@@ -56,8 +56,8 @@ class LacOptions(TypedDict, total=False):
     exact prior over them. prior="thoughts": under K sampled thoughts; "likelihood": without a thought."""
     seed: int | None
     """See `amc_agents.nodes.deciding_model.DecidingModel.seed`."""
-    config: Config | None
-    """The configuration file. Default: the one that AMC_CONFIG names."""
+    config: ConfigLike | None
+    """The configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names."""
 
 
 def actor_critic_model(
@@ -110,7 +110,7 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = dict(options)
     kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "actions", "seed")}
-    config = given.pop("config", None) or configured()
+    config = configured(given.pop("config", None))
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
     settings = LacSettings(**given)

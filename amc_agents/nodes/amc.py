@@ -24,7 +24,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Checkpointer, Overwrite
 from typing_extensions import TypedDict, is_typeddict
 
-from amc_agents.config import Config, Finished, OnCriticError, Select, configured
+from amc_agents.config import ConfigLike, Finished, OnCriticError, Select, configured
 from amc_agents.critics.adapting import CriticLike, connect
 from amc_agents.critics.uses import for_amc
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError
@@ -100,11 +100,11 @@ def amc(
     quorum: int | None = None,
     seed: int | None = None,
     on_critic_error: OnCriticError | None = None,
-    step_after: list[str] | None = None,
+    step_after: str | Sequence[str] | None = None,
     stateless_tools: bool = False,
     trajectory: TrajectoryFunction | None = None,
     checkpointer: Checkpointer = None,
-    config: Config | None = None,
+    config: ConfigLike | None = None,
 ) -> AmcGraph:
     """Run any compiled LangGraph agent as N particles, resampled by a critic (AMC, Algorithm 1).
 
@@ -143,12 +143,12 @@ def amc(
             Default: drawn, and recorded.
         on_critic_error: "raise" (default), or "uniform", which keeps the weights where the critic fails, and says so
             in the run's notes.
-        step_after: the nodes after which the agent pauses, one pause being one step. Default: the nodes that hold a
-            ToolNode or are named "tools".
+        step_after: the node or nodes after which the agent pauses, one pause being one step. Default: the nodes that
+            hold a ToolNode or are named "tools".
         stateless_tools: declares that the tools may be run N times over without harm.
         trajectory: what the critic sees of an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory); default: the agent's own.
-        config: the configuration file, as `Config.load(path)`. Default: the one that AMC_CONFIG names; `Config()` is
+        config: the configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names; `Config()` is
             none.
 
     Raises:
@@ -160,7 +160,7 @@ def amc(
                          gives_trajectory=trajectory is not None)  # fmt: skip
     if environment is not None and reward is not None:
         raise ConfigurationError("give environment= or reward=, not both: each would be the source of rewards")
-    config = configured() if config is None else config
+    config = configured(config)
     settings = Settings.chosen(
         config,
         {"n_particles": n_particles, "resample": resample, "scheme": scheme, "beta": beta,

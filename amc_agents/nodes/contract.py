@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, NotRequired
 
@@ -50,7 +50,7 @@ def check_agent(agent: Any, *, has_world: bool, stateless_tools: bool, gives_tra
         )
 
 
-def pausing_nodes(agent: Agent, step_after: list[str] | None) -> tuple[str, ...]:
+def pausing_nodes(agent: Agent, step_after: str | Sequence[str] | None) -> tuple[str, ...]:
     """The nodes after which the agent pauses: one pause is one step.
 
     Raises:
@@ -60,7 +60,7 @@ def pausing_nodes(agent: Agent, step_after: list[str] | None) -> tuple[str, ...]
     if step_after is None:
         found = [name for name in known if name == "tools" or isinstance(agent.nodes[name].bound, ToolNode)]
     else:
-        found = list(step_after)
+        found = [step_after] if isinstance(step_after, str) else list(step_after)
         unknown = sorted(set(found) - set(known))
         if unknown:
             raise AgentContractError(f"step_after names {', '.join(unknown)}; the agent's nodes are {', '.join(known)}")

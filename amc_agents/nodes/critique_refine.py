@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import TypedDict
 
-from amc_agents.config import Config, configured
+from amc_agents.config import ConfigLike, configured
 from amc_agents.critics.log_odds import NoOdds
 from amc_agents.critics.uses import for_lac, for_pnlc
 from amc_agents.errors import ConfigurationError
@@ -51,8 +51,8 @@ class PnlcOptions(TypedDict, total=False):
     """What language models are asked with: task, style of goals, examples, whole templates. Default: the library's."""
     seed: int | None
     """See `amc_agents.nodes.deciding_model.DecidingModel.seed`."""
-    config: Config | None
-    """The configuration file. Default: the one that AMC_CONFIG names."""
+    config: ConfigLike | None
+    """The configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names."""
 
 
 def critique_refine_model(
@@ -107,7 +107,7 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(options)
     kept = {"proposer": given.pop("proposer", None), "seed": given.pop("seed", None)}
     prompts = given.pop("prompts", None) or PnlcPrompts()
-    config = given.pop("config", None) or configured()
+    config = configured(given.pop("config", None))
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
     settings = PnlcSettings(**given)

@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -117,3 +119,12 @@ async def test_another_adapter_of_the_embedded_model_is_named_by_its_folder(tmp_
 def test_nonsense_from_a_critic_is_an_error(answer, message):
     with pytest.raises(CriticError, match=message):
         checked_values(answer, 2, "mine")
+
+
+def test_the_package_of_critics_has_the_function_and_loads_nothing_heavy():
+    code = (
+        "import sys; from amc_agents.critics import parse_critic; parse_critic('uniform'); "
+        "print(sorted({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -462,10 +462,11 @@ def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
         amc(agent, stateless_tools=True)
     with pytest.raises(AgentContractError, match=r"nowhere.*model, worker"):
         amc(agent, stateless_tools=True, step_after=["nowhere"])
-    run = amc(agent, "uniform", stateless_tools=True, step_after=["worker"], n_particles=2, resample=Never()).run(
-        start()
-    )
-    assert run.best.steps[0].observation == "nothing"
+    with pytest.raises(AgentContractError, match=r"step_after names nowhere;"):
+        amc(agent, stateless_tools=True, step_after="nowhere")
+    for named in (["worker"], "worker"):
+        graph = amc(agent, "uniform", stateless_tools=True, step_after=named, n_particles=2, resample=Never())
+        assert graph.run(start()).best.steps[0].observation == "nothing"
 
 
 # --- other agents -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ from amc_agents.config import Config
 from amc_agents.critics import spec as spec_module
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticSpecError
+from amc_agents.middleware import ActorCritic, CritiqueRefine
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.chosen_critic import MOST_KEPT
 from amc_agents.smc import AtSteps
@@ -168,6 +170,16 @@ def test_a_file_given_to_amc_replaces_that_of_the_environment(monkeypatch, tmp_p
     monkeypatch.setenv("AMC_CONFIG", str(tmp_path / "a.toml"))
     graph(config=Config.load(tmp_path / "b.toml")).run(start())
     assert set(asked) == {"b"}
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_every_face_takes_the_files_path(kind, tmp_path):
+    file = tmp_path / "amc.toml"
+    file.write_text('critic = "recording:file"\non_critic_error = "uniform"')
+    assert graph(config=kind(file)).run(start()).config["critic"] == "recording:file"
+    for middleware in (ActorCritic(config=kind(file)), CritiqueRefine(critique="value", config=kind(file))):
+        assert middleware._parts["critics"].own.name == "recording:file"
+        assert middleware._parts["settings"].on_critic_error == "uniform"
 
 
 def test_a_file_that_is_wrong_is_known_where_the_graph_is_built(monkeypatch, tmp_path):
