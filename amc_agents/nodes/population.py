@@ -20,7 +20,8 @@ from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
 from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.search_notes import search_notes
 from amc_agents.nodes.settings import Settings
-from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, Trajectory, WeighingPoint
+from amc_agents.nodes.twins import Twins
+from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, WeighingPoint
 from amc_agents.usage import Meter, metering
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class ParticleSystem:
         self._weights = smc.init(self.settings.n_particles)
         self._values = np.full(self.settings.n_particles, np.nan)
         self._stop = asyncio.Event()
+        self._twins = Twins()
 
     async def propagate(self, config: RunnableConfig) -> None:
         """Let every particle run freely to the next weighing point, or to its end.
@@ -116,6 +118,7 @@ class ParticleSystem:
 
     async def resample(self) -> None:
         """Draw who goes on: discard light particles, fork heavy ones, put finished ones away."""
+        self._look_at_twins()
         before = self._weights
         finished = np.array([particle.finished for particle in self.particles])
         self._weights, info = smc.resample(
@@ -158,8 +161,9 @@ class ParticleSystem:
         best = everyone[index]
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
-        self._tell_of_twins(population.trajectories)
-        for note in search_notes(self.history, self.settings, stopped=self._stop.is_set()):
+        self._look_at_twins()
+        twins = self._twins.notes(self.settings.n_particles)
+        for note in twins + search_notes(self.history, self.settings, stopped=self._stop.is_set()):
             self.notes.append(note)
             warn_once(note)
         return Run(
@@ -270,17 +274,9 @@ class ParticleSystem:
             if lost not in self.notes:
                 self.notes.append(lost)
 
-    def _tell_of_twins(self, trajectories: Sequence[Trajectory]) -> None:
-        # A few particles may well agree by chance.
-        if len(trajectories) < 5 or any(point.ancestors is not None for point in self.history):
-            return
-        if len({tuple((step.thought, step.action) for step in one.steps) for one in trajectories}) == 1:
-            note = (
-                f"all {len(trajectories)} particles said the same: is the model's temperature 0, its seed fixed, or "
-                "its answers cached? A population of copies brings nothing"
-            )
-            self.notes.append(note)
-            _log.warning(note)
+    def _look_at_twins(self) -> None:
+        alive = [particle for particle in self.particles if particle.error is None]
+        self._twins.look([self.runner.trajectory_of(particle) for particle in alive])
 
 
 @functools.lru_cache(maxsize=128)
