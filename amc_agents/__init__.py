@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from amc_agents.nodes.actor_critic import actor_critic_model, actor_critic_node
     from amc_agents.nodes.amc import AmcGraph, amc
     from amc_agents.nodes.critique_refine import critique_refine_model, critique_refine_node
+    from amc_agents.nodes.effects import effect
     from amc_agents.nodes.text_agent import text_agent
     from amc_agents.nodes.world import current_environment, use_environment
     from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
@@ -44,6 +45,7 @@ __all__ = [
     "critique_refine_model",
     "critique_refine_node",
     "current_environment",
+    "effect",
     "parse_critic",
     "text_agent",
     "use_environment",
@@ -71,6 +73,7 @@ _HOME = {
     "critique_refine_model": "nodes.critique_refine",
     "critique_refine_node": "nodes.critique_refine",
     "current_environment": "nodes.world",
+    "effect": "nodes.effects",
     "parse_critic": "critics.spec",
     "text_agent": "nodes.text_agent",
     "use_environment": "nodes.world",

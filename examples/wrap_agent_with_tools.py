@@ -11,7 +11,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
-from amc_agents import AtSteps, amc, current_environment
+from amc_agents import AtSteps, amc, current_environment, effect
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
@@ -21,6 +21,7 @@ WAY = plan(TASK.payload.book, TASK.payload.goal)
 
 
 @tool
+@effect("world")
 async def act(command: str) -> str:
     """Carry out a command of the crafting world, such as `get 2 clay`."""
     return (await current_environment().step(command)).observation

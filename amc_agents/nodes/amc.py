@@ -33,6 +33,7 @@ from amc_agents.nodes import contract
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.chosen_critic import CriticChoice
 from amc_agents.nodes.containers import own_containers
+from amc_agents.nodes.effects import Effect, effect
 from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
 from amc_agents.nodes.population import ParticleSystem
@@ -53,6 +54,7 @@ class _RunState(TypedDict):
     amc_system: Annotated[ParticleSystem, UntrackedValue]
 
 
+@effect("read")
 class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     """A compiled graph with the wrapped agent's input and output, that can also give its run as a value."""
 
@@ -101,6 +103,7 @@ def amc(
     seed: int | None = None,
     on_critic_error: OnCriticError | None = None,
     step_after: str | Sequence[str] | None = None,
+    tools: Mapping[str, Effect] | None = None,
     stateless_tools: bool = False,
     trajectory: TrajectoryFunction | None = None,
     checkpointer: Checkpointer = None,
@@ -145,7 +148,9 @@ def amc(
             in the run's notes.
         step_after: the node or nodes after which the agent pauses, one pause being one step. Default: the nodes that
             hold a ToolNode or are named "tools".
-        stateless_tools: declares that the tools may be run N times over without harm.
+        tools: what tools and hand-written pausing nodes do, by name: "read" (may be repeated without harm), or "world"
+            (acts on the particle's own world, which `environment` makes). `@effect` says the same at a tool.
+        stateless_tools: the tools and nodes of which nothing was declared are all "read".
         trajectory: what the critic sees of an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory); default: the agent's own.
         config: the configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names; `Config()` is
@@ -156,8 +161,11 @@ def amc(
         ConfigurationError: for settings that make no sense, by name; at the first call that sees neither a critic nor
             rewards, too.
     """
-    contract.check_agent(agent, has_world=environment is not None, stateless_tools=stateless_tools,
-                         gives_trajectory=trajectory is not None)  # fmt: skip
+    contract.check_agent(agent, gives_trajectory=trajectory is not None)
+    pausing = contract.pausing_nodes(agent, step_after)
+    contract.check_effects(
+        agent, pausing, tools or {}, stateless_tools=stateless_tools, has_world=environment is not None
+    )
     if environment is not None and reward is not None:
         raise ConfigurationError("give environment= or reward=, not both: each would be the source of rewards")
     config = configured(config)
@@ -177,7 +185,7 @@ def amc(
             config,
             lambda found: for_amc(found, beta=settings.beta, success_reward=settings.success_reward),
         ),
-        step_after=contract.pausing_nodes(agent, step_after),
+        step_after=pausing,
         environment=environment,
         reward=reward,
         trajectory=trajectory,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, NotRequired
 
@@ -11,17 +11,17 @@ from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.prebuilt import ToolNode
-from langgraph.pregel import Pregel
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from amc_agents.critics.options import near
 from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.nodes.effects import Effect, check_effect, has_tool_node, parts_of
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
 
 
-def check_agent(agent: Any, *, has_world: bool, stateless_tools: bool, gives_trajectory: bool) -> None:
+def check_agent(agent: Any, *, gives_trajectory: bool) -> None:
     """Refuse, by name, an agent that cannot be run as particles.
 
     Raises:
@@ -41,12 +41,61 @@ def check_agent(agent: Any, *, has_world: bool, stateless_tools: bool, gives_tra
             f"the agent's state has no `messages` (it has {', '.join(sorted(_state_channels(agent)))}): give "
             "trajectory=, a function from its state to a Trajectory"
         )
-    tools = sorted(_tool_names(agent))
-    if tools and not has_world and not stateless_tools:
+
+
+def check_effects(
+    agent: Agent,
+    step_after: tuple[str, ...],
+    tools: Mapping[str, Effect],
+    *,
+    stateless_tools: bool,
+    has_world: bool,
+) -> None:
+    """Refuse tools and pausing nodes of which nobody has said what they do: N particles would all run them.
+
+    The most specific declaration holds: of `tools` by the tool's name, at the tool, of `tools` by the node's name,
+    at last `stateless_tools`.
+
+    Raises:
+        AgentContractError: names them and the ways to declare them.
+        ConfigurationError: for an effect that is not known.
+    """
+    if not isinstance(tools, Mapping):
+        raise ConfigurationError(f'tools= says what each tool does, as {{"search": "read"}}, got {tools!r:.100}')
+    for declared in tools.values():
+        check_effect(declared)
+    names = set(agent.nodes)
+    undeclared: dict[str, str] = {}
+    of_the_world: set[str] = set()
+    for node, pregel_node in agent.nodes.items():
+        for part in parts_of(pregel_node.bound):
+            if part.name is None and part.effect is None and node not in step_after:
+                continue
+            name = part.name or node
+            names.add(name)
+            kind = tools.get(name) or part.effect or tools.get(node) or ("read" if stateless_tools else None)
+            if kind is None:
+                undeclared[name] = f"{'node' if part.name is None else 'tool'} {name}"
+            elif kind == "world":
+                of_the_world.add(name)
+    unknown = sorted(set(tools) - names)
+    if unknown:
+        known = sorted(names - {"__start__"})
         raise AgentContractError(
-            f"the agent has tools ({', '.join(tools)}), and every particle would run them for real, N times over. "
-            "Give environment= if they act on a world that can be forked, or stateless_tools=True if they may be "
-            "repeated without harm"
+            f"tools= names {unknown[0]!r}, which is neither a tool nor a node of the agent{near(unknown[0], known)}. "
+            f"It has {_listed(known)}"
+        )
+    if undeclared:
+        first = next(iter(undeclared))
+        raise AgentContractError(
+            f"every particle would run {_listed(undeclared.values())} for real, N times over. Declare what they do: "
+            f'amc(..., tools={{"{first}": "read"}}), or @effect("read") at the function or tool ("read": may be '
+            'repeated without harm; "world": acts on the particle\'s own world), or stateless_tools=True: all "read"'
+        )
+    if of_the_world and not has_world:
+        raise AgentContractError(
+            f'declared as "world", acting on the particle\'s own world: {_listed(sorted(of_the_world))}. Those need '
+            "environment=, a function of the agent's input that gives (Environment, Task)"
         )
 
 
@@ -58,7 +107,7 @@ def pausing_nodes(agent: Agent, step_after: str | Sequence[str] | None) -> tuple
     """
     known = [name for name in agent.nodes if name != "__start__"]
     if step_after is None:
-        found = [name for name in known if name == "tools" or isinstance(agent.nodes[name].bound, ToolNode)]
+        found = [name for name in known if name == "tools" or has_tool_node(agent.nodes[name].bound)]
     else:
         found = [step_after] if isinstance(step_after, str) else list(step_after)
         unknown = sorted(set(found) - set(known))
@@ -195,13 +244,7 @@ def _state_channels(agent: Agent) -> list[str]:
     return [name for name in agent.channels if not name.startswith(("__", "branch:"))]
 
 
-def _tool_names(agent: Agent) -> set[str]:
-    subgraphs = [subgraph for _, subgraph in agent.get_subgraphs(recurse=True)]
-    return {
-        name
-        for graph in [agent, *subgraphs]
-        if isinstance(graph, Pregel)
-        for node in graph.nodes.values()
-        if isinstance(node.bound, ToolNode)
-        for name in node.bound.tools_by_name
-    }
+def _listed(names: Iterable[str], most: int = 6) -> str:
+    ordered = list(names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more

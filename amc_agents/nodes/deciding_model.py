@@ -29,6 +29,7 @@ from amc_agents.nodes.answer_chunk import as_chunk
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.chosen_critic import ChosenCritic, CriticChoice
 from amc_agents.nodes.contract import as_mapping
+from amc_agents.nodes.effects import effect
 from amc_agents.nodes.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.nodes.lac_actor import unbound
 from amc_agents.usage import Usage
@@ -295,7 +296,7 @@ def deciding_node(model: DecidingModel, decisions: str | None, name: str) -> Run
         deciding = wrapped.model_copy(update={"sink": records.append})
         return update(await deciding.ainvoke(as_mapping(state)["messages"]), records)
 
-    return RunnableLambda(call, acall, name=name)
+    return effect("read")(RunnableLambda(call, acall, name=name))
 
 
 def plain(usage: Usage) -> dict[str, int]:

@@ -24,6 +24,7 @@ from amc_agents.methods.roles import Sampler
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.contract import as_mapping
 from amc_agents.nodes.deciding_model import Record
+from amc_agents.nodes.effects import effect
 from amc_agents.nodes.explorer import Explorer
 from amc_agents.nodes.explorer_options import ExplorerOptions, Place, in_sync
 from amc_agents.nodes.ids_explorer import InformationDirectedExplorer, ListedActions
@@ -102,7 +103,7 @@ def posterior_sampling_nodes(
     async def acall(state: Any) -> Record:
         return {"messages": [await model.ainvoke(told(state))]}
 
-    return _nodes(explorer, RunnableLambda(call, acall, name="act"))
+    return _nodes(explorer, effect("read")(RunnableLambda(call, acall, name="act")))
 
 
 def information_directed_nodes(
@@ -131,7 +132,7 @@ def information_directed_nodes(
         listed = explorer.listed(given["messages"])
         return {"messages": [await explorer.choose(given["episode"], given["messages"], listed, place)]}
 
-    return _nodes(explorer, _node("act", choose))
+    return _nodes(explorer, effect("read")(_node("act", choose)))
 
 
 def exploring_text_agent(
@@ -196,7 +197,7 @@ def _world(show_rewards: bool) -> Node:
     def call(state: ExplorationState) -> Record:
         return run_in_background(acall(state), n_workers=1)
 
-    return RunnableLambda(call, acall, name="tools")
+    return effect("world")(RunnableLambda(call, acall, name="tools"))
 
 
 def _next(state: ExplorationState) -> Literal["act", "end"]:

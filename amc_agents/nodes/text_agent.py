@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from amc_agents.messages import turn_of
 from amc_agents.nodes.background import run_in_background
+from amc_agents.nodes.effects import effect
 from amc_agents.nodes.world import current_environment
 
 
@@ -54,6 +55,7 @@ def world_node() -> Runnable[Any, Any]:
     return _WorldNode()
 
 
+@effect("read")
 class _ModelNode(Runnable[Any, Any]):
     # A Runnable of its own, and no RunnableLambda: LangGraph traces each node already, and a second trace of the same
     # call, with two signatures inspected, was a tenth of a particle's step.
@@ -68,6 +70,7 @@ class _ModelNode(Runnable[Any, Any]):
         return {"messages": [await self._model.ainvoke(input["messages"], config)]}
 
 
+@effect("world")
 class _WorldNode(Runnable[Any, Any]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> dict[str, Any]:
         return run_in_background(self.ainvoke(input), n_workers=1)

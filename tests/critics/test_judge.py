@@ -12,7 +12,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import MessagesState
 
-from amc_agents import AtSteps, amc
+from amc_agents import AtSteps, amc, effect
 from amc_agents.critics.foa import FOA
 from amc_agents.critics.judge import JudgeCritic
 from amc_agents.critics.judge_style import ZERO_SHOT, JudgeStyle, number_on_last_line, written
@@ -318,6 +318,7 @@ async def test_in_a_node_it_is_not_asked_as_a_stream():
 def agent():
     """Says what it does three times, then stops."""
 
+    @effect("read")
     def speak(state):
         return {"messages": [AIMessage(f"Action: step {len(state['messages'])}")]}
 

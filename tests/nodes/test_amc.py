@@ -18,6 +18,7 @@ from amc_agents.config import Config
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
 from amc_agents.nodes import population
 from amc_agents.nodes.amc import amc
+from amc_agents.nodes.effects import effect
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
@@ -95,6 +96,7 @@ def test_a_channel_with_a_reducer_is_overwritten_not_reduced_again():
         count: Annotated[int, operator.add]
         marks: Annotated[list, lambda a, b: [*a, "+", *b]]
 
+    @effect("read")
     def tools(state):
         return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")], "count": 1, "marks": ["m"]}
 
@@ -502,7 +504,7 @@ def test_an_agent_without_messages_gives_its_own_trajectory():
         path: Annotated[list, operator.add]
 
     builder = StateGraph(State)
-    builder.add_node("tools", lambda state: {"path": [len(state["path"])]})
+    builder.add_node("tools", effect("read")(lambda state: {"path": [len(state["path"])]}))
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["path"]) > 3 else "tools")
     agent = builder.compile()
@@ -526,6 +528,7 @@ def test_a_pydantic_state_works():
         messages: Annotated[list, operator.add] = []
         n: int = 0
 
+    @effect("read")
     def tools(state: State):
         return {"messages": [AIMessage("Action: x"), HumanMessage("y")], "n": state.n + 1}
 

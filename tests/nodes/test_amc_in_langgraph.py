@@ -14,6 +14,7 @@ from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
 
 from amc_agents.nodes.amc import amc
+from amc_agents.nodes.effects import effect
 from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage
@@ -101,6 +102,7 @@ class Settings:
 
 
 async def test_a_dataclass_context_reaches_the_agent_and_the_critic_comes_by_configurable():
+    @effect("read")
     def tools(state, runtime: Runtime[Settings]):
         return {"messages": [AIMessage(f"Action: {runtime.context.number}"), HumanMessage("ok")]}
 
@@ -120,6 +122,7 @@ async def test_a_dict_context_may_carry_the_critic_besides_the_agents_own():
     class Context(TypedDict, total=False):
         name: str
 
+    @effect("read")
     def tools(state, runtime: Runtime[Context]):
         assert runtime.context == {"name": "x"}
         return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
@@ -139,6 +142,7 @@ async def test_configurable_store_and_tracing_reach_the_particles():
         def on_chat_model_start(self, serialized, messages, **kwargs):
             traced.append(kwargs["metadata"].get("team"))
 
+    @effect("read")
     def tools(state, config, *, store):
         assert config["configurable"]["user"] == "u1"
         store.put(("seen",), config["configurable"]["thread_id"], {"n": 1})
@@ -170,6 +174,7 @@ def test_mutable_state_is_not_shared_between_siblings():
     class State(MessagesState):
         bag: list
 
+    @effect("read")
     def tools(state):
         state["bag"].append(len(state["messages"]))
         return {"bag": state["bag"], "messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
@@ -208,7 +213,7 @@ async def ainvoked(state):
 )
 def test_a_graph_compiled_without_a_checkpointer_may_stand_inside_the_agent(node):
     builder = StateGraph(MessagesState)
-    builder.add_node("act", node)
+    builder.add_node("act", effect("read")(node))
     builder.add_edge(START, "act")
     builder.add_conditional_edges("act", lambda state: END if len(state["messages"]) > 3 else "act")
     run = amc(builder.compile(), ReturnSoFar(), n_particles=3, quorum=3, resample=AtSteps(1), step_after=["act"],
@@ -220,6 +225,7 @@ def test_a_fork_starts_where_its_ancestor_paused_even_if_no_node_ever_suspends()
     async def think(state):
         return {"messages": [AIMessage(f"thought {len(state['messages'])}")]}
 
+    @effect("read")
     async def tools(state):
         return {"messages": [HumanMessage(f"seen {len(state['messages'])}")]}
 

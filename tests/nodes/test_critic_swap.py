@@ -29,6 +29,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError, CriticSpecErr
 from amc_agents.middleware import ActorCritic, CritiqueRefine
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.chosen_critic import MOST_KEPT
+from amc_agents.nodes.effects import effect
 from amc_agents.smc import AtSteps
 from tests.nodes.worlds import ReturnSoFar, say, start, sum_world, tool_caller
 
@@ -75,7 +76,7 @@ def hand_written():
         return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
 
     builder = StateGraph(MessagesState)
-    builder.add_node("act", act)
+    builder.add_node("act", effect("read")(act))
     builder.add_edge(START, "act")
     builder.add_conditional_edges("act", lambda state: END if len(state["messages"]) > 6 else "act")
     return builder.compile()
@@ -332,6 +333,7 @@ class OfKeys(TypedDict, total=False):
 
 
 def with_schema(schema):
+    @effect("read")
     def act(state, runtime: Runtime):
         return {"messages": [AIMessage(f"Action: {runtime.context}"), HumanMessage("ok")]}
 

@@ -10,6 +10,7 @@ from langchain_core.tracers.context import collect_runs
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from amc_agents.nodes.amc import amc
+from amc_agents.nodes.effects import effect
 from amc_agents.smc import AtSteps, Never
 from tests.nodes.worlds import TASK, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
 
@@ -123,7 +124,7 @@ def test_a_particle_that_stands_at_its_agents_end_is_discarded_without_an_error(
         return {"messages": [AIMessage(digits(state["messages"])), HumanMessage("ok")]}
 
     builder = StateGraph(MessagesState)
-    builder.add_node("tools", tools)
+    builder.add_node("tools", effect("read")(tools))
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 4 else "tools")
     tree = Tree()

@@ -7,6 +7,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from amc_agents.models.seeding import particle_rng
+from amc_agents.nodes.effects import effect
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.nodes.world import current_environment
 from amc_agents.testing.scripted import ScriptedChatModel
@@ -76,6 +77,7 @@ def start():
 
 
 @tool
+@effect("world")
 async def say(number: int) -> str:
     """Say a number."""
     return (await current_environment().step(str(number))).observation

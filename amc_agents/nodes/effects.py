@@ -1,0 +1,211 @@
+"""What tools and nodes do to the world: declared by `effect`, and found inside an agent's nodes.
+
+Every particle runs its tools for real, so `amc` must know of each whether that does harm.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.output_parsers import BaseOutputParser
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+
+from amc_agents.errors import ConfigurationError
+
+T = TypeVar("T")
+
+Effect = Literal["read", "world"]
+"""What running something does: "read" may be repeated without harm, "world" acts on the particle's own world."""
+
+_MARK = "__amc_effect__"
+_HARMLESS = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser)
+_FRAMEWORKS = ("langchain", "langgraph")
+_FUNCTIONS = ("func", "afunc", "_transform", "_atransform")
+"""Where the runnables that are made of functions keep them."""
+
+
+def effect(kind: Effect) -> Callable[[T], T]:
+    """Declare what a tool or a node does, for agents that run under `amc`.
+
+    Works on functions, async functions, `@tool` objects (above or below `@tool`), classes of tools and node functions,
+    and returns what it was given:
+
+        @tool
+        @effect("read")
+        def search(query: str) -> str: ...
+
+    Args:
+        kind: "read" where it may be repeated without harm; "world" where it acts on the particle's own world, which
+            `amc(..., environment=...)` makes.
+
+    Raises:
+        ConfigurationError: the kind is unknown, or the object cannot carry a declaration.
+    """
+    check_effect(kind)
+
+    def declare(thing: T) -> T:
+        if isinstance(thing, BaseTool):
+            thing.metadata = {**(thing.metadata or {}), _MARK: kind}
+            return thing
+        try:
+            setattr(thing, _MARK, kind)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"@effect cannot mark a {type(thing).__name__}: declare it by name, amc(..., tools={{name: {kind!r}}})"
+            ) from error
+        return thing
+
+    return declare
+
+
+def check_effect(kind: Any) -> None:
+    """Refuse what is not an effect.
+
+    Raises:
+        ConfigurationError: says what was expected.
+    """
+    if kind == "commit":
+        raise ConfigurationError('the effect "commit" (once, in reality) is not supported yet: use "read" or "world"')
+    if kind not in get_args(Effect):
+        raise ConfigurationError(f'an effect is "read" or "world", got {kind!r}')
+
+
+class Part(NamedTuple):
+    """Something inside a node that may act."""
+
+    name: str | None
+    """A tool's name; None: code of the node itself."""
+    effect: Effect | None
+    """What was declared at it."""
+
+
+def parts_of(runnable: Runnable[Any, Any]) -> list[Part]:
+    """Every tool in a node, and its own code where that is not known to be harmless.
+
+    Looks into bindings, sequences, fallbacks, subgraphs and the variables that functions use. Models, prompts, parsers
+    and the nodes that LangChain and LangGraph make themselves are harmless. A declared function is not looked into.
+    """
+    return list(_parts(runnable, {}))
+
+
+def has_tool_node(runnable: Runnable[Any, Any]) -> bool:
+    """Whether a node is a ToolNode, or a binding, sequence or fallback around one."""
+    if isinstance(runnable, ToolNode):
+        return True
+    return _is_composition(runnable) and any(map(has_tool_node, _runnables_in(_attributes(runnable))))
+
+
+def _parts(runnable: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]:
+    if id(runnable) in seen:
+        return
+    seen[id(runnable)] = runnable
+    kind = _declared(runnable)
+    if isinstance(runnable, BaseTool):
+        yield Part(runnable.name, kind)
+    elif kind is not None:
+        yield Part(None, kind)
+    elif isinstance(runnable, Pregel):
+        for node in runnable.nodes.values():
+            yield from _parts(node.bound, seen)
+    elif isinstance(runnable, ToolNode):
+        for tool in runnable.tools_by_name.values():
+            yield from _parts(tool, seen)
+    elif functions := [given for name in _FUNCTIONS if (given := _attributes(runnable).get(name)) is not None]:
+        yield from _function_parts(functions, runnable, seen)
+    elif not isinstance(runnable, _HARMLESS):
+        attributes = _attributes(runnable)
+        if not _is_composition(runnable):
+            yield Part(None, None)
+        yield from _provider_tools(attributes.get("kwargs", {}).get("tools", ()))
+        for child in _runnables_in(attributes):
+            yield from _parts(child, seen)
+
+
+def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]:
+    """The code of a node in its sync and async form, and the tools within its reach."""
+    kind = next((kind for function in functions if (kind := _declared(function)) is not None), None)
+    if kind is not None:
+        yield Part(None, kind)
+        return
+    for function in functions:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, Runnable) and owner is not carrier:
+            yield from _parts(owner, seen)  # `tool_node.invoke`, as a node
+            continue
+        within_reach = _within_reach(function)
+        runnables = _runnables_in(within_reach)
+        if _is_of_a_framework(function, owner):
+            # A model node shows its model the tools that another node runs; the provider's own run right there.
+            yield from _provider_tools(within_reach.get("default_tools", ()))
+            runnables = (child for child in runnables if not isinstance(child, BaseTool))
+        else:
+            yield Part(None, None)
+        for child in runnables:
+            yield from _parts(child, seen)
+
+
+def _declared(thing: Any) -> Effect | None:
+    sources = [thing]
+    if isinstance(thing, BaseTool):
+        sources = [thing, getattr(thing, "func", None), getattr(thing, "coroutine", None)]
+        if (kind := (thing.metadata or {}).get(_MARK)) in get_args(Effect):
+            return kind
+    return next((kind for source in sources if (kind := getattr(source, _MARK, None)) in get_args(Effect)), None)
+
+
+def _is_composition(runnable: Any) -> bool:
+    """A binding, a sequence, a parallel, fallbacks: it does nothing but run its parts."""
+    return type(runnable).__module__.startswith(("langchain_core.runnables.", "langgraph._internal."))
+
+
+def _is_of_a_framework(function: Any, owner: Any) -> bool:
+    """A model node, or a hook of a middleware."""
+    if not inspect.isroutine(function):
+        return False
+    if (getattr(function, "__module__", None) or "").split(".")[0] in _FRAMEWORKS:
+        return True
+    return any(parent.__module__ == "langchain.agents.middleware.types" for parent in type(owner).__mro__)
+
+
+def _within_reach(function: Any) -> dict[str, Any]:
+    """The variables that a callable uses: its object's attributes, its arguments, its closure, its globals."""
+    if isinstance(function, functools.partial):
+        return _within_reach(function.func) | dict(function.keywords) | {"": function.args}
+    owner = getattr(function, "__self__", None)
+    if not inspect.isroutine(function):
+        owner, function = function, type(function).__call__
+    try:
+        variables = inspect.getclosurevars(inspect.unwrap(function))
+    except (TypeError, ValueError):  # written in C, or with a variable that has no value yet
+        return _attributes(owner)
+    return {**_attributes(owner), **variables.globals, **variables.nonlocals}
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    return dict(getattr(thing, "__dict__", {}))
+
+
+def _runnables_in(held: Any, depth: int = 3) -> Iterator[Runnable[Any, Any]]:
+    """Those in a value, or in containers in it."""
+    if isinstance(held, Runnable):
+        yield held
+    elif depth and isinstance(held, Mapping | list | tuple | set | frozenset):
+        for value in held.values() if isinstance(held, Mapping) else held:
+            yield from _runnables_in(value, depth - 1)
+
+
+def _provider_tools(tools: Iterable[Any]) -> Iterator[Part]:
+    """Tools that the model's provider runs while it answers, such as a web search."""
+    for tool in tools:
+        if not isinstance(tool, dict) or not tool or tool.get("type") in ("function", "custom"):
+            continue
+        if "type" in tool or not tool.keys() & {"name", "functionDeclarations", "function_declarations"}:
+            yield Part(str(tool.get("name") or tool.get("type") or next(iter(tool))), None)
