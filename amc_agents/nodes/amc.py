@@ -8,9 +8,10 @@ See design.md, "amc() and the agent that it wraps", and docs/amc.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -35,6 +36,7 @@ from amc_agents.nodes.chosen_critic import CriticChoice
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.effects import Effect, effect
 from amc_agents.nodes.metering import PolicyMeter
+from amc_agents.nodes.open_run import OpenRun
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
 from amc_agents.nodes.population import ParticleSystem
 from amc_agents.nodes.saver import ForkSaver
@@ -56,17 +58,34 @@ class _RunState(TypedDict):
 
 @effect("read")
 class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled graph with the wrapped agent's input and output, that can also give its run as a value."""
+    """A compiled graph with the wrapped agent's input and output, that can also give its run as a value.
 
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As of every compiled graph; a context that nobody would read is refused (`invoke` comes this way, too)."""
-        contract.check_context(self.builder.context_schema, kwargs.get("context"))
-        return super().stream(*args, **kwargs)
+    Every other way to run it (`invoke`, `batch`, `astream_events`, as a node of another graph) reads one of the two
+    streams below. Whoever stops reading, and why ever, the run's worlds are closed. A context that nobody would read is
+    refused.
+    """
 
-    def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """As `stream`."""
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Stream as any compiled graph; at the end, every world is closed."""
         contract.check_context(self.builder.context_schema, kwargs.get("context"))
-        return super().astream(*args, **kwargs)
+        owner = OpenRun()
+        events = super().stream(input, owner.within(config), **kwargs)
+        try:
+            yield from events
+        finally:
+            owner.close()
+
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        """Stream as any compiled graph; at the end, every world is closed."""
+        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        owner = OpenRun()
+        events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        finally:
+            await owner.aclose()
 
     def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `invoke`, but returns the `Run`: best trajectory, population, weights, log Z, usage."""
@@ -207,6 +226,7 @@ class _Nodes:
 
     async def init(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         """Make the particles: one private thread, one world and one stream of luck each."""
+        owner = OpenRun.of(config)
         given = contract.as_mapping(state)
         runtime: Runtime[Any] = get_runtime()
         seed = secrets.randbelow(2**63) if self.settings.seed is None else self.settings.seed
@@ -221,10 +241,11 @@ class _Nodes:
         task: Task | None = None
         if self.environment is not None:
             make = self.environment
-            worlds, task = await make_worlds(lambda: make(given), self.settings.n_particles, worlds_rng)
+            worlds, task = await make_worlds(lambda: make(given), self.settings.n_particles, worlds_rng, owner.worlds)
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
         saver = ForkSaver()
-        system = ParticleSystem(
+        owner.system = system = ParticleSystem(
+            worlds=owner.worlds,
             runner=ParticleRunner(
                 agent=self.agent.copy(update={"checkpointer": saver, "store": runtime.store or self.agent.store}),
                 saver=saver,
@@ -251,23 +272,22 @@ class _Nodes:
 
     async def propagate(self, state: _RunState, config: RunnableConfig) -> None:
         """Let the particles run to the next weighing point."""
-        system = state["amc_system"]
-        particle_config = contract.particle_config(config, PolicyMeter(system.meter))
-        await _closing_on_error(system, system.propagate(particle_config))
+        particle_config = contract.particle_config(config, PolicyMeter(state["amc_system"].meter))
+        await state["amc_system"].propagate(particle_config)
 
     async def weigh(self, state: _RunState) -> None:
         """Ask the critic, update the weights."""
-        await _closing_on_error(state["amc_system"], state["amc_system"].weigh())
+        await state["amc_system"].weigh()
 
     async def resample(self, state: _RunState) -> None:
         """Draw who goes on."""
-        await _closing_on_error(state["amc_system"], state["amc_system"].resample())
+        await state["amc_system"].resample()
 
     async def finalize(self, state: _RunState, config: RunnableConfig) -> dict[str, Any]:
         """Give the best particle's state as this graph's own: channels overwritten, not reduced again."""
         system = state["amc_system"]
-        run = await _closing_on_error(system, system.conclude())
-        await system.close()
+        await OpenRun.of(config).aclose()
+        run = system.conclude()
         system.emit({"type": "amc.run", "run": run})
         output = {key: value for key, value in run.best_output.items() if key in self.agent.channels}
         await _stream_messages(output.get("messages"), config)
@@ -345,14 +365,6 @@ async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
             raise
         return [f"before the first step: the critic could not be connected, and is asked all the same ({error})"]
     return []
-
-
-async def _closing_on_error(system: ParticleSystem, work: Any) -> Any:
-    try:
-        return await work
-    except BaseException:
-        await system.close()
-        raise
 
 
 async def _stream_messages(messages: Any, config: RunnableConfig) -> None:

@@ -16,6 +16,9 @@ from amc_agents.errors import ConfigurationError
 
 T = TypeVar("T")
 
+STOPPING_LIMIT_S = 10.0
+"""Most seconds that an interrupted caller waits until its work has stopped."""
+
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _workers = 0
@@ -32,19 +35,45 @@ def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
         ConfigurationError: on the background loop itself, which would wait for itself.
     """
     loop = _background_loop(n_workers)
-    if _running_loop() is loop:
+    if on_background_loop():
         work.close()
         raise ConfigurationError(
             "a sync call (invoke, stream, run) was made from a coroutine of the library's own event loop, which "
             "would wait for itself: use the async form there (ainvoke, astream, arun)"
         )
-    future = asyncio.run_coroutine_threadsafe(work, loop)
+    tasks: list[asyncio.Task[T]] = []
+    ended = threading.Event()
+
+    def start() -> None:
+        tasks.append(loop.create_task(work))
+        tasks[0].add_done_callback(lambda _: ended.set())
+
+    def stop() -> None:
+        if tasks:
+            tasks[0].cancel()
+        else:  # Interrupted before the start.
+            work.close()
+            ended.set()
+
     try:
-        return future.result()
+        loop.call_soon_threadsafe(start)
+        ended.wait()
     except BaseException:
-        # Ctrl-C in the caller must stop the particles too.
-        future.cancel()
+        # Ctrl-C in the caller stops the work. What it has open can be closed once it no longer runs.
+        loop.call_soon_threadsafe(stop)
+        ended.wait(STOPPING_LIMIT_S)
         raise
+    return tasks[0].result()
+
+
+def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine on the background loop without waiting for it."""
+    asyncio.run_coroutine_threadsafe(work, _background_loop(1))
+
+
+def on_background_loop() -> bool:
+    """The caller runs on the background loop, which must not wait for itself."""
+    return _loop is not None and _running_loop() is _loop
 
 
 def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:

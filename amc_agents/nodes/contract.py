@@ -225,7 +225,7 @@ def particle_config(config: RunnableConfig, *handlers: BaseCallbackHandler) -> R
     inherited = {
         key: value
         for key, value in config.get("configurable", {}).items()
-        if not key.startswith(("__pregel", "checkpoint")) and key not in ("thread_id", "critic")
+        if not key.startswith(("__", "checkpoint")) and key not in ("thread_id", "critic")
     }
     found: RunnableConfig = {"callbacks": manager, "configurable": inherited}
     # A node sees LangChain's default where the user gave none; LangGraph's own, far higher, then holds.

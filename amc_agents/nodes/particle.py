@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from amc_agents.nodes.world import RecordingWorld, set_environment
 from amc_agents.types import Trajectory
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 State = Mapping[str, Any]
 """The values of an agent's channels."""
@@ -137,7 +140,10 @@ class ParticleRunner:
 
     async def release(self, particle: Particle, outcome: Outcome = "unfinished") -> None:
         """Stop a particle's agent, close its world and forget its thread."""
-        await self._in_its_context(particle, self._end(particle, outcome))
+        try:
+            await self._in_its_context(particle, self._end(particle, outcome))
+        except Exception as error:
+            _log.warning("an agent could not be stopped: %s: %s", type(error).__name__, error)
         self.saver.delete_thread(particle.thread_id)
         if particle.world is not None:
             await particle.world.close()

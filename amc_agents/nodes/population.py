@@ -21,6 +21,7 @@ from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.search_notes import search_notes
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.twins import Twins
+from amc_agents.nodes.world import Worlds
 from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, WeighingPoint
 from amc_agents.usage import Meter, metering
 
@@ -44,6 +45,8 @@ class _Retired:
 class ParticleSystem:
     """The particles of one run, and their weights."""
 
+    worlds: Worlds
+    """Those of the particles, and of all that ever were; empty where there is no environment."""
     runner: ParticleRunner
     settings: Settings
     critic: Critic
@@ -143,8 +146,8 @@ class ParticleSystem:
         self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
                    "retired": list(retired)})  # fmt: skip
 
-    async def conclude(self) -> Run:
-        """Pick the answer and make the run a value; every world is closed."""
+    def conclude(self) -> Run:
+        """Pick the answer and make the run a value."""
         everyone = [*self.particles, *(one.particle for one in self.retired)]
         population = Population(
             trajectories=tuple(self.runner.trajectory_of(particle) for particle in everyone),
@@ -166,6 +169,11 @@ class ParticleSystem:
         for note in twins + search_notes(self.history, self.settings, stopped=self._stop.is_set()):
             self.notes.append(note)
             warn_once(note)
+        if self.worlds.close_errors:
+            error = self.worlds.close_errors[0]
+            self.notes.append(
+                f"worlds that could not be closed: {len(self.worlds.close_errors)} ({type(error).__name__}: {error})"
+            )
         return Run(
             best=self.runner.trajectory_of(best),
             best_index=index,
@@ -184,9 +192,10 @@ class ParticleSystem:
         )
 
     async def close(self) -> None:
-        """Close every world."""
+        """Stop every agent and close every world."""
         everyone = {id(one): one for one in [*self.particles, *(kept.particle for kept in self.retired)]}
         await asyncio.gather(*(self.runner.release(particle) for particle in everyone.values()))
+        await self.worlds.close_all()
 
     async def _potentials(self) -> FloatArray | None:
         """`[N]` phi_t (`smc.potentials`), f = 0 at every end; without rewards of the whole return, ends included."""
@@ -230,10 +239,12 @@ class ParticleSystem:
         old = list(self.particles)
         forks = {slot: old[source] for slot, source in enumerate(ancestors.tolist()) if slot != source}
         offspring = await asyncio.gather(*(self.runner.fork(parent, slot) for slot, parent in forks.items()))
+        particles = [*old]
         for slot, child in zip(forks, offspring, strict=True):
-            self.particles[slot] = child
-        kept = {id(particle) for particle in [*self.particles, *(one.particle for one in self.retired)]}
+            particles[slot] = child
+        kept = {id(particle) for particle in [*particles, *(one.particle for one in self.retired)]}
         await asyncio.gather(*(self.runner.release(one, "discarded") for one in old if id(one) not in kept))
+        self.particles = particles
 
     def _ess(self) -> float:
         log_weights = np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)])

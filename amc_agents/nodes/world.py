@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from amc_agents.errors import EnvironmentStateError, ForkError
 from amc_agents.types import Environment, Task, TimeStep
 
+T = TypeVar("T")
+
+CLOSING_LIMIT_S = 10.0
+"""Most seconds that an ended run waits for a world to be made or closed."""
+
+_log = logging.getLogger(__name__)
 _current: ContextVar[Environment | None] = ContextVar("amc_environment", default=None)
 
 
@@ -46,13 +53,69 @@ def set_environment(environment: Environment | None) -> None:
     _current.set(environment)
 
 
+class Worlds:
+    """The worlds of one run, from the moment that their making begins until they are closed."""
+
+    def __init__(self) -> None:
+        self.close_errors: list[Exception] = []
+        """Why worlds could not be closed."""
+        self._open: dict[RecordingWorld, None] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def any_open(self) -> bool:
+        """Something is left to close, or about to exist."""
+        return bool(self._open or self._tasks)
+
+    def add(self, inner: Environment) -> RecordingWorld:
+        """Take responsibility for a world."""
+        world = RecordingWorld(inner, self)
+        self._open[world] = None
+        return world
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Make or close a world to the end, even if the caller is cancelled: what is made can then be closed."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def close(self, world: RecordingWorld) -> None:
+        """Close a world that is open; a failure is recorded and logged."""
+        if world in self._open:
+            await self.finish(self._close(world))
+
+    async def close_all(self) -> None:
+        """Close what is open, and what is still being made."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=CLOSING_LIMIT_S)
+            for task in late:
+                task.cancel()
+                _log.warning("a world was neither made nor closed within %g s after its run ended", CLOSING_LIMIT_S)
+        await asyncio.gather(*(self.close(world) for world in [*self._open]))
+
+    async def _close(self, world: RecordingWorld) -> None:
+        del self._open[world]
+        if any(other.inner is world.inner for other in self._open):
+            return  # A fork that shares its parent's state.
+        limit = asyncio.timeout(CLOSING_LIMIT_S)
+        try:
+            async with limit:
+                await world.inner.close()
+        except Exception as caught:
+            error = TimeoutError(f"no answer within {CLOSING_LIMIT_S:g} s") if limit.expired() else caught
+            self.close_errors.append(error)
+            _log.warning("a world could not be closed: %s: %s", type(error).__name__, error)
+
+
 class RecordingWorld:
     """A particle's world: passes everything on, and keeps what the weights need to know."""
 
-    def __init__(self, inner: Environment) -> None:
+    def __init__(self, inner: Environment, worlds: Worlds) -> None:
         self.inner = inner
         self.ended = False
         self._reward = 0.0
+        self._worlds = worlds
 
     def take_reward(self) -> float:
         """Reward since the last call."""
@@ -72,38 +135,45 @@ class RecordingWorld:
 
     async def fork(self, seed: int) -> RecordingWorld:
         """The same past, another future."""
-        copy = RecordingWorld(await self.inner.fork(seed))
-        copy.ended, copy._reward = self.ended, self._reward
-        return copy
+        return await self._worlds.finish(self._fork(seed))
 
     async def close(self) -> None:
         """Close the world itself."""
-        await self.inner.close()
+        await self._worlds.close(self)
+
+    async def _fork(self, seed: int) -> RecordingWorld:
+        copy = self._worlds.add(await self.inner.fork(seed))
+        copy.ended, copy._reward = self.ended, self._reward
+        return copy
 
 
 async def make_worlds(
-    make: Callable[[], Any], n_particles: int, rng: np.random.Generator
+    make: Callable[[], Any], n_particles: int, rng: np.random.Generator, worlds: Worlds
 ) -> tuple[list[RecordingWorld], Task]:
-    """One started world per particle: the first is reset, the others are forks of it with luck of their own.
+    """One started world per particle: the first is reset, the others are forks of it with random futures of their own.
 
     A world that refuses to fork is made and reset N times instead: enough for a run that never resamples.
     """
-    environment, task = await _made(make)
-    await environment.reset(task)
-    worlds = [RecordingWorld(environment)]
+    first, task = await _start(make, worlds)
+    started = [first]
     for _ in range(n_particles - 1):
         try:
-            worlds.append(await worlds[0].fork(int(rng.integers(2**63))))
+            started.append(await first.fork(int(rng.integers(2**63))))
         except ForkError:
-            another, task = await _made(make)
-            await another.reset(task)
-            worlds.append(RecordingWorld(another))
-    return worlds, task
+            another, task = await _start(make, worlds)
+            started.append(another)
+    return started, task
 
 
-async def _made(make: Callable[[], Any]) -> tuple[Environment, Task]:
+async def _start(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task]:
+    world, task = await worlds.finish(_made(make, worlds))
+    await world.inner.reset(task)
+    return world, task
+
+
+async def _made(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task]:
     made = make()
     if asyncio.iscoroutine(made):
         made = await made
     environment, task = made
-    return environment, task
+    return worlds.add(environment), task
