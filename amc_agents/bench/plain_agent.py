@@ -7,7 +7,7 @@ thousands of trajectories of a study that is hours. The dialogue, the luck and s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
@@ -40,7 +40,7 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
         return _plain({**self.__dict__, **(update or {})}, self.model)
 
     async def astream(  # type: ignore[override]
-        self, input: Mapping[str, Any] | None, config: RunnableConfig, **_: Any
+        self, input: Mapping[str, Any] | None, config: RunnableConfig, stream_mode: Sequence[str] = (), **_: Any
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """What `text_agent` streams of its updates and values, after each answer of the world."""
         saver, thread_id = self.checkpointer, config["configurable"]["thread_id"]
@@ -50,17 +50,21 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             found = saver.get_tuple(config)
             assert found is not None
             messages, done = (found.checkpoint["channel_values"][key] for key in ("messages", "done"))
-        while not done:
-            said = await self._asked(messages, cast(AsyncCallbackManager, config["callbacks"]))
-            answer = await current_environment().step(turn_of(said)[1])
-            done = answer.done
-            messages = [*messages, said, HumanMessage(answer.observation, id=str(uuid4()))]
-            state = {"messages": messages, "done": done}
+        try:
+            while not done:
+                if "tasks" in stream_mode:
+                    yield "tasks", {}
+                said = await self._asked(messages, cast(AsyncCallbackManager, config["callbacks"]))
+                answer = await current_environment().step(turn_of(said)[1])
+                done = answer.done
+                messages = [*messages, said, HumanMessage(answer.observation, id=str(uuid4()))]
+                state = {"messages": messages, "done": done}
+                yield "updates", {"tools": state}
+                yield "values", state
+        finally:
             checkpoint = empty_checkpoint()
-            checkpoint["id"], checkpoint["channel_values"] = _NEWEST, state
+            checkpoint["id"], checkpoint["channel_values"] = _NEWEST, {"messages": messages, "done": done}
             saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, {}, {})
-            yield "updates", {"tools": state}
-            yield "values", state
 
     async def _asked(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager) -> AIMessage:
         """The model's next message. Where nobody but the meter listens, the meter is told, and no run is made of it."""

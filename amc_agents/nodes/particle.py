@@ -1,7 +1,8 @@
 """One particle: a thread of the wrapped agent, advanced from pause to pause.
 
 A pause is a stream that is not read on: LangGraph computes the next superstep only when it is asked for it. So a
-particle that goes on pays nothing for having paused, and only a fork starts from a checkpoint.
+particle that goes on pays nothing for having paused. Only a particle that is forked is stopped: LangGraph then saves a
+checkpoint, from which it and its offspring start again.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class Particle:
     index: int = 0
     """Its slot in the population, which it keeps."""
     ancestor: int | None = None
-    """The slot of the particle that it was forked from."""
+    """The slot of the particle that its agent's present run goes on from: its own where it was forked itself."""
     thread_id: str = field(default_factory=lambda: uuid4().hex)
     steps: int = 0
     """Pauses so far."""
-    forked: bool = False
-    """It goes on from a checkpoint of its own, not from the agent's input."""
+    saved: bool = False
+    """Its thread holds a checkpoint to go on from."""
     finished: bool = False
     """Ended by the agent, or cut at the horizon."""
     return_: float = 0.0
@@ -117,8 +118,20 @@ class ParticleRunner:
         """
         return self._in_its_context(particle, self._advance(particle, until, stop, config))
 
+    async def save(self, particle: Particle) -> None:
+        """Stop a paused particle's agent, so that its thread holds a checkpoint from which it can be forked."""
+        if particle.stream is None:
+            return
+        await self._in_its_context(particle, self._end(particle, "forked"))
+        self.saver.prune([particle.thread_id])
+        particle.saved, particle.ancestor = True, particle.index
+
     async def fork(self, particle: Particle, index: int) -> Particle:
-        """An offspring for slot `index`: the same past by reference, a random stream of its own."""
+        """An offspring for slot `index`: the same past by reference, a random stream of its own.
+
+        A particle that can make another step is saved before.
+        """
+        assert particle.stream is None or not particle.running, "a fork starts from a checkpoint"
         rng = particle.rng.spawn(1)[0]
         world = await particle.world.fork(int(rng.integers(2**63))) if particle.world else None
         offspring = Particle(
@@ -129,7 +142,7 @@ class ParticleRunner:
             index=index,
             ancestor=particle.index,
             steps=particle.steps,
-            forked=True,
+            saved=particle.saved,
             finished=particle.finished,
             return_=particle.return_,
             error=particle.error,
@@ -196,18 +209,20 @@ class ParticleRunner:
 
     def _start(self, particle: Particle, config: RunnableConfig) -> AsyncGenerator[Any, None]:
         trace = particle.trace = ParticleTrace(particle, config, self.run_id)
-        own: RunnableConfig = {
-            **trace.config,
-            "configurable": {**config.get("configurable", {}), "thread_id": particle.thread_id},
-        }
+        configurable = {**config.get("configurable", {}), "thread_id": particle.thread_id}
+        if particle.saved:
+            # It stands between two supersteps. Without this, LangGraph takes its next tasks for interrupted ones, and
+            # a subgraph with a memory of its own would ignore what they give it.
+            configurable["__pregel_resuming"] = False
+        own: RunnableConfig = {**trace.config, "configurable": configurable}
         stream = self.agent.astream(
-            None if particle.forked else particle.state,
+            None if particle.saved else particle.state,
             own,
             context=self.agent_context,
             stream_mode=trace.stream_mode,
-            # With "sync", which subgraphs inherit, those compiled without a checkpointer fail. Here each checkpoint is
-            # saved by a task that was scheduled before the pause, so before whoever awaits `advancing` goes on.
-            durability="async",
+            # A checkpoint is saved when the stream ends or is closed, not at each step. (With "sync", which subgraphs
+            # inherit, those compiled without a checkpointer fail.)
+            durability="exit",
         )
         return cast(AsyncGenerator[Any, None], stream)
 

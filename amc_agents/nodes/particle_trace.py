@@ -19,8 +19,9 @@ from langgraph.types import StreamMode
 
 from amc_agents.nodes.metering import PolicyMeter
 
-Outcome = Literal["horizon", "discarded", "unfinished"]
-"""Why a particle was ended: cut at the horizon, not drawn at a resampling, or the population ended."""
+Outcome = Literal["horizon", "forked", "discarded", "unfinished"]
+"""Why a run was ended: the particle was cut at the horizon, stopped at a resampling to go on with its offspring, or not
+drawn there; or the population ended."""
 
 
 class Traced(Protocol):

@@ -238,6 +238,8 @@ class ParticleSystem:
         """Make slot i go on from particle `ancestors[i]`; the first offspring keeps its ancestor's world."""
         old = list(self.particles)
         forks = {slot: old[source] for slot, source in enumerate(ancestors.tolist()) if slot != source}
+        parents = {id(parent): parent for parent in forks.values() if parent.running}
+        await asyncio.gather(*(self.runner.save(parent) for parent in parents.values()))
         offspring = await asyncio.gather(*(self.runner.fork(parent, slot) for slot, parent in forks.items()))
         particles = [*old]
         for slot, child in zip(forks, offspring, strict=True):
