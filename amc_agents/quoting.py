@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from pydantic import SecretStr
+
 MOST_SHOWN = 200
 """Characters of somebody else's text that a message shows."""
-_LEAST_SECRET = 4
+_LEAST_SECRET = 6
 _MOST_ITEMS, _MOST_LEVELS = 8, 4
 
 _secrets: set[str] = set()
@@ -19,10 +21,22 @@ _secrets: set[str] = set()
 def keep_secret(key: str) -> None:
     """From now on `masked` hides this key, in the ways that JSON, Python and addresses write it, too.
 
-    Fewer than four characters are no key: hiding them would garble every message.
+    Fewer than six characters are no key but a stand-in such as "none": hiding them would garble every message.
     """
     if len(key) >= _LEAST_SECRET:
         _secrets.update((key, json.dumps(key)[1:-1], repr(key)[1:-1], quote(key, safe="")))
+
+
+def keep_secrets_of(model: Any) -> None:
+    """Keep the keys of a chat model or an embedding model of LangChain's."""
+    for value in vars(model).values():
+        if isinstance(value, SecretStr):
+            keep_secret(value.get_secret_value())
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """The error, to be raised from; None where it shows a key, which a log of the chain would then show."""
+    return error if masked(str(error)) == str(error) else None
 
 
 def masked(text: str) -> str:
@@ -39,14 +53,14 @@ def masked(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text for a terminal: control characters, escape sequences and changes of direction are written out.
+    r"""A text whose control characters are written out, so that a terminal shows them instead of obeying.
 
-    Line breaks and tabs stay. It is still text, not markup: give it to rich as a `Text`, or escaped.
+    Line ends and tabs stay. The notation is JSON's, so JSON stays what it was.
 
-    >>> printable("\x1b[2Jall is well")
-    '\\x1b[2Jall is well'
+    >>> printable("\x1b[2J\rok\n")
+    '\\u001b[2J\\u000dok\n'
     """
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+    return _UNPRINTABLE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def excerpt(text: str, most: int = MOST_SHOWN) -> str:
@@ -98,4 +112,8 @@ _USER = re.compile(r"(://)[^/\s@]*@")
 _PARAMETER = re.compile(
     r"([?&](?:api[_-]?key|key|access[_-]?token|token|secret|password|signature|sig)=)[^&\s#'\"]+", re.IGNORECASE
 )
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, escape sequences and carriage returns among them
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # what changes the order of the text around it
+    "\ud800-\udfff]"  # bytes of a path that are no text
+)

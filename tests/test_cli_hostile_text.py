@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from amc_agents.cli.console import PlainConsole
-from amc_agents.cli.printable import printable
 from amc_agents.methods.posterior import edit
 from amc_agents.nodes.posterior import StorePosterior
+from amc_agents.quoting import printable
 
 CLEAR = "\x1b[2J"
 HOSTILE = f"one{CLEAR}\rtwo\x07\x9b31m[/x][red]:fire:\u202ethree"

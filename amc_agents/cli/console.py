@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from amc_agents.cli.printable import printable
+from amc_agents.quoting import printable
 
 
 class PlainConsole(Console):

@@ -1,8 +1,9 @@
 """A chat model that a critic asks: from any event loop, never streamed, counted, its failures the critic's.
 
-It is asked by its sync methods, in threads. The connections of an async client belong to the event loop of their first
-use, and clients of one provider share them (LangChain's of OpenAI do): asked in async, a critic would fail in the
-second `asyncio.run`; asked on a loop of its own, it would meet the connections of the policy's loop.
+It is asked by its sync methods, in threads that nothing waits for once their time is up. The connections of an async
+client belong to the event loop of their first use, and clients of one provider share them (LangChain's of OpenAI do):
+asked in async, a critic would fail in the second `asyncio.run`; asked on a loop of its own, it would meet the
+connections of the policy's loop.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,11 +18,16 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from amc_agents.critics.blocking import BlockingCalls
 from amc_agents.critics.options import number
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of
 from amc_agents.usage import Usage, record
 
 T = TypeVar("T")
+
+PATIENCE = 180.0
+"""Seconds that an answer may take where nothing is said: enough for a model that thinks for long."""
 
 
 class AskedModel:
@@ -37,6 +41,7 @@ class AskedModel:
         run_name: of its calls, for tracers.
         name: of the model, as `provider:name`; "": what it calls itself.
         max_concurrent: questions under way at the same time.
+        timeout: seconds within which an answer has to be complete, LangChain's own retries included.
         recorded: whether each call is counted with the meter in use; False where whoever asks does so.
         settings: further arguments of every call.
     """
@@ -49,6 +54,7 @@ class AskedModel:
         run_name: str,
         name: str = "",
         max_concurrent: int = 16,
+        timeout: float = PATIENCE,
         recorded: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -59,25 +65,34 @@ class AskedModel:
         self.model = model.model_copy(update={"disable_streaming": True})
         self._who, self._run_name, self._recorded = who, run_name, recorded
         self._settings = dict(settings or {})
-        # Starts its threads when they are needed.
-        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix=f"amc-{run_name}")
+        self._timeout = timeout
+        self._calls = BlockingCalls(f"amc-{run_name}", max_concurrent, timeout)
+        keep_secrets_of(self.model)
 
     async def ask(self, conversation: Sequence[BaseMessage]) -> AIMessage:
         """The model's answer.
 
         Raises:
-            CriticError: the call failed, after LangChain's own retries.
+            CriticError: the call failed, after LangChain's own retries, or took too long.
         """
         told = RunnableConfig(tags=list(_TAGS), run_name=self._run_name)
-        # Tracers are found by the context.
-        call = partial(copy_context().run, self.model.invoke, list(conversation), told, **self._settings)
+        call = partial(self.model.invoke, list(conversation), told, **self._settings)
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            answer = await self._calls.run(call)
         except Exception as error:  # each provider's package has errors of its own
             self._count(Usage(calls=1, missing=1), self.name)
-            raise CriticError(f"{self._who} failed: {type(error).__name__}: {error}") from error
+            raise self._failure(error) from cause_of(error)
         self._count(usage_of(answer), self._answering(answer))
         return answer
+
+    def _failure(self, error: Exception) -> CriticError:
+        if isinstance(error, TimeoutError):
+            return CriticError(
+                f"{self._who} gave no whole answer within {self._timeout:g} s: is its server overloaded or stuck? "
+                "Allow more by timeout="
+            )
+        said = excerpt(str(error))
+        return CriticError(f"{self._who} failed: {type(error).__name__}" + (f": {said}" if said else ""))
 
     def _answering(self, answer: AIMessage) -> str:
         """`provider:name` as the answer says, which may be more exact than what was asked for."""
@@ -102,11 +117,12 @@ def name_of(model: BaseChatModel) -> str:
 
 def usage_of(answer: AIMessage) -> Usage:
     """What one answer used, as it reports it."""
-    reported = answer.usage_metadata
-    if reported is None:
-        return Usage(calls=1, missing=1)
-    cached = reported.get("input_token_details", {}).get("cache_read", 0)
-    return Usage(1, reported["input_tokens"], reported["output_tokens"], cached or 0)
+    match answer.usage_metadata:
+        case {"input_tokens": int(read), "output_tokens": int(written), **more}:
+            details: Any = more.get("input_token_details")
+            cached = details.get("cache_read") if isinstance(details, dict) else None
+            return Usage(1, read, written, cached if isinstance(cached, int) else 0)
+    return Usage(calls=1, missing=1)
 
 
 def made_model(name: str, **options: Any) -> BaseChatModel:
@@ -120,7 +136,9 @@ def made_model(name: str, **options: Any) -> BaseChatModel:
     try:
         made: BaseChatModel = init_chat_model(name, **options)
     except Exception as error:  # each provider's package has errors of its own for a missing key
-        raise ConfigurationError(f"the chat model {name!r} could not be made: {error}") from error
+        raise ConfigurationError(f"the chat model {name!r} could not be made: {excerpt(str(error))}") from cause_of(
+            error
+        )
     return made
 
 
@@ -140,6 +158,7 @@ def key_of(who: str, variable: str) -> str:
     """The key in an environment variable. Raises `CriticSpecError` where there is none."""
     if variable not in os.environ:
         raise CriticSpecError(f"{who}: the environment variable {variable!r} (key_env) is not set here")
+    keep_secret(os.environ[variable])
     return os.environ[variable]
 
 

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -25,12 +26,13 @@ import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 
 from amc_agents.critics.asking import key_of
+from amc_agents.critics.blocking import BlockingCalls
 from amc_agents.critics.classify import rows_of, usage_of
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.http import ModelServer
-from amc_agents.critics.options import allow, needed, positive_integer, server_options
+from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, MissingExtra
-from amc_agents.quoting import excerpt, quoted
+from amc_agents.quoting import cause_of, excerpt, keep_secrets_of, quoted
 from amc_agents.usage import Usage
 
 Vectors = npt.NDArray[np.float32]
@@ -66,7 +68,7 @@ def as_embeddings(
     Args:
         embeddings: a string, an `Embeddings` of LangChain, or an object with `spec` and `embed`, given back as it is.
         key_env: environment variable that holds the key.
-        **options: timeout and retry_for of a server, in seconds.
+        **options: timeout and retry_for of a server, in seconds; a provider knows the first alone.
 
     Raises:
         CriticSpecError: the string was not understood.
@@ -86,7 +88,8 @@ def as_embeddings(
         return SentenceTransformers(needed(kind, target, "org/name"))
     if kind == "object":
         raise CriticSpecError(f"{embeddings!r} stands for an object that was passed in Python: pass it again")
-    return LangChainEmbeddings(_from_provider(embeddings, key_env), spec=embeddings)
+    timeout = number("embeddings", options, "timeout", 600.0, least=0.001)
+    return LangChainEmbeddings(_from_provider(embeddings, key_env), spec=embeddings, timeout=timeout)
 
 
 class HashedWords:
@@ -163,10 +166,13 @@ class LangChainEmbeddings:
     Args:
         embeddings: the object.
         spec: names the model; None: made of its class and its attribute `model`.
+        timeout: seconds that all of a call may take; a model that computes in this process may need many.
     """
 
-    def __init__(self, embeddings: Embeddings, *, spec: str | None = None) -> None:
-        self._embeddings = embeddings
+    def __init__(self, embeddings: Embeddings, *, spec: str | None = None, timeout: float = 600.0) -> None:
+        self._embeddings, self._timeout = embeddings, timeout
+        self._calls = BlockingCalls("amc-embeddings", 8, timeout)
+        keep_secrets_of(embeddings)
         model = getattr(embeddings, "model", None) or getattr(embeddings, "model_name", None) or ""
         self.spec = spec or f"object:{type(embeddings).__name__}:{model}"
 
@@ -176,11 +182,16 @@ class LangChainEmbeddings:
             return Embedded(np.zeros((0, 0), dtype=np.float32), Usage())
         # By the sync method: see `critics.asking`.
         try:
-            answer = await asyncio.to_thread(self._embeddings.embed_documents, list(texts))
+            answer = await self._calls.run(partial(self._embeddings.embed_documents, list(texts)))
+        except TimeoutError as error:
+            raise CriticError(
+                f"embeddings {self.spec} gave no whole answer within {self._timeout:g} s: is the server overloaded or "
+                "stuck? Allow more by timeout="
+            ) from error
         except Exception as error:  # each provider's package has errors of its own
             raise CriticError(
                 f"embeddings {self.spec} failed: {type(error).__name__}: {excerpt(str(error))}"
-            ) from error
+            ) from cause_of(error)
         return Embedded(_checked(answer, len(texts), self.spec), Usage(calls=1, missing=1))
 
 
@@ -264,9 +275,9 @@ def _from_provider(spec: str, key_env: str | None) -> Embeddings:
         found: Any = init_embeddings(spec, **key)
     except (ImportError, ValueError) as error:
         raise CriticSpecError(
-            f"embeddings {spec!r} were not understood: {str(error).splitlines()[0]} Expected hashed:1024, "
+            f"embeddings {spec!r} were not understood: {excerpt(str(error).splitlines()[0])} Expected hashed:1024, "
             "vllm:http://host:8002?model=name, sentence-transformers:name, or provider:model of LangChain"
-        ) from error
+        ) from cause_of(error)
     return found  # type: ignore[no-any-return]
 
 

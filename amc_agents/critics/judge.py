@@ -13,10 +13,11 @@ import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from amc_agents.critics.asking import AskedModel, chat_options, made_model, name_of, side_by_side
+from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of, side_by_side
 from amc_agents.critics.judge_style import ZERO_SHOT, JudgeStyle, ascending
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
 from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.quoting import masked
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
@@ -33,6 +34,8 @@ class JudgeCritic:
         returns: what the worst and the best answer mean, in the world's reward units; linear in between.
         retries: how often an answer that cannot be read is asked for again, with the reason.
         max_concurrent: questions under way at the same time.
+        timeout: seconds within which an answer has to be complete, the provider's own retries included; None: 180. It
+            is also the provider's time-out where the model is given by name.
         model_options: for `init_chat_model`, where the model is given by name; `temperature` is 0 unless given.
 
     Raises:
@@ -50,6 +53,7 @@ class JudgeCritic:
         returns: tuple[float, float] = (0.0, 1.0),
         retries: int = 1,
         max_concurrent: int = 16,
+        timeout: float | None = None,
         **model_options: Any,
     ) -> None:
         if retries < 0 or max_concurrent < 1:
@@ -58,10 +62,19 @@ class JudgeCritic:
             )
         self.style, self.returns = style, ascending("a judge's returns", returns)
         self._retries = retries
+        if timeout is not None and isinstance(model, str):
+            model_options["timeout"] = timeout
         made = _made(model, model_options)
         name = model if isinstance(model, str) else name_of(made)
         self.name = f"judge {name} ({style.name})"
-        self._asked = AskedModel(made, who=self.name, run_name="judge", name=name, max_concurrent=max_concurrent)
+        self._asked = AskedModel(
+            made,
+            who=self.name,
+            run_name="judge",
+            name=name,
+            max_concurrent=max_concurrent,
+            timeout=PATIENCE if timeout is None else timeout,
+        )
 
     @property
     def usage(self) -> Usage:
@@ -148,6 +161,7 @@ def _made(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatMod
 
 def _shortened(answer: str) -> str:
     """A quotation of an answer; its end matters most, as the number stands there."""
+    answer = masked(answer)
     return repr(answer) if len(answer) <= _QUOTED else f"... {answer[-_QUOTED:]!r} (the last {_QUOTED} characters)"
 
 

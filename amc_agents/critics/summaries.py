@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
-from amc_agents.critics.asking import AskedModel, made_model, side_by_side, usage_of
+from amc_agents.critics.asking import PATIENCE, AskedModel, made_model, side_by_side, usage_of
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.render import turn
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
@@ -122,6 +122,7 @@ class ChatSummary:
         prompt: uses {trajectory}; None: `PROMPT`.
         cache: a file in which answers are kept, each as it comes.
         n_concurrent: requests under way at the same time.
+        timeout: seconds within which an answer has to be complete, LangChain's own retries included.
     """
 
     def __init__(
@@ -132,12 +133,18 @@ class ChatSummary:
         prompt: str | None = None,
         cache: str | Path | None = None,
         n_concurrent: int = 8,
+        timeout: float = PATIENCE,
     ) -> None:
         name = getattr(model, "model_name", None) or getattr(model, "model", None) or ""
         self.spec = spec or f"object:{type(model).__name__}:{name}"
         # What it costs is said by `describe`.
         self._asked = AskedModel(
-            model, who=f"summary {self.spec}", run_name="summary", max_concurrent=n_concurrent, recorded=False
+            model,
+            who=f"summary {self.spec}",
+            run_name="summary",
+            max_concurrent=n_concurrent,
+            timeout=timeout,
+            recorded=False,
         )
         self.prompt = PROMPT if prompt is None else prompt
         if "{trajectory}" not in self.prompt:

@@ -187,14 +187,19 @@ def _served(target: str, options: Mapping[str, str]) -> VerdictReader:
 
 
 def _chat(target: str, options: Mapping[str, str]) -> VerdictReader:
-    from amc_agents.critics.asking import chat_options, made_model
+    from amc_agents.critics.asking import PATIENCE, chat_options, made_model
     from amc_agents.critics.verdict_top_k import TopKReader
 
     allow("verdict", options, *_COMMON, "base_url", "max_concurrent")
     chosen = chat_options("verdict", options)
     with understood("verdict"):
         model = made_model(target, **chosen)
-    return TopKReader(model, name=target, max_concurrent=positive_integer("verdict", options, "max_concurrent", 16))
+    return TopKReader(
+        model,
+        name=target,
+        max_concurrent=positive_integer("verdict", options, "max_concurrent", 16),
+        timeout=chosen.get("timeout", PATIENCE),
+    )
 
 
 SCORES = ("log_odds", "p_good")

@@ -19,10 +19,12 @@ import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
-from amc_agents.critics.asking import AskedModel, name_of, side_by_side
+from amc_agents.critics.asking import PATIENCE, AskedModel, name_of, side_by_side
+from amc_agents.critics.classify import LEAST_LOGPROB, OVERWRITTEN
 from amc_agents.critics.verdict_checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict_reading import Verdicts
 from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.quoting import quoted
 from amc_agents.usage import Usage
 
 TOP = 20
@@ -109,9 +111,12 @@ class TopKReader:
         model: the chat model; `logprobs`, `top_logprobs`, `max_tokens` and `temperature` are bound to it.
         name: of the model, as `provider:name`, for messages and usage.
         max_concurrent: questions under way at the same time.
+        timeout: seconds within which an answer has to be complete, LangChain's own retries included.
     """
 
-    def __init__(self, model: BaseChatModel, *, name: str = "", max_concurrent: int = 16) -> None:
+    def __init__(
+        self, model: BaseChatModel, *, name: str = "", max_concurrent: int = 16, timeout: float = PATIENCE
+    ) -> None:
         name = name or name_of(model)
         self.name = f"verdict:{name}"
         settings = {"logprobs": True, "top_logprobs": TOP, "max_tokens": MAX_TOKENS, "temperature": 0.0}
@@ -121,6 +126,7 @@ class TopKReader:
             run_name="verdict",
             name=name,
             max_concurrent=max_concurrent,
+            timeout=timeout,
             settings=settings,
         )
 
@@ -156,10 +162,12 @@ class TopKReader:
         told = (await self._asked.ask([HumanMessage(prompt)])).response_metadata
         try:
             places = [_place(one) for one in (told["logprobs"] or {})["content"] or []]
-        except (KeyError, TypeError, ValueError) as error:
+        except CriticError as error:
+            raise CriticError(f"critic {self.name}: {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise CriticError(
                 f"critic {self.name}: expected response_metadata['logprobs'] with `content` and `top_logprobs` as "
-                f"OpenAI gives them, got {str(told.get('logprobs'))[:200]}: verdicts need a model that reports "
+                f"OpenAI gives them, got {quoted(told.get('logprobs'), 100)}: verdicts need a model that reports "
                 "log-probabilities; ask this one for a number instead, judge:provider:model"
             ) from error
         if not places:
@@ -169,15 +177,18 @@ class TopKReader:
 
 def _place(reported: Mapping[str, Any]) -> Place:
     """One entry of OpenAI's `content`. The k-th probability bounds the rest only among the k likeliest."""
-    top = sorted(
-        ((one["token"], math.exp(one["logprob"])) for one in reported["top_logprobs"]), key=lambda pair: -pair[1]
-    )
-    if not top:
+    likeliest = sorted(reported["top_logprobs"], key=lambda one: -float(one["logprob"]))
+    if not likeliest:
         raise ValueError("no alternatives")
+    # Some servers add the written token behind the k likeliest.
+    likeliest = likeliest[:TOP]
+    least = likeliest[-1]
+    if least["logprob"] < LEAST_LOGPROB:
+        raise CriticError(f"token {quoted(least['token'], 40)} has log-probability {least['logprob']:g}. {OVERWRITTEN}")
+    top = tuple((str(one["token"]), math.exp(one["logprob"])) for one in likeliest)
     if not all(0.0 <= probability <= 1.0 + 1e-3 for _, probability in top):
         raise ValueError("these are no log-probabilities")
-    # Some servers add the written token behind the k likeliest.
-    return Place(reported["token"], tuple(top[:TOP]))
+    return Place(str(reported["token"]), top)
 
 
 def _plain(text: str) -> str:

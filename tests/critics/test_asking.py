@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+import traceback
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
+from amc_agents.critics.asking import usage_of
 from amc_agents.critics.embeddings import LangChainEmbeddings
 from amc_agents.critics.judge import JudgeCritic
 from amc_agents.critics.summaries import ChatSummary
@@ -17,8 +22,10 @@ from amc_agents.critics.verdict_top_k import TopKReader
 from amc_agents.errors import CriticError
 from amc_agents.nodes.background import run_in_background
 from amc_agents.types import Step, Task, Trajectory
-from tests.critics.scripted_server import Reply, ScriptedServer
+from amc_agents.usage import Usage
+from tests.critics.scripted_server import HANG, Reply, ScriptedServer
 
+KEY = "sk-CANARY-0123456789"
 ASKED = [Trajectory(Task("t", "Climb."), (Step("climb", f"rung {n}"),)) for n in range(3)]
 TOP = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in (("GOOD", 0.6), ("BAD", 0.2))]
 
@@ -46,21 +53,21 @@ def server():
 
 
 def chat(server):
-    return ChatOpenAI(model="m", base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return ChatOpenAI(model="m", base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
 
 
-def judge(server):
-    critic = JudgeCritic(chat(server))
+def judge(server, **patience):
+    critic = JudgeCritic(chat(server), **patience)
     return critic.values, [0.75] * 3
 
 
-def verdict(server):
-    critic = VerdictCritic(TopKReader(chat(server)))
+def verdict(server, **patience):
+    critic = VerdictCritic(TopKReader(chat(server), **patience))
     return critic.values, [0.75] * 3
 
 
-def summary(server):
-    described = ChatSummary(chat(server))
+def summary(server, **patience):
+    described = ChatSummary(chat(server), **patience)
 
     async def ask(states):
         return (await described.describe(states)).states
@@ -68,13 +75,15 @@ def summary(server):
     return ask, ["Score: 0.75"] * 3
 
 
-def embeddings(server):
+def embeddings(server, **patience):
     model = OpenAIEmbeddings(
-        model="m", base_url=f"{server.url}/v1", api_key="none", max_retries=0, check_embedding_ctx_length=False
+        model="m", base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, check_embedding_ctx_length=False
     )
 
     async def ask(states):
-        return (await LangChainEmbeddings(model).embed([one.steps[0].observation for one in states])).vectors
+        return (
+            await LangChainEmbeddings(model, **patience).embed([one.steps[0].observation for one in states])
+        ).vectors
 
     return ask, [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
 
@@ -110,3 +119,44 @@ def test_its_failure_is_the_critics(server, make):
     ask, _ = make(server)
     with pytest.raises(CriticError, match="no credit left"):
         asyncio.run(ask(ASKED))
+
+
+@KINDS
+def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time(server, make):
+    """Each read is quick, so that no client's own time-out ends it; the whole answer would take minutes."""
+    ask, _ = make(server, timeout=0.3)
+    server.respond = lambda request: replace(openai(request), drip=1.0)
+    with pytest.raises(CriticError, match=r"no whole answer within 0\.3 s") as caught:
+        asyncio.run(ask(ASKED))
+    assert len(str(caught.value)) <= 400
+
+
+@KINDS
+def test_a_silent_server_does_not_hold_up_the_end_of_the_process(server, make):
+    ask, _ = make(server, timeout=0.3)
+    server.respond = lambda request: HANG
+    with pytest.raises(CriticError, match="no whole answer"):
+        asyncio.run(ask(ASKED))
+    names = {f"amc-{what}" for what in ("judge", "verdict", "summary", "embeddings")}
+    still_asking = [thread for thread in threading.enumerate() if thread.name in names]
+    assert still_asking
+    assert all(thread.daemon for thread in still_asking)
+
+
+@KINDS
+def test_a_key_that_the_provider_repeats_is_not_shown(server, make):
+    server.respond = lambda request: Reply(status=401, body={"error": {"message": f"{'x' * 150} wrong key {KEY}"}})
+    ask, _ = make(server)
+    with pytest.raises(CriticError, match="failed") as caught:
+        asyncio.run(ask(ASKED))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "wrong key" in str(caught.value)
+    assert KEY[:8] not in shown
+
+
+@pytest.mark.parametrize(
+    "usage", [{"prompt_tokens": "many"}, {"prompt_tokens": 1, "completion_tokens": None}, [1], "none", None]
+)
+def test_an_answer_that_does_not_say_what_it_used_counts_as_missing(usage):
+    answer = AIMessage("Score: 1").model_copy(update={"usage_metadata": usage})
+    assert usage_of(answer) == Usage(calls=1, missing=1)

@@ -232,7 +232,8 @@ def test_its_string_makes_the_model(monkeypatch):
     assert str(model.openai_api_base) == "http://127.0.0.1:1/v1"
     assert model.openai_api_key.get_secret_value() == "secret"
     assert "secret" not in critic.name
-    assert (critic.returns, critic.style, critic._asked._threads._max_workers) == ((-1.0, 3.0), ZERO_SHOT, 2)
+    assert (critic.returns, critic.style, critic._asked._timeout) == ((-1.0, 3.0), ZERO_SHOT, 3.0)
+    assert critic._asked._calls._max_concurrent == 2
     undecided: Any = parse_critic("foa:openai:gpt?temperature=none&key_env=JUDGE_KEY")
     assert (undecided._asked.model.temperature, undecided.style) == (None, FOA)
 

@@ -176,6 +176,10 @@ async def test_what_a_chat_model_does_not_report_is_flagged():
         (Speaker(content=[]), "reports log-probabilities|wrote no token"),
         (Speaker(content=[{"token": "GOOD", "logprob": 0.0, "top_logprobs": []}]), "reports log-probabilities"),
         (Speaker(content=[{"token": "x", "top_logprobs": [{"token": "x", "logprob": 2.0}]}]), "log-probabilities"),
+        (Speaker(content=[{"token": "x", "top_logprobs": [{"token": "x", "logprob": 1e9}]}]), "log-probabilities"),
+        (Speaker(content=[{"token": "x", "top_logprobs": [{"token": "x", "logprob": "-1"}]}]), "log-probabilities"),
+        (Speaker(content=[{"token": "x", "top_logprobs": ["x"]}]), "log-probabilities"),
+        (Speaker(content=[{"token": "x", "top_logprobs": [{"token": "x", "logprob": -9999.0}]}]), "writes -9999 over"),
         (Speaker(failing=True), "RuntimeError: no credit"),
     ],
 )
