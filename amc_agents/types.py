@@ -174,7 +174,8 @@ class WeighingPoint:
     step: int
     """Steps that the live particles had made."""
     values: FloatArray
-    """`[N]` the critic's predictions, in reward units; NaN for particles that it was not asked about."""
+    """`[N]` the return so far plus the predicted rest, in reward units: the return itself where a trajectory has ended,
+    the prediction of the whole return where no rewards are seen. NaN where the critic failed, or the particle did."""
     log_weights: FloatArray
     """`[N]` unnormalised log-weights after weighing, before any resampling."""
     ess: float
@@ -200,7 +201,8 @@ class Population:
     """`[M]` weights gathered since the last resampling that each has been through: not comparable between live and
     retired particles."""
     values: FloatArray
-    """`[M]` beta x phi_T: the return, or its prediction where rewards were hidden."""
+    """`[M]` as `WeighingPoint.values`, where each was last weighed: the return, or its prediction where rewards were
+    hidden; NaN where the critic, or the particle, failed."""
     failed: tuple[bool, ...] = ()
     """`[M]` particles that an instrument's failure ended; their weight is 0."""
 
@@ -217,7 +219,8 @@ class Run:
     history: tuple[WeighingPoint, ...]
     """One record per weighing point, in order."""
     log_evidence: float
-    """log Z: exp of it estimates E_pi[exp(R_T / beta)] without bias."""
+    """log Z: exp of it estimates E_pi[exp(R_T / beta)] without bias. NaN where the run stopped early, or where the
+    critic failed at ends that only it can weigh."""
     usage: Mapping[str, Usage]
     """By role: "policy" and "critic"."""
     seed: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,10 @@ from amc_agents.bench.report import Results
 from amc_agents.types import FloatArray, Run
 
 INK, FAINT, SUCCESS = "#22303c", "#8a97a3", "#f5b301"
-VALUES = LinearSegmentedColormap.from_list("values", ["#33418c", "#3f7fb5", "#55b6a3", "#9fd35f", "#f2d13c"])
+VALUES = LinearSegmentedColormap.from_list(
+    "values", ["#33418c", "#3f7fb5", "#55b6a3", "#9fd35f", "#f2d13c"]
+).with_extremes(bad="#b6bcc4")
+"""Grey is unknown: the critic, or the particle, failed."""
 _PIECES = 40
 """Straight pieces of a drawn line."""
 
@@ -91,7 +95,7 @@ def genealogy(run: Run, path: str | Path, *, title: str = "", success: float = 1
     points = [point.step for point in run.history if point.ancestors is not None]
     figure = Figure(figsize=(12, 7), dpi=100, facecolor="white")
     axes = figure.add_axes((0.055, 0.15, 0.83, 0.70))
-    known = [branch.value for branch in branches] + [0.0]
+    known = [branch.value for branch in branches if not math.isnan(branch.value)] + [0.0]
     # Before the goal is near, values are small: the root spreads them over the colours.
     norm = PowerNorm(0.5, min(known), max([*known, success]))
     bend = _bend(branches)

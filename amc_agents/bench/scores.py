@@ -50,7 +50,7 @@ class Particles:
     returns: tuple[float, ...]
     """`[M]` true returns."""
     values: tuple[float, ...]
-    """`[M]` beta x phi_T, to six decimals: what the run's own pick is made by where it saw no rewards."""
+    """`[M]` the run's final values, to six decimals: what the run's own pick is made by where it saw no rewards."""
     same_as: tuple[int, ...]
     """`[M]` the first index of a trajectory with the same (thought, action) sequence."""
 

@@ -1,13 +1,37 @@
-"""Checks on a critic's answer: a wrong shape, NaN or infinity is a failure of the instrument."""
+"""Failures of a critic, under one name: whatever it raises, and an answer of a wrong shape, NaN or infinity."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from amc_agents.errors import CriticError
+from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, DecisionError, MissingExtra
 from amc_agents.types import FloatArray
+
+MOST_TOLD = 300
+"""Characters of another library's error that a message repeats."""
+
+
+@contextmanager
+def failing_as_critic_error(who: str) -> Iterator[None]:
+    """Raise whatever `who` raises as a `CriticError`, which `on_critic_error="uniform"` may pass over.
+
+    These go through as they are: a wrong setting (`ConfigurationError`), another model than the checkpoint's
+    (`CheckpointError`) and a package that is not installed (`MissingExtra`), which a later call would meet again; and
+    an answer in words that could not be read (`DecisionError`).
+
+    Args:
+        who: what the message begins with, such as "critic Mine".
+    """
+    try:
+        yield
+    except (CriticError, ConfigurationError, CheckpointError, MissingExtra, DecisionError):
+        raise
+    except Exception as error:
+        raise CriticError(f"{who} failed: {type(error).__name__}: {str(error)[:MOST_TOLD]}") from error
 
 
 def checked_values(values: Any, n: int, critic: str) -> FloatArray:
@@ -20,7 +44,7 @@ def checked_values(values: Any, n: int, critic: str) -> FloatArray:
     """
     try:
         found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise CriticError(f"critic {critic} answered {type(values).__name__}, expected [{n}] numbers") from error
     if found.shape != (n,):
         raise CriticError(f"critic {critic} answered values of shape {list(found.shape)}, expected [{n}]")

@@ -18,7 +18,7 @@ import numpy as np
 from amc_agents.critics.adapting import name_of
 from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
 from amc_agents.critics.uses import for_lac
-from amc_agents.critics.validation import checked_values
+from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
 from amc_agents.methods.improvement import choose, improved
 from amc_agents.methods.lac_prior import Opinion, listed_opinion, sampled_opinion
@@ -221,13 +221,15 @@ async def _judge(
     candidates = taken = [trajectory.extended(Step(one.sample.action, thought=one.sample.thought)) for one in shown]
     try:
         if settings.depth and imagination is not None:
-            candidates = list(await imagination.imagine(taken))
+            with failing_as_critic_error("the forward model"):
+                candidates = list(await imagination.imagine(taken))
             if len(candidates) != size:
                 raise CriticError(f"the forward model gave {len(candidates)} trajectories, expected {size}")
-        try:
-            judgements = await _judgements(judge, candidates)
-        except PromptTooLong:
-            candidates, judgements = await _judged_as_far_as_read(judge, candidates, taken)
+        with failing_as_critic_error(f"critic {name_of(critic)}"):
+            try:
+                judgements = await _judgements(judge, candidates)
+            except PromptTooLong:
+                candidates, judgements = await _judged_as_far_as_read(judge, candidates, taken)
     except CriticError as error:
         if settings.on_critic_error == "raise":
             raise

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from amc_agents.critics.render import turn as turn_text
-from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.errors import ConfigurationError, CriticError, DecisionError
 from amc_agents.methods.critique import read_choice, read_reply
 from amc_agents.methods.lac_types import Actor, Sample
 from amc_agents.methods.pnlc_judge import ThoughtJudge, thought_of
@@ -76,7 +76,8 @@ async def decide(
     Raises:
         ConfigurationError: something that the settings need is not given.
         DecisionError: no turn names an action; or goals, likelihoods or a choice could not be read, twice.
-        CriticError: the critic or the proposer failed. What the thinker raises while it thinks or acts goes through.
+        CriticError: the critic or the proposer failed, whatever it raised. What the thinker raises while it thinks or
+            acts goes through.
     """
     _check(thinker, proposer, critic, settings)
     begun = time.perf_counter()
@@ -199,10 +200,10 @@ class _Thinking:
         return chosen
 
     async def _or_none(self, judging: Coroutine[Any, Any, T]) -> T | None:
-        """What judging gives; None where it failed and the first thought is to stand."""
+        """What judging gives; None where it failed, or could not be read, and the thought is to stand."""
         try:
             return await judging
-        except CriticError as error:
+        except (CriticError, DecisionError) as error:
             if self.settings.on_critic_error == "raise":
                 raise
             self.notes.append(f"nothing was judged, and the thought stands: {type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from amc_agents.critics.adapting import name_of
 from amc_agents.critics.uses import for_lac, for_pnlc
-from amc_agents.critics.validation import checked_values
+from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import CriticError
 from amc_agents.methods.critique import critique_of_goals, critique_of_value, read_likelihoods, score_of
 from amc_agents.methods.lac_types import Sample
@@ -57,7 +57,8 @@ class ThoughtJudge:
     async def prepare(self) -> None:
         """Let the critic read the state before there is a thought. Raises `CriticError`."""
         if self._settings.critique == "goals" and isinstance(self._critic, PreparedCritic):
-            await self._critic.prepare(self._trajectory)
+            with failing_as_critic_error(f"critic {name_of(self._critic)}"):
+                await self._critic.prepare(self._trajectory)
 
     async def criticised(self, turn: Sample) -> Considered:
         """One thought with its critique in words.
@@ -100,8 +101,9 @@ class ThoughtJudge:
         wanted = self._settings.n_positive, self._settings.n_negative
         if self._proposer is None:
             raise CriticError("nobody was given who proposes goals")
-        proposed = await self._proposer.propose(self._trajectory, thought, *wanted)
-        came = len(proposed.positive), len(proposed.negative)
+        with failing_as_critic_error("the goal proposer"):
+            proposed = await self._proposer.propose(self._trajectory, thought, *wanted)
+            came = len(proposed.positive), len(proposed.negative)
         if came != wanted:
             raise CriticError(f"the goal proposer gave {came} good and bad goals, expected {wanted}")
         return proposed
@@ -109,7 +111,8 @@ class ThoughtJudge:
     async def _reach(self, thought: str, goals: Sequence[str]) -> FloatArray:
         """`[G]` likelihoods by the goal critic, in one batch."""
         name = name_of(self._critic)
-        answer = await for_pnlc(self._critic).reach(self._trajectory, thought, goals)
+        with failing_as_critic_error(f"critic {name}"):
+            answer = await for_pnlc(self._critic).reach(self._trajectory, thought, goals)
         found = checked_values(answer, len(goals), name)
         if np.any((found < 0) | (found > 1)):
             raise CriticError(f"critic {name} answered likelihoods {found.tolist()}, expected numbers from 0 to 1")
@@ -127,7 +130,10 @@ class ThoughtJudge:
         """Likelihood of success of each turn, by a critic of values (the paper's PNLC without goals)."""
         odds = for_lac(self._critic, returns=self._settings.returns)
         ends = [self._trajectory.extended(Step(one.action, thought=one.thought)) for one in turns]
-        q = checked_values(await odds.log_odds(ends), len(ends), name_of(self._critic))
+        name = name_of(self._critic)
+        with failing_as_critic_error(f"critic {name}"):
+            answer = await odds.log_odds(ends)
+        q = checked_values(answer, len(ends), name)
         return [float(p) for p in 1 / (1 + np.exp(-q))]
 
 

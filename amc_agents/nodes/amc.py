@@ -163,8 +163,9 @@ def amc(
         quorum: least number of particles that must not fail. Default: half of them.
         seed: makes resampling and worlds reproducible, and models that draw from the particle's own stream.
             Default: drawn, and recorded.
-        on_critic_error: "raise" (default), or "uniform", which keeps the weights where the critic fails, and says so
-            in the run's notes.
+        on_critic_error: "raise" (default), or "uniform", which keeps the weights where the critic fails, whatever it
+            raises or answers, and says so in the run's notes. Values are NaN there; `select="value"` takes the best of
+            those that are known, and the largest weight where none is.
         step_after: the node or nodes after which the agent pauses, one pause being one step. Default: the nodes that
             hold a ToolNode or are named "tools".
         tools: what tools and hand-written pausing nodes do, by name: "read" (may be repeated without harm), or "world"

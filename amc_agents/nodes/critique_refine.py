@@ -43,8 +43,8 @@ class PnlcOptions(TypedDict, total=False):
     returns: tuple[float, float]
     """Returns of failure and success, for critics that value in reward units. Default: (0, 1)."""
     on_critic_error: Literal["raise", "uniform"]
-    """Where proposer or critic fail, "uniform" lets the thought stand, and notes it. Default: the file's, else
-    "raise"."""
+    """Where proposer or critic fail or cannot be read, "uniform" lets the thought stand, and notes it. Default: the
+    file's, else "raise"."""
     proposer: BaseChatModel | Proposer | None
     """Thinks of goals. Default: the policy itself."""
     prompts: PnlcPrompts

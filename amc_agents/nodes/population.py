@@ -16,12 +16,15 @@ import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
+from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
 from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.search_notes import search_notes
+from amc_agents.nodes.selection import selected
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.twins import Twins
 from amc_agents.nodes.world import Worlds
+from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, WeighingPoint
 from amc_agents.usage import Meter, metering
 
@@ -69,6 +72,7 @@ class ParticleSystem:
         self._rng = np.random.default_rng([self.seed, 1])
         self._weights = smc.init(self.settings.n_particles)
         self._values = np.full(self.settings.n_particles, np.nan)
+        self._known = np.ones(self.settings.n_particles, dtype=np.bool_)
         self._stop = asyncio.Event()
         self._twins = Twins()
 
@@ -106,11 +110,10 @@ class ParticleSystem:
     async def weigh(self) -> None:
         """Weigh the particles where they stand, and see whether they are due to be resampled."""
         potentials = await self._potentials()
-        if potentials is not None:
-            self._weights = smc.weigh(self._weights, potentials)
+        self._known = ~np.isnan(potentials)
+        self._weights = smc.weigh(self._weights, potentials, self._known)
         # What a resampling would draw from: "keep" draws from finished particles too.
-        keeps = self.settings.finished == "keep"
-        live = np.array([keeps or not particle.finished for particle in self.particles])
+        live = np.full(len(self.particles), True) if self.settings.finished == "keep" else ~self._weighed_to_the_end()
         triggered = self.settings.resample.triggered(self.step, self._weights.log_weights, live)
         self.due = not self.concluded and bool(triggered)
         self.history.append(
@@ -123,9 +126,8 @@ class ParticleSystem:
         """Draw who goes on: discard light particles, fork heavy ones, put finished ones away."""
         self._look_at_twins()
         before = self._weights
-        finished = np.array([particle.finished for particle in self.particles])
         self._weights, info = smc.resample(
-            self._rng, before, finished, scheme=self.settings.scheme, mode=self.settings.finished
+            self._rng, before, self._weighed_to_the_end(), scheme=self.settings.scheme, mode=self.settings.finished
         )
         if not info.resampled:
             return
@@ -141,7 +143,6 @@ class ParticleSystem:
                 )
             )
         await self._continue_from(ancestors)
-        self._values = self._values[ancestors]
         self.history[-1] = replace(self.history[-1], ancestors=ancestors.copy(), retired=retired)
         self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
                    "retired": list(retired)})  # fmt: skip
@@ -160,7 +161,9 @@ class ParticleSystem:
         )
         if not np.isfinite(population.log_weights).any():
             raise AllWeightsZero(len(everyone), "the end of the run")
-        index = self._pick(population)
+        if self.settings.pick == "value" and not np.isfinite(population.values).any():
+            self.notes.append("no particle's final value is known: the answer was selected by weight")
+        index = selected(self._rng, population, self.settings.pick)
         best = everyone[index]
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
@@ -179,7 +182,7 @@ class ParticleSystem:
             best_index=index,
             population=population,
             history=tuple(self.history),
-            log_evidence=float("nan") if self._stop.is_set() else float(smc.log_evidence(self._weights)),
+            log_evidence=self._log_evidence(),
             usage=self.meter.read(),
             seed=self.seed,
             config=self.settings.as_plain(),
@@ -197,8 +200,11 @@ class ParticleSystem:
         await asyncio.gather(*(self.runner.release(particle) for particle in everyone.values()))
         await self.worlds.close_all()
 
-    async def _potentials(self) -> FloatArray | None:
-        """`[N]` phi_t (`smc.potentials`), f = 0 at every end; without rewards of the whole return, ends included."""
+    async def _potentials(self) -> FloatArray:
+        """`[N]` phi_t (`smc.potentials`), f = 0 at every end; without rewards of the whole return, ends included.
+
+        NaN where the critic was asked and failed, which `on_critic_error` allows.
+        """
         observed = self.settings.rewards_observed
         asked = [
             slot
@@ -214,21 +220,18 @@ class ParticleSystem:
                 if self.settings.on_critic_error == "raise":
                     raise
                 self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({error})")
-                return None
-        self._values = returns + future
+                future[asked] = np.nan
         failed = [particle.error is not None for particle in self.particles]
+        self._values = np.where(failed, np.nan, returns + future)
         found = smc.potentials(returns, future, self.settings.beta, self.settings.success_reward)
         return np.where(failed, -np.inf, found)
 
     async def _ask_critic(self, particles: Sequence[Particle]) -> FloatArray:
         """`[len(particles)]` what the critic expects: the return still to come, or the whole without rewards."""
         trajectories = [self.runner.trajectory_of(particle) for particle in particles]
-        with metering(self.meter):
-            values: FloatArray = np.asarray(await self.critic.values(trajectories), dtype=np.float64)
-        if values.shape != (len(particles),):
-            raise CriticError(f"the critic was asked for {len(particles)} values and gave the shape {values.shape}")
-        if not np.isfinite(values).all():
-            raise CriticError(f"the critic gave values that are not finite: {values.tolist()}")
+        name = self.settings.critic
+        with metering(self.meter), failing_as_critic_error(f"critic {name}"):
+            values = checked_values(await self.critic.values(trajectories), len(particles), name)
         whole = getattr(self.critic, "predicts", "future") == "return"
         if self.settings.rewards_observed and whole:
             values = values - np.array([particle.return_ for particle in particles])
@@ -248,21 +251,18 @@ class ParticleSystem:
         await asyncio.gather(*(self.runner.release(one, "discarded") for one in old if id(one) not in kept))
         self.particles = particles
 
+    def _weighed_to_the_end(self) -> BoolArray:
+        """`[N]` finished particles that may be put away: one whose final potential is not known yet may not."""
+        return np.array([particle.finished for particle in self.particles]) & self._known
+
+    def _log_evidence(self) -> float:
+        """Log Z; NaN where particles were left unfinished, or unweighed at their end."""
+        unknown = self._stop.is_set() or not self._known.all()
+        return float("nan") if unknown else float(smc.log_evidence(self._weights))
+
     def _ess(self) -> float:
         log_weights = np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)])
         return float(smc.ess(log_weights)) if np.isfinite(log_weights).any() else 0.0
-
-    def _pick(self, population: Population) -> int:
-        pick = self.settings.pick
-        alive = np.isfinite(population.log_weights)
-        if pick == "sample":
-            return int(self._rng.choice(len(alive), p=smc.normalised(population.log_weights)))
-        if pick == "return":
-            scores = np.array([trajectory.return_ for trajectory in population.trajectories])
-        else:
-            # Absolute weights: those since the last resampling are of other segments for retired particles.
-            scores = population.values if pick == "value" else population.log_weights
-        return int(np.argmax(np.where(alive, scores, -np.inf)))
 
     def _archive_and_maybe_stop(self) -> None:
         if not self.settings.rewards_observed:

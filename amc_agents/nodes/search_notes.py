@@ -50,7 +50,7 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
 
 def _answered(point: WeighingPoint) -> bool:
     """The critic did not fail there; where it did, the run has a note of that."""
-    return not np.isnan(point.values).any()
+    return not np.isnan(point.values[np.isfinite(point.log_weights)]).any()
 
 
 def _evenness(point: WeighingPoint) -> float:

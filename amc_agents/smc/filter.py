@@ -72,18 +72,22 @@ def init(n_particles: int, batch: tuple[int, ...] = ()) -> FilterState:
     )
 
 
-def weigh(state: FilterState, potentials: FloatArray) -> FilterState:
+def weigh(state: FilterState, potentials: FloatArray, known: BoolArray | None = None) -> FilterState:
     """Multiply each weight by exp(phi_new - phi_old).
 
     Args:
         state: the particles, as last weighed, however many steps ago.
         potentials: `[..., N]` phi now; -inf for a failed particle, whose weight is 0 from then on.
+        known: `[..., N]` the particles whose phi is known; the others keep their weight, and the next weighing makes up
+            for it. None: all.
 
     Raises:
         PopulationError: for another shape, NaN or +inf.
     """
     if potentials.shape != state.potentials.shape:
         raise PopulationError(f"expected potentials of shape {state.potentials.shape}, got {potentials.shape}")
+    if known is not None:
+        potentials = np.where(known, potentials, state.potentials)
     if np.any(np.isnan(potentials) | np.isposinf(potentials)):
         raise PopulationError("a potential is NaN or +inf; it must be finite, or -inf for a failed particle")
     dead = np.isneginf(state.log_weights) | np.isneginf(potentials)

@@ -20,7 +20,7 @@ from amc_agents.smc.weights import BoolArray, log_sum_exp, normalised
 from amc_agents.types import FloatArray, IntArray
 
 Potential = Callable[[IntArray], FloatArray]
-"""`(nodes [..., N]) -> phi [..., N]`."""
+"""`(nodes [..., N]) -> phi [..., N]`; NaN where it is not known, as when a critic has failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +196,13 @@ def run_smc(
         finished = world.is_leaf[nodes]
         if step != point or np.all(finished):
             break
-        state, n_weighings = smc_filter.weigh(state, potential(nodes)), n_weighings + 1
-        live = ~finished if mode == "retire" else np.ones_like(finished)
+        phi = potential(nodes)
+        known = ~np.isnan(phi)
+        state, n_weighings = smc_filter.weigh(state, phi, known), n_weighings + 1
+        live = ~(finished & known) if mode == "retire" else np.ones_like(finished)
         due = schedule.triggered(step, state.log_weights, live) & ~np.all(finished, axis=-1)
         if np.any(due):
-            state, info = smc_filter.resample(rng, state, finished, scheme, mode, mask=due)
+            state, info = smc_filter.resample(rng, state, finished & known, scheme, mode, mask=due)
             retired_nodes.append(nodes)
             retired_log_weights.append(info.retired_log_weights)
             history.append(info.ancestors)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -55,6 +57,18 @@ def test_the_picture_of_a_run(run, tmp_path):
     picture = imread(genealogy(run, tmp_path / "deep" / "run.png", title="A run"))
     assert picture.shape[:2] == (700, 1200)
     assert picture[..., :3].std() > 0.02
+
+
+def test_unknown_values_are_drawn_in_grey(run, tmp_path):
+    unknown = WeighingPoint(2, np.array([np.nan, 0.1, 0.6]), np.zeros(3), 3.0, np.array([2, 2, 2]), (0,))
+    values = np.array([0.0, 1.0, 0.0, np.nan])
+    population = replace(run.population, values=values)
+    picture = imread(
+        genealogy(replace(run, history=(unknown, *run.history[1:]), population=population), tmp_path / "r.png")
+    )
+    drawn = picture[:595, :1060, :3]  # without the legend and the bar of colours
+    assert np.sum(np.abs(drawn - np.array([0xB6, 0xBC, 0xC4]) / 255).max(axis=-1) < 0.02) > 200
+    assert np.sum(np.ptp(drawn, axis=-1) > 0.4) > 1000, "known values keep their colours"
 
 
 async def test_the_picture_of_the_methods(make_comparison, tmp_path):

@@ -320,6 +320,50 @@ async def test_failures_go_through_and_a_critic_may_be_allowed_to_fail():
     assert all(one.flagged for one in decision.candidates)
 
 
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (ConnectionError("refused"), "critic Answers failed: ConnectionError: refused"),
+        (ValueError("bad"), "critic Answers failed: ValueError: bad"),
+        (["n/a"] * 2, "answered list, expected"),
+        ([0.5], "shape"),
+        (None, "shape"),
+    ],
+)
+async def test_whatever_a_critic_raises_or_answers_leaves_the_decision_to_the_prior(answer, match):
+    class Answers:
+        async def log_odds(self, trajectories):
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    with pytest.raises(CriticError, match=match):
+        await decide(STATE, Script(MIXED), Answers(), LacSettings())
+    decision = await decide(STATE, Script(MIXED), Answers(), LacSettings(on_critic_error="uniform"))
+    assert decision.sample.action == "push"
+    assert "the prior decided alone" in decision.notes[0]
+
+
+async def test_a_forward_model_that_raises_is_a_critics_failure_and_a_wrong_setting_is_none():
+    class Raises:
+        def __init__(self, error):
+            self.error = error
+
+        async def imagine(self, taken):
+            raise self.error
+
+        async def log_odds(self, trajectories):
+            raise self.error
+
+    settings = LacSettings(depth=1, on_critic_error="uniform")
+    imagination = Raises(OSError("gone"))
+    decision = await decide(STATE, Script(MIXED), Odds(LOGIT), settings, imagination=imagination)
+    assert "the forward model failed: OSError: gone" in decision.notes[0]
+    for error in (ConfigurationError("another beta"), asyncio.CancelledError()):
+        with pytest.raises(type(error)):
+            await decide(STATE, Script(MIXED), Raises(error), LacSettings(on_critic_error="uniform"))
+
+
 def test_where_one_part_fails_the_others_are_given_up():
     given_up = []
 

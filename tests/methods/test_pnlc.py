@@ -435,6 +435,10 @@ async def test_a_critic_that_answers_nonsense_is_an_error_or_the_thought_stands(
         ([0.5, np.nan, 0.1, 0.2], "nan"),
         ([0.5, 1.2, 0.1, 0.2], "from 0 to 1"),
         (CriticError("gone"), "gone"),
+        (ConnectionError("refused"), "critic Nonsense failed: ConnectionError: refused"),
+        (ValueError("bad"), "critic Nonsense failed: ValueError: bad"),
+        (["n/a"] * 4, "answered list, expected"),
+        (None, "shape"),
     ):
         with pytest.raises(CriticError, match=match):
             await deciding(Script(), Nonsense(answer))
@@ -453,6 +457,39 @@ async def test_a_proposer_whose_model_fails_is_a_critics_failure():
             await deciding(Script(MANY), answers=Proposals(says=fails), **more)
         decision = await deciding(Script(MANY), answers=Proposals(says=fails), on_critic_error="uniform", **more)
         assert decision.sample.action == "push"
+
+
+async def test_whatever_stands_beside_the_critic_may_fail_and_the_turn_is_the_plain_one():
+    class Prepares:
+        async def prepare(self, trajectory):
+            raise OSError("gone")
+
+        async def reach(self, trajectory, thought, goals):
+            return [0.5] * len(goals)
+
+    class ProposesNothing:
+        async def propose(self, *asked):
+            return None
+
+    for more in ({}, {"refine": False}):
+        with pytest.raises(CriticError, match="critic Prepares failed: OSError"):
+            await deciding(Script(MANY), Prepares(), **more)
+        decision = await deciding(Script(MANY), Prepares(), on_critic_error="uniform", **more)
+        assert decision.sample.action == "push"
+        settings = PnlcSettings(on_critic_error="uniform", **more)
+        decision = await decide(STATE, Script(MANY), ProposesNothing(), Prepares(), settings)
+        assert decision.sample.action == "push"
+        assert any("the goal proposer failed: AttributeError" in note for note in decision.notes)
+
+
+async def test_goals_that_cannot_be_read_let_the_thought_stand():
+    for more in ({}, {"refine": False}):
+        with pytest.raises(DecisionError, match="goal proposer did not answer in the form"):
+            await deciding(Script(MANY), answers=Proposals(says=lambda prompt: "hm"), **more)
+        answers = Proposals(says=lambda prompt: "hm")
+        decision = await deciding(Script(MANY), answers=answers, on_critic_error="uniform", **more)
+        assert decision.sample.action == "push"
+        assert "the thought stands: DecisionError" in decision.notes[0]
 
 
 async def test_what_the_agent_raises_goes_through():

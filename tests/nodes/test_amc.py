@@ -348,17 +348,96 @@ def test_a_critics_nonsense_is_an_error_or_keeps_the_weights(answer):
     assert SumWorld.open == 0
 
 
-def test_kept_values_belong_to_the_particles_that_go_on():
-    class FailsAtTheEnd:
-        async def values(self, trajectories):
-            if trajectories[0].done:
-                raise CriticError("gone")
-            return np.array([one.steps[-1].reward for one in trajectories])
+class Fails:
+    """A critic that fails from its n-th call on, in the way given."""
 
-    run = amc(number_agent(), FailsAtTheEnd(), environment=sum_world, n_particles=8, resample=AtSteps(2), seed=1,
-              hide_rewards=True, on_critic_error="uniform").run(start())  # fmt: skip
-    assert len(set(run.history[0].ancestors.tolist())) < 8
-    assert run.population.values.tolist() == [one.steps[1].reward for one in run.population.trajectories]
+    def __init__(self, answer, after=0):
+        self.answer, self.after, self.calls = answer, after, 0
+
+    async def values(self, trajectories):
+        self.calls += 1
+        if self.calls <= self.after:
+            return np.array([one.steps[-1].reward for one in trajectories])
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (ConnectionError("refused"), "critic Fails failed: ConnectionError: refused"),
+        (ValueError("bad"), "critic Fails failed: ValueError: bad"),
+        (KeyError("probs"), "KeyError"),
+        (RuntimeError("x" * 10_000), "RuntimeError: x{300}(?!x)"),
+        (["n/a"] * 3, "answered list, expected"),
+        ([10**400] * 3, "answered list, expected"),
+        (None, "shape"),
+        ([[1.0], [2.0, 3.0], [4.0]], "expected"),
+    ],
+)
+def test_whatever_a_critic_raises_or_answers_is_a_critics_error(answer, match):
+    settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1), "seed": 0}
+    with pytest.raises(CriticError, match=match) as told:
+        amc(number_agent(), Fails(answer), **settings).run(start())
+    assert len(str(told.value)) <= 400
+    run = amc(number_agent(), Fails(answer), on_critic_error="uniform", **settings).run(start())
+    assert any("step 1: the critic failed" in note for note in run.notes)
+    assert np.isnan(run.history[0].values).all()
+    assert np.isfinite(run.population.values).all(), "ends need no critic where rewards are seen"
+    assert SumWorld.open == 0
+
+
+def test_cancelling_and_wrong_settings_are_no_critics_failure():
+    settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1), "on_critic_error": "uniform"}
+    # LangGraph gives it a name of its own.
+    with pytest.raises((asyncio.CancelledError, Exception), check=lambda error: "Cancelled" in type(error).__name__):
+        asyncio.run(amc(number_agent(), Fails(asyncio.CancelledError()), **settings).arun(start()))
+    with pytest.raises(ConfigurationError, match="another beta"):
+        amc(number_agent(), Fails(ConfigurationError("another beta")), **settings).run(start())
+    assert SumWorld.open == 0
+
+
+def test_where_the_critic_failed_values_are_unknown_and_not_those_of_an_earlier_step():
+    settings = {"environment": sum_world, "n_particles": 8, "seed": 1, "hide_rewards": True, "beta": 5.0,
+                "on_critic_error": "uniform"}  # fmt: skip
+    graph = amc(number_agent(), Fails(OSError("gone"), after=2), resample=AtSteps(1, 2, 3), **settings)
+    events = [event for event in graph.stream(start(), stream_mode="custom") if event["type"] == "amc.weigh"]
+    assert [np.isnan(event["values"]).tolist() for event in events] == [[False] * 8] * 2 + [[True] * 8] * 2
+    graph = amc(number_agent(), Fails(OSError("gone"), after=2), resample=AtSteps(1, 2, 3), **settings)
+    run = graph.run(start())
+    assert [bool(np.isnan(point.values).all()) for point in run.history] == [False, False, True, True]
+    assert np.isnan(run.population.values).all()
+    assert np.isnan(run.log_evidence), "ends were not weighed"
+    # No value is known at the end: the largest weight is selected, and the run says so.
+    assert run.best_index == int(np.argmax(run.population.log_weights))
+    assert any("selected by weight" in note for note in run.notes)
+
+
+def test_finished_particles_retire_with_their_last_reward_where_the_critic_fails():
+    run = amc(number_agent(), Fails(OSError("gone")), environment=lambda s: (EndsByNine(6), TASK), n_particles=8,
+              resample=EveryStep(), beta=20.0, seed=5, on_critic_error="uniform").run(start())  # fmt: skip
+    assert len(run.population.trajectories) > 8
+    returns = np.array([one.return_ for one in run.population.trajectories])
+    # Nothing but its own end has ever changed a particle's weight: phi = R / beta, from 0.
+    np.testing.assert_allclose(run.population.log_weights_since, returns / 20.0)
+    np.testing.assert_allclose(run.population.values, returns)
+    assert run.log_evidence == pytest.approx(np.logaddexp.reduce(run.population.log_weights))
+
+
+def test_without_rewards_a_finished_particle_waits_for_the_critic_before_it_retires():
+    class FailsAtTwo(ReturnSoFar):
+        async def values(self, trajectories):
+            if max(len(one.steps) for one in trajectories) == 2:
+                raise OSError("gone")
+            return await super().values(trajectories)
+
+    run = amc(number_agent(), FailsAtTwo(), environment=lambda s: (EndsByNine(6), TASK), n_particles=12, beta=20.0,
+              resample=AtSteps(2, 3), seed=3, hide_rewards=True, on_critic_error="uniform").run(start())  # fmt: skip
+    assert any(len(one.steps) <= 2 for one in run.population.trajectories), "some end before the critic is back"
+    assert run.history[0].retired == ()
+    assert len(run.history[1].retired) > 0
+    np.testing.assert_allclose(run.population.values, [one.steps[-1].reward for one in run.population.trajectories])
 
 
 def test_whole_return_critics_are_reduced_by_what_was_earned():

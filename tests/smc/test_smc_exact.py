@@ -48,6 +48,48 @@ def test_the_evidence_is_unbiased_without_resampling(rewards):
     assert_unbiased(run.log_evidence)
 
 
+def failing(potential, *, ends_known, every=2):
+    """The potential as a run has it whose critic fails at every second weighing point before the end (or every one)."""
+    calls = 0
+
+    def known_in_part(nodes):
+        nonlocal calls
+        calls += 1
+        leaf = WORLD.is_leaf[nodes]
+        answered = calls % every != 0 or bool(leaf.all())
+        return np.where(answered | (leaf & ends_known), potential(nodes), np.nan)
+
+    return known_in_part
+
+
+@modes
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("schedule", [AtSteps(1, 3), EssBelow(0.8), EveryStep()], ids=repr)
+@pytest.mark.parametrize("rewards", ["rewards_seen", "rewards_hidden"])
+def test_the_evidence_is_unbiased_where_a_critic_fails_on_the_way(mode, every, schedule, rewards):
+    # With rewards seen, ends need no critic; without, a finished particle waits in its slot for its last weighing.
+    potential = failing(getattr(WORLD, rewards)(BETA), ends_known=rewards == "rewards_seen", every=every)
+    run = many_runs(schedule, potential, mode=mode)
+    assert_unbiased(run.log_evidence)
+
+
+@pytest.mark.parametrize("rewards", ["rewards_seen", "rewards_hidden"])
+def test_retiring_before_the_last_weighing_is_biased(rewards, monkeypatch):
+    def resample(rng, state, finished, *args, **settings):
+        return smc_resample(rng, state, WORLD.is_leaf[at[-1]], *args, **settings)
+
+    def seen(nodes):
+        at.append(nodes)
+        return potential(nodes)
+
+    at: list[np.ndarray] = []
+    smc_resample = smc_filter.resample
+    monkeypatch.setattr(smc_filter, "resample", resample)
+    potential = failing(getattr(WORLD, rewards)(BETA), ends_known=False, every=1)
+    with pytest.raises(AssertionError, match="biased"):
+        assert_unbiased(many_runs(EveryStep(), seen).log_evidence)
+
+
 @modes
 def test_one_particle_is_unbiased_too(mode):
     run = run_smc(
@@ -71,8 +113,8 @@ def test_expectations_under_the_unnormalised_posterior_are_unbiased(mode, schedu
 def test_evidence_as_a_sum_of_single_steps_is_biased(monkeypatch):
     steps: list[np.ndarray] = []
 
-    def weigh(state, potentials):
-        after = smc_weigh(state, potentials)
+    def weigh(state, potentials, known=None):
+        after = smc_weigh(state, potentials, known)
         steps.append(log_mean_exp(after.log_weights_since - state.log_weights_since))
         return after
 

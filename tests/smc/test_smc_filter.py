@@ -54,6 +54,17 @@ def test_weighing_leaves_the_old_state_as_it_was():
     assert np.all(before.potentials == 0.0)
 
 
+def test_a_particle_whose_potential_is_unknown_keeps_its_weight_until_the_next_weighing():
+    before = weighed(1.0, 2.0, 3.0)
+    half = weigh(before, np.array([np.nan, 5.0, np.nan]), np.array([False, True, False]))
+    np.testing.assert_array_equal(half.log_weights[[0, 2]], before.log_weights[[0, 2]])
+    np.testing.assert_array_equal(half.potentials, [1.0, 5.0, 3.0])
+    after = weigh(half, np.array([4.0, 5.0, 6.0]))
+    np.testing.assert_allclose(after.log_weights, weighed(4.0, 5.0, 6.0).log_weights)
+    with pytest.raises(PopulationError, match="NaN"):
+        weigh(before, np.array([np.nan, 5.0, np.nan]))
+
+
 def test_a_failed_particle_stays_dead_whatever_comes():
     state = weighed(1.0, -np.inf)
     for later in (-np.inf, 5.0):
