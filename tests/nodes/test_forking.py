@@ -58,7 +58,11 @@ class Alternating:
 
 def played(agent, n_steps, resample, **more):
     settings = {"n_particles": 6, "resample": resample, "seed": 3, "horizon": n_steps + 1, "hide_rewards": True}
-    world = {"environment": lambda state: (SumWorld(n_steps), TASK)} if agent.name == "text_agent" else {}
+    world = (
+        {"environment": lambda state: (SumWorld(n_steps), TASK)}
+        if agent.name == "text_agent"
+        else {"stateless_tools": True}
+    )
     return amc(agent, Alternating(), **settings, **world).run(start() | more)
 
 
@@ -192,7 +196,7 @@ def test_a_finished_particles_offspring_has_containers_of_its_own():
         "tools", lambda state: END if state["bag"][0] % 2 or len(state["bag"]) > 2 else "tools"
     )
     run = amc(builder.compile(), LovesTheFirst(), n_particles=6, resample=EveryStep(), finished="keep", seed=4,
-              select="weight").run(start() | {"bag": []})  # fmt: skip
+              select="weight", stateless_tools=True).run(start() | {"bag": []})  # fmt: skip
     assert any(point.ancestors is not None for point in run.history)
     bags = [output["bag"] for output in run.outputs]
     assert len({id(bag) for bag in bags}) == len(bags)
