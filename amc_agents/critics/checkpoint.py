@@ -17,7 +17,9 @@ from typing import Any, Literal
 import numpy as np
 
 from amc_agents.critics.golden import Golden, likely_cause, misfit, probes
-from amc_agents.critics.render import Encoder, PromptFormat, Tokenize
+from amc_agents.critics.render import Encoder, PromptFormat
+from amc_agents.critics.template import segments_from_json, segments_to_json
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
 from amc_agents.types import FloatArray
@@ -116,7 +118,7 @@ class ValueCheckpoint:
             "metrics": self.metrics,
             "golden": [
                 {
-                    "segments": list(one.segments),
+                    "segments": segments_to_json(one.segments),
                     "token_ids": list(one.token_ids),
                     "score": one.score,
                     "faults": dict(one.faults),
@@ -159,7 +161,12 @@ class ValueCheckpoint:
             max_tokens=values["max_tokens"],
             prefix_ids=tuple(values["prefix_ids"]),
             golden=tuple(
-                Golden(tuple(one["segments"]), tuple(one["token_ids"]), float(one["score"]), one.get("faults", {}))
+                Golden(
+                    segments_from_json(one["segments"]),
+                    tuple(one["token_ids"]),
+                    float(one["score"]),
+                    one.get("faults", {}),
+                )
                 for one in values["golden"]
             ),
             tolerance=values["tolerance"],

@@ -9,6 +9,7 @@ import amc_agents.models.embedded
 from amc_agents.critics.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.critics.render import Row
 from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
+from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
@@ -59,7 +60,9 @@ class EmbeddedCritic(ScoringCritic):
                 f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
             )
         self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
-        super().__init__(f"embedded:{folder.name}", checkpoint, WordTokenizer.from_folder(folder).encode)
+        super().__init__(
+            f"embedded:{folder.name}", checkpoint, TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
+        )
 
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
         cached = self._scorer.cached_tokens

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from amc_agents.critics.checkpoint import FILE
-from amc_agents.critics.render import Tokenize
+from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
 from amc_agents.errors import CheckpointError
 
 TOKENIZER = "tokenizer.json"
@@ -89,16 +90,22 @@ def tokenizer_of(folder: Path) -> Tokenize:
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist: expected the model's tokenizer there")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer, splitting = (Tokenizer.from_file(str(path)) for _ in range(2))
     except Exception as error:  # the library raises plain `Exception`
         raise CheckpointError(f"{path} is not a tokenizer: {error}") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-
-    def tokenize(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    return tokenize
+    # The same tokenizer, to which special tokens are text.
+    splitting.encode_special_tokens = True
+    for either in (tokenizer, splitting):
+        either.no_truncation()
+        either.no_padding()
+    model: Any = tokenizer.model
+    unknown = tokenizer.token_to_id(getattr(model, "unk_token", None) or ""), getattr(model, "unk_id", None)
+    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return TemplateTokenizer(
+        lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
+        lambda text: list(splitting.encode(text, add_special_tokens=False).ids),
+        special - {*unknown},
+    )
 
 
 def _from_hub(repository: str, wanted: Wanted) -> tuple[Path | None, str]:

@@ -7,8 +7,6 @@ scores that typical faults would give, and two lengthened prompts, show what.
 from __future__ import annotations
 
 import math
-import re
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +28,7 @@ class Golden:
     """One prompt and the score that the trained model gave it."""
 
     segments: tuple[str, ...]
-    """The prompt's texts, each tokenized on its own."""
+    """The prompt's texts, each tokenized on its own; a `Segment` where its plain text has other token ids."""
     token_ids: tuple[int, ...]
     score: float
     """The raw score, before `scale`."""
@@ -57,9 +55,9 @@ def probes(golden: Sequence[Golden], prefix_ids: Sequence[int] = ()) -> tuple[tu
 def misfit(prompt_format: PromptFormat, golden: Golden) -> str | None:
     """The part of a prompt format that cannot have written a golden prompt ("opening" or "round"); None: it fits."""
     first, *rounds = golden.segments
-    if not _fits(prompt_format.opening, prompt_format.marker, first):
+    if not prompt_format.opening_template.wrote(first, prompt_format.marker):
         return "opening"
-    if not all(_fits(prompt_format.round, prompt_format.marker, text) for text in rounds):
+    if not all(prompt_format.round_template.wrote(text, prompt_format.marker) for text in rounds):
         return "round"
     return None
 
@@ -159,12 +157,6 @@ def _rounded_up(number: float) -> float:
     """To one significant digit."""
     digit = 10.0 ** math.floor(math.log10(number))
     return float(f"{math.ceil(number / digit) * digit:.0e}")
-
-
-def _fits(template: str, marker: str, text: str) -> bool:
-    parts = string.Formatter().parse(template)
-    pattern = "".join(re.escape(literal) + (".*" if name is not None else "") for literal, name, _, _ in parts)
-    return re.fullmatch(pattern + re.escape(marker), text, re.DOTALL) is not None
 
 
 _LIKE_BFLOAT16 = 3.0

@@ -11,6 +11,7 @@ import numpy as np
 from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.render import Row
 from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
+from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.errors import MissingExtra
 from amc_agents.types import FloatArray
 
@@ -38,11 +39,7 @@ class HFCritic(ScoringCritic):
         model: Any = AutoModelForSequenceClassification.from_pretrained(str(folder), dtype=number_type)
         self._model = model.to(device).eval()
         self._batch_size = batch_size
-
-        def tokenize(text: str) -> list[int]:
-            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-        super().__init__(f"hf:{folder}", checkpoint, tokenize)
+        super().__init__(f"hf:{folder}", checkpoint, TemplateTokenizer.of_transformers(tokenizer))
 
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
         ids = [tuple(token for segment in prompt for token in segment) for prompt in prompts]

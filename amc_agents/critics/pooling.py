@@ -20,8 +20,9 @@ from amc_agents.critics.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.once import Once
 from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
-from amc_agents.critics.render import Encoder, Tokenize
+from amc_agents.critics.render import Encoder
 from amc_agents.critics.scoring import Batch
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import CheckpointError, CriticError, CriticServerError
 from amc_agents.types import FloatArray, Trajectory

@@ -9,19 +9,17 @@ The same functions render for training and for serving (design: "Prompts of a cr
 
 from __future__ import annotations
 
-import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from amc_agents.critics.template import Segment, Template
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError, PromptTooLong
 from amc_agents.types import Step, Trajectory
 
 VERSION = 1
 """Version of the rules in this file; a checkpoint made by other rules is refused."""
-
-Tokenize = Callable[[str], Sequence[int]]
-"""Token ids of one segment, without special tokens of its own."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class PromptFormat:
     """Version of the rendering rules that it was made for."""
 
     def __post_init__(self) -> None:
-        """Refuse another version, and templates that would lose text."""
+        """Refuse another version, and templates that would lose text or hold more than plain fields."""
         if self.version != VERSION:
             raise CheckpointError(
                 f"prompt format {self.name!r} has version {self.version}, this library renders version {VERSION}: "
@@ -50,7 +48,7 @@ class PromptFormat:
             ("opening", [{"instruction"}]),
             ("round", [{"turn", "observation"}, {"action", "observation"}]),
         ):
-            used = {name for _, name, _, _ in string.Formatter().parse(getattr(self, field)) if name is not None}
+            used = set(Template.parse(getattr(self, field), f"prompt format {self.name!r}, {field}").fields)
             if used not in expected:
                 raise ConfigurationError(
                     f"prompt format {self.name!r}: {field} uses the fields {sorted(used)}, expected "
@@ -59,13 +57,20 @@ class PromptFormat:
         if not self.marker:
             raise ConfigurationError(f"prompt format {self.name!r}: the marker is empty, and the score is read there")
 
-    def segments(self, trajectory: Trajectory) -> tuple[str, ...]:
-        """The texts of a trajectory, T + 1 of them: the task, then one per step."""
-        opening = self.opening.format(instruction=trajectory.task.instruction) + self.marker
-        return (opening, *(self._round(step) for step in trajectory.steps))
+    @property
+    def opening_template(self) -> Template:
+        """`opening`, read."""
+        return Template.parse(self.opening, self.name)
 
-    def _round(self, step: Step) -> str:
-        return self.round.format(turn=turn(step), action=step.action, observation=step.observation) + self.marker
+    @property
+    def round_template(self) -> Template:
+        """`round`, read."""
+        return Template.parse(self.round, self.name)
+
+    def segments(self, trajectory: Trajectory) -> tuple[Segment, ...]:
+        """The texts of a trajectory, T + 1 of them: the task, then one per step."""
+        opening = self.opening_template.fill(self.marker, instruction=trajectory.task.instruction)
+        return (opening, *(filled_round(self.round_template, step, self.marker) for step in trajectory.steps))
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
@@ -84,6 +89,11 @@ def turn(step: Step) -> str:
     """What the agent wrote in a step: `Thought: ...` where there is one, then `Action: ...`."""
     action = f"Action: {step.action}"
     return f"Thought: {step.thought}\n{action}" if step.thought else action
+
+
+def filled_round(template: Template, step: Step, ending: str = "") -> Segment:
+    """A step in the words of a template that may use {turn}, {action} and {observation}."""
+    return template.fill(ending, turn=turn(step), action=step.action, observation=step.observation)
 
 
 class Window(NamedTuple):
@@ -181,8 +191,8 @@ class Encoder:
         prefix_ids: Sequence[int] = (),
     ) -> None:
         self.format, self.max_tokens, self.prefix_ids = prompt_format, max_tokens, tuple(prefix_ids)
-        self._tokenize = tokenize
-        self._known: dict[str, tuple[int, ...]] = {}
+        self.tokenize = tokenize
+        self._known: dict[Segment, tuple[int, ...]] = {}
         self._remembered = 0
 
     def segments(self, trajectory: Trajectory) -> list[tuple[int, ...]]:
@@ -201,10 +211,10 @@ class Encoder:
         start = newest_start([len(ids) for ids in segments], self.max_tokens)
         return [segments[0], *segments[start + 1 :]]
 
-    def _ids(self, text: str) -> tuple[int, ...]:
+    def _ids(self, text: Segment) -> tuple[int, ...]:
         ids = self._known.get(text)
         if ids is None:
-            ids = tuple(self._tokenize(text))
+            ids = tuple(self.tokenize(text))
             self._remembered += len(ids) + _OVERHEAD
             if self._remembered > _REMEMBERED:
                 self._known.clear()

@@ -50,7 +50,11 @@ class EmbeddedScorer:
 
     def _score(self, messages: Messages, texts: Sequence[Text], temperature: float) -> FloatArray:
         prompt = self._tokenizer.encode_chat([(one["role"], one["content"]) for one in messages])
-        ids = {part: self._tokenizer.encode(part) for text in texts for part in (text.given, text.given + text.scored)}
+        ids = {
+            part: self._tokenizer.encode(part, special=False)
+            for text in texts
+            for part in (text.given, text.given + text.scored)
+        }
         rows = written(texts, ids, self._tokenizer.end_id)
         longest = len(prompt) + max(len(row.ids) for row in rows)
         if longest > self._model.config.context:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.render import Encoder, Row, Tokenize
+from amc_agents.critics.render import Encoder, Row
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record

@@ -11,7 +11,6 @@ rounds' marker, and an empty one here.
 from __future__ import annotations
 
 import json
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,9 @@ import numpy as np
 
 from amc_agents.critics.folder import TOKENIZER, Wanted
 from amc_agents.critics.golden import Golden
-from amc_agents.critics.render import DIALOGUE, PromptFormat, Tokenize, turn
+from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
+from amc_agents.critics.template import Template, segments_from_json, segments_to_json
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.types import FloatArray, Trajectory
 
@@ -60,7 +61,7 @@ class VerdictFormat:
 
     def __post_init__(self) -> None:
         """Refuse a question that asks for other fields."""
-        used = {name for _, name, _, _ in string.Formatter().parse(self.question) if name is not None}
+        used = set(Template.parse(self.question, "a verdict's question").fields)
         if used - {"good", "bad"}:
             raise ConfigurationError(
                 f"a verdict's question may use {{good}} and {{bad}}, got the fields {sorted(used)}"
@@ -72,15 +73,19 @@ class VerdictFormat:
 
     def prompt(self, trajectory: Trajectory, words: Words) -> VerdictPrompt:
         """The texts of the newest state's prompt, T + 2 of them."""
-        return (*self.segments(trajectory), self.question.format(good=words[0], bad=words[1]))
+        return (*self.segments(trajectory), self.asked(words))
+
+    def asked(self, words: Words) -> str:
+        """The question, its words filled in: a template's text as a whole."""
+        return str(Template.parse(self.question, "a verdict's question").fill(good=words[0], bad=words[1]))
 
     def segments(self, trajectory: Trajectory) -> tuple[str, ...]:
         """The texts before the question, T + 1 of them: the task's, then one per round."""
         texts = self.rounds.segments(trajectory)
         if not self.pending or not trajectory.steps or trajectory.steps[-1].observation:
             return texts
-        newest = trajectory.steps[-1]
-        return (*texts[:-1], self.pending.format(turn=turn(newest), action=newest.action))
+        pending = Template.parse(self.pending, "a pending round")
+        return (*texts[:-1], filled_round(pending, trajectory.steps[-1]))
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,11 @@ class VerdictCheckpoint:
             "settings": self.settings,
             "metrics": self.metrics,
             "golden": [
-                {"segments": list(one.segments), "token_ids": list(one.token_ids), "log_odds": one.score}
+                {
+                    "segments": segments_to_json(one.segments),
+                    "token_ids": list(one.token_ids),
+                    "log_odds": one.score,
+                }
                 for one in self.golden
             ],
         }
@@ -153,7 +162,7 @@ class VerdictCheckpoint:
                 max_tokens=values["max_tokens"],
                 prefix_ids=tuple(values["prefix_ids"]),
                 golden=tuple(
-                    Golden(tuple(one["segments"]), tuple(one["token_ids"]), float(one["log_odds"]))
+                    Golden(segments_from_json(one["segments"]), tuple(one["token_ids"]), float(one["log_odds"]))
                     for one in values["golden"]
                 ),
                 tolerance=values["tolerance"],

@@ -16,6 +16,7 @@ from amc_agents.critics.checkpoint import weights_hash
 from amc_agents.critics.embedded import shipped_folder
 from amc_agents.critics.options import allow, needed
 from amc_agents.critics.render import newest_start
+from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.verdict_checkpoint import FILE, VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict_reading import Verdicts
 from amc_agents.critics.verdict_spellings import Ids, Spellings
@@ -54,7 +55,7 @@ class EmbeddedVerdictReader:
             )
         self.name = f"verdict:embedded:{folder.name}"
         self.usage = Usage()
-        self._tokenize = WordTokenizer.from_folder(folder).encode
+        self._tokenize = TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
         self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
         self._lock = threading.RLock()
         self._checked = False

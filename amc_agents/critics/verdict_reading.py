@@ -32,7 +32,8 @@ from amc_agents.critics.classify import (
 from amc_agents.critics.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.http import ModelServer
 from amc_agents.critics.once import Once
-from amc_agents.critics.render import Tokenize, newest_start
+from amc_agents.critics.render import newest_start
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.verdict_checkpoint import (
     FILE,
     SERVED,

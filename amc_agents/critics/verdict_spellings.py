@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amc_agents.critics.render import Tokenize
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.verdict_checkpoint import Words
 from amc_agents.errors import ConfigurationError
 

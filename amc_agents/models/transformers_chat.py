@@ -6,6 +6,7 @@ padded on the left and keeps its own KV cache; a group's rows step together. Pre
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,8 @@ from amc_agents.models.replies import Engine
 from amc_agents.types import IntArray
 
 _UNBOUNDED_CONTEXT = 1_000_000
+_NEVER = r"(?!)"
+"""Matches nothing."""
 
 
 class TransformersChatModel(EngineChatModel):
@@ -72,16 +75,27 @@ class HFChatTokenizer:
         if not tokenizer.chat_template:
             raise CheckpointError(f"the tokenizer of {tokenizer.name_or_path!r} has no chat template; add one to it")
         self.tokenizer = tokenizer
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        longest_first = sorted(special, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or _NEVER)
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """Token ids of a dialogue by the folder's template."""
-        dialogue = [{"role": role, "content": content} for role, content in messages]
+        """Token ids of a dialogue by the folder's template.
+
+        A template is filled in as text, in which a content could write the template's own tokens and so speak in
+        another's role. A special token that a content spells out is therefore written with zero-width spaces in it.
+        """
+        dialogue = [{"role": role, "content": self._special.sub(_spaced, content)} for role, content in messages]
         ids = self.tokenizer.apply_chat_template(dialogue, add_generation_prompt=True, tokenize=True)
         return list(ids["input_ids"] if isinstance(ids, Mapping) else ids)
 
     def token(self, token_id: int) -> str:
         """The text of one token, special ones included."""
         return str(self.tokenizer.decode([token_id]))
+
+
+def _spaced(token: re.Match[str]) -> str:
+    return "".join(f"{character}\u200b" for character in token[0])
 
 
 class _Group:

@@ -10,6 +10,7 @@ import numpy as np
 
 from amc_agents.critics.golden import BFLOAT16, FIRST_TOKEN_POOLING, MEAN_POOLING, WITHOUT_ADAPTER, Golden, probes
 from amc_agents.critics.render import Encoder
+from amc_agents.critics.tokenizing import as_stored
 from amc_agents.errors import MissingExtra
 from amc_agents.types import Trajectory
 
@@ -42,7 +43,7 @@ def golden_prompts(encoder: Encoder, trajectories: Sequence[Trajectory]) -> list
         row = encoder.rows(state)[-1]
         texts = encoder.format.segments(state)
         kept = (texts[0], *texts[len(texts) - len(encoder.newest(state)) + 1 :])
-        found.append(GoldenPrompt(kept, row.ids))
+        found.append(GoldenPrompt(tuple(as_stored(text, encoder.tokenize) for text in kept), row.ids))
     return found
 
 

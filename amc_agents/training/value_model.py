@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from amc_agents.critics.render import Encoder, PromptFormat
+from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.one_pass import classifier, read_at_marks
 from amc_agents.training.one_pass_checks import check_one_pass
@@ -155,11 +156,7 @@ def make_encoder(tokenizer: Any, prompt_format: PromptFormat, max_tokens: int | 
     """An encoder over a transformers tokenizer; a beginning-of-text token goes first where the tokenizer has one."""
     bos = [tokenizer.bos_token_id]
     prefix_ids = bos if tokenizer("")["input_ids"] == bos else []
-
-    def tokenize(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return Encoder(prompt_format, tokenize, max_tokens, prefix_ids)
+    return Encoder(prompt_format, TemplateTokenizer.of_transformers(tokenizer), max_tokens, prefix_ids)
 
 
 def pad_token(tokenizer: Any) -> int:

@@ -274,10 +274,7 @@ def _batches(rows: Sequence[VerdictRow], size: int, rng: np.random.Generator) ->
 
 def _builder(tokenizer: Any, settings: VerdictTrainingSettings, context: int | None) -> RowBuilder:
     encoder = make_encoder(tokenizer, settings.prompt_format.rounds, settings.max_tokens or context)
-
-    def tokenize(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
+    tokenize = encoder.tokenize
     good, bad, unknown = settings.words
     found = Spellings.of((good, bad), tokenize)
     # The question may end in a word: then the verdict is a further word, with a space before it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.critics.render import Tokenize
+from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.verdict_checkpoint import Words
 from amc_agents.critics.verdict_spellings import Spellings
 from amc_agents.errors import MissingExtra

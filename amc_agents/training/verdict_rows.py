@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from amc_agents.critics.render import Encoder, Tokenize, newest_start, windows
+from amc_agents.critics.render import Encoder, newest_start, windows
+from amc_agents.critics.tokenizing import Tokenize, as_stored
 from amc_agents.critics.verdict_checkpoint import VerdictFormat
 from amc_agents.training.verdict_data import Judged
 from amc_agents.training.verdict_labels import Label
@@ -85,7 +86,7 @@ class RowBuilder:
         spellings: Mapping[Label, tuple[int, ...]],
     ) -> None:
         self.format, self.encoder, self.tokenize, self.spellings = prompt_format, encoder, tokenize, spellings
-        self._question = tuple(tokenize(prompt_format.question.format(good="GOOD", bad="BAD")))
+        self._question = tuple(tokenize(prompt_format.asked(("GOOD", "BAD"))))
         self._word = max(map(len, spellings.values()))
 
     def rows(self, trajectory: Trajectory, wanted: Sequence[Branch]) -> list[VerdictRow]:
@@ -114,8 +115,9 @@ class RowBuilder:
             *(len(self.tokenize(one)) for one in rounds),
         ]
         start = newest_start(lengths, limit - len(self._question) - self._word if limit else None)
-        texts = (task, *rounds[start:], self.format.question.format(good="GOOD", bad="BAD"))
-        return texts, (*self.encoder.prefix_ids, *(token for text in texts for token in self.tokenize(text)))
+        texts = (task, *rounds[start:], self.format.asked(("GOOD", "BAD")))
+        ids = (*self.encoder.prefix_ids, *(token for text in texts for token in self.tokenize(text)))
+        return tuple(as_stored(text, self.tokenize) for text in texts), ids
 
     @staticmethod
     def _leaves(one: Branch) -> int:

@@ -45,14 +45,14 @@ class WordTokenizer:
             raise CheckpointError(f"the tokenizer lacks the tokens {sorted(missing)}")
         self.special_ids = frozenset(self.vocabulary[word] for word in special)
         self.end_id = self.vocabulary[END]
-        self._unknown = self.vocabulary[unknown]
+        self.unknown_id = self.vocabulary[unknown]
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
         self._replacements = tuple(replacements)
         self._pattern = re.compile(pattern)
         self._user = (self.vocabulary[USER],)
         self._assistant = (self.vocabulary[ASSISTANT],)
-        self._remembered: dict[str, tuple[int, ...]] = {}
+        self._remembered: dict[tuple[str, bool], tuple[int, ...]] = {}
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> WordTokenizer:
@@ -69,9 +69,9 @@ class WordTokenizer:
             unknown=data["model"]["unk_token"],
         )
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; special tokens written out in it become themselves."""
-        return list(self._ids(text))
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of `text`; special tokens written out in it become themselves, unless `special` is False."""
+        return list(self._ids(text, special))
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of `ids`; special tokens are left out unless `skip_special` is False."""
@@ -85,7 +85,7 @@ class WordTokenizer:
         return self._words[token_id]
 
     def encode_chat(self, messages: Iterable[tuple[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of a dialogue, as the folder's chat template writes it.
+        """Token ids of a dialogue, as the folder's chat template writes it; no content can write a special token.
 
         Args:
             messages: (role, content); every role but "assistant" speaks as the user.
@@ -95,22 +95,22 @@ class WordTokenizer:
         for role, content in messages:
             if role == "assistant":
                 ids += self._assistant
-                ids += self._ids(content)
+                ids += self._ids(content, False)
                 ids.append(self.end_id)
             else:
                 ids += self._user
-                ids += self._ids(content)
+                ids += self._ids(content, False)
         if add_generation_prompt:
             ids += self._assistant
         return ids
 
-    def _ids(self, text: str) -> tuple[int, ...]:
+    def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         """Ids of a text; texts come again with every later turn of a dialogue, so they are remembered."""
-        known = self._remembered.get(text)
+        known = self._remembered.get((text, special))
         if known is None:
             if len(self._remembered) >= _REMEMBERED_TEXTS:
                 self._remembered.clear()
-            known = self._remembered[text] = tuple(self._compute(text))
+            known = self._remembered[text, special] = tuple(self._compute(text) if special else self._plain(text))
         return known
 
     def _compute(self, text: str) -> Iterable[int]:
@@ -135,7 +135,7 @@ class WordTokenizer:
             yield self._id(text[at:])
 
     def _id(self, word: str) -> int:
-        return self.vocabulary.get(word, self._unknown)
+        return self.vocabulary.get(word, self.unknown_id)
 
 
 def _vocabulary(data: dict[str, Any]) -> dict[str, int]:
