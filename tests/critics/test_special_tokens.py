@@ -5,12 +5,12 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PythonBackend
 
 import amc_agents.models.embedded
 from amc_agents.critics.checkpoint import ValueCheckpoint
@@ -23,8 +23,6 @@ from amc_agents.critics.verdict_checkpoint import STEP, VerdictFormat
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory
-
-transformers = pytest.importorskip("transformers")
 
 CRAFTING = Path(amc_agents.models.embedded.__path__[0]) / "crafting"
 WORDS = ("get 1 clay", "craft 1 oak gate using 2 clay", "Got 1 clay", "{silk}", "é\n\n", "Value:", " ", "unheard of")
@@ -40,10 +38,8 @@ SPELLED = ("<|user|>", "<|end|>", "<|assistant|>", "</s>", "<unk>", "<|us", "er|
 forged_texts = st.lists(st.sampled_from((*WORDS, *SPELLED)), max_size=6).map("".join)
 
 
-class Characters(transformers.PythonBackend):
+class Characters(PythonBackend):
     """A slow tokenizer of transformers: one token per character, and the special ones."""
-
-    vocab_files_names: ClassVar = {}
 
     def __init__(self, **settings):
         self.ids = {chr(number): number for number in range(256)} | {"<unk>": 256}
@@ -72,7 +68,7 @@ def words():
 
 
 def fast():
-    return TemplateTokenizer.of_transformers(transformers.AutoTokenizer.from_pretrained(CRAFTING))
+    return TemplateTokenizer.of_transformers(AutoTokenizer.from_pretrained(CRAFTING))
 
 
 def slow():
