@@ -19,6 +19,7 @@ from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.delta import DeltaChannel
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.config import get_stream_writer
+from langgraph.errors import ParentCommand
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
@@ -255,6 +256,7 @@ class _Nodes:
                 agent_context=call.context,
                 reward=self.reward,
                 trajectory=self.trajectory,
+                nested="|" in config["configurable"].get("checkpoint_ns", ""),
             ),
             settings=settings,
             critic=chosen.critic,
@@ -285,13 +287,18 @@ class _Nodes:
         await state["amc_system"].resample()
 
     async def finalize(self, state: _RunState, config: RunnableConfig) -> dict[str, Any]:
-        """Give the best particle's state as this graph's own: channels overwritten, not reduced again."""
+        """Give the best particle's state as this graph's own: channels overwritten, not reduced again.
+
+        Where it ended by handing off to another agent, hand off as it did.
+        """
         system = state["amc_system"]
         await OpenRun.of(config).aclose()
         run = system.conclude()
         system.emit({"type": "amc.run", "run": run})
         output = {key: value for key, value in run.best_output.items() if key in self.agent.channels}
         await _stream_messages(output.get("messages"), config)
+        if system.winner is not None and system.winner.hand_off is not None:
+            raise ParentCommand(system.winner.hand_off)
         return {key: _overwriting(self.agent, key, value) for key, value in output.items()}
 
     def after_weighing(self, state: _RunState) -> str:

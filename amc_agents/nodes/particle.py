@@ -12,14 +12,16 @@ import contextvars
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import ParentCommand
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
 
 from amc_agents.errors import AgentContractError, WorldError
 from amc_agents.messages import MessageReader
@@ -68,6 +70,8 @@ class Particle:
     """R_t as far as it was observed."""
     error: Exception | None = None
     """What ended it, where an instrument failed."""
+    hand_off: Command[Any] | None = None
+    """What ended it, where its agent handed over to another: the command for the graph around this one."""
     stream: AsyncGenerator[Any, None] | None = None
     """Its agent at work, while it is paused between two chunks."""
     trace: ParticleTrace | None = None
@@ -102,6 +106,8 @@ class ParticleRunner:
     """The run-time context that the user gave for the agent."""
     reward: RewardFunction | None = None
     trajectory: TrajectoryFunction | None = None
+    nested: bool = False
+    """A graph is around this one: agents may hand off to its nodes."""
 
     def advancing(
         self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
@@ -146,6 +152,7 @@ class ParticleRunner:
             finished=particle.finished,
             return_=particle.return_,
             error=particle.error,
+            hand_off=particle.hand_off,
         )
         if particle.running:
             self.saver.copy_thread(particle.thread_id, offspring.thread_id)
@@ -187,20 +194,27 @@ class ParticleRunner:
         if particle.stream is None:
             particle.stream = self._start(particle, config)
         acted = False
-        async for mode, chunk in particle.stream:
-            if mode == "updates":
-                if chunk.get("__interrupt__"):
-                    raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
-                acted = acted or not self.step_after.isdisjoint(chunk)
-            if mode != "values":
-                continue
-            # The state after a superstep; the next one has not begun.
-            particle.state = chunk
-            if acted:
-                particle.steps += 1
-                particle.finished = particle.steps >= self.horizon
-                break
-        else:
+        try:
+            async for mode, chunk in particle.stream:
+                if mode == "updates":
+                    if chunk.get("__interrupt__"):
+                        raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
+                    acted = acted or not self.step_after.isdisjoint(chunk)
+                if mode != "values":
+                    continue
+                # The state after a superstep; the next one has not begun.
+                particle.state = chunk
+                if acted:
+                    particle.steps += 1
+                    particle.finished = particle.steps >= self.horizon
+                    break
+            else:
+                particle.finished = True
+                particle.stream = None
+        except ParentCommand as raised:
+            if not self.nested:
+                raise AgentContractError(_NO_PARENT.format(raised.args[0].goto)) from raised
+            particle.hand_off = replace(raised.args[0], graph=Command.PARENT)
             particle.finished = True
             particle.stream = None
         if particle.finished:
@@ -261,4 +275,8 @@ class ParticleRunner:
 _INTERRUPTED = (
     "the agent asked for human input ({!r}) while running as particles: one question would be asked by every "
     "particle. Ask before or after amc(), in a node of the graph around it, or leave the interrupting tool out"
+)
+_NO_PARENT = (
+    "the agent handed off to {!r} by Command(graph=Command.PARENT), and no graph is around amc()'s: make it a node "
+    "of the swarm, supervisor or graph that has the other agents, or leave the hand-off tool out"
 )

@@ -62,6 +62,8 @@ class ParticleSystem:
     notes: list[str] = field(default_factory=list)
     archive: Particle | None = None
     """The finished particle of the best return so far; resampling cannot lose it."""
+    winner: Particle | None = None
+    """The particle whose trajectory is the answer, once the run is concluded."""
     step: int = 0
     """The last point at which the particles met."""
     due: bool = False
@@ -167,6 +169,7 @@ class ParticleSystem:
         best = everyone[index]
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
+        self.winner = best
         self._look_at_twins()
         twins = self._twins.notes(self.settings.n_particles)
         for note in twins + search_notes(self.history, self.settings, stopped=self._stop.is_set()):
