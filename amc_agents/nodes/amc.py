@@ -127,6 +127,7 @@ def amc(
     stateless_tools: bool = False,
     trajectory: TrajectoryFunction | None = None,
     checkpointer: Checkpointer = None,
+    name: str | None = None,
     config: ConfigLike | None = None,
 ) -> AmcGraph:
     """Run any compiled LangGraph agent as N particles, resampled by a critic (AMC, Algorithm 1).
@@ -174,6 +175,7 @@ def amc(
         stateless_tools: the tools and nodes of which nothing was declared are all "read".
         trajectory: what the critic sees of an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory); default: the agent's own.
+        name: of the graph, by which supervisors, swarms and `as_tool()` know it. Default: the agent's own.
         config: the configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names; `Config()` is
             none.
 
@@ -211,7 +213,7 @@ def amc(
         reward=reward,
         trajectory=trajectory,
     )
-    return _assemble(nodes, agent.checkpointer if checkpointer is None else checkpointer)
+    return _assemble(nodes, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,7 @@ class _Nodes:
         }
 
 
-def _assemble(nodes: _Nodes, checkpointer: Checkpointer) -> AmcGraph:
+def _assemble(nodes: _Nodes, checkpointer: Checkpointer, name: str) -> AmcGraph:
     builder = nodes.agent.builder
     graph = StateGraph(
         builder.state_schema,
@@ -330,15 +332,15 @@ def _assemble(nodes: _Nodes, checkpointer: Checkpointer) -> AmcGraph:
     )
     n_workers = nodes.settings.n_particles
     graph.add_node("init", _both_ways(nodes.init, n_workers))
-    for name in ("propagate", "weigh", "resample", "finalize"):
-        graph.add_node(name, _both_ways(getattr(nodes, name), n_workers), input_schema=_RunState)
+    for node in ("propagate", "weigh", "resample", "finalize"):
+        graph.add_node(node, _both_ways(getattr(nodes, node), n_workers), input_schema=_RunState)
     graph.add_edge(START, "init")
     graph.add_edge("init", "propagate")
     graph.add_edge("propagate", "weigh")
     graph.add_conditional_edges("weigh", nodes.after_weighing, ["finalize", "resample", "propagate"])
     graph.add_edge("resample", "propagate")
     graph.add_edge("finalize", END)
-    compiled = graph.compile(checkpointer=checkpointer, store=nodes.agent.store, name=f"amc({nodes.agent.name})")
+    compiled = graph.compile(checkpointer=checkpointer, store=nodes.agent.store, name=name)
     shown = [
         key for key in compiled.channels if key in nodes.agent.channels and key in nodes.agent.stream_channels_list
     ]

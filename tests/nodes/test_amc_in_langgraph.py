@@ -246,6 +246,20 @@ def test_a_fork_starts_where_its_ancestor_paused_even_if_no_node_ever_suspends()
     assert [[message.text for message in output["messages"][1:]] for output in run.outputs] == [said] * 4
 
 
+@pytest.mark.filterwarnings("ignore:This API is in beta")
+async def test_the_graph_keeps_the_agents_name_by_which_others_call_it():
+    model = ScriptedChatModel(respond=lambda messages: AIMessage("hello"))
+    clerk = create_agent(model, [], name="clerk")
+    wrapped = amc(clerk, "uniform", n_particles=2, step_after=["model"])
+    assert wrapped.name == wrapped.get_name() == "clerk"
+    assert amc(clerk, "uniform", step_after=["model"], name="clerks").name == "clerks"
+    as_tool = wrapped.as_tool(description="Ask the clerk.")
+    assert as_tool.name == "clerk"
+    output = await as_tool.ainvoke({"messages": [{"role": "user", "content": "hi"}]})
+    assert output["messages"][-1].text == "hello"
+    assert output["messages"][-1].name == "clerk"
+
+
 def test_create_agent_with_tools_end_to_end():
     wrapped = amc(create_agent(tool_caller(3), [say]), ReturnSoFar(), environment=lambda s: sum_world(s, 50),
                   n_particles=4, resample=AtSteps(1, 2))  # fmt: skip

@@ -63,7 +63,7 @@ def traced(play, tree=None, **settings):
 def test_every_run_is_in_one_tree_below_a_run_that_goes_on(play):
     _, tree = traced(play)
     [root] = tree.roots
-    assert root.name == "amc(text_agent)"
+    assert root.name == "text_agent"
     assert tree.orphans == []
     assert {run.id for run in tree.runs} == {run.id for run in tree.started}
     names = {run.id: run.name for run in tree.runs}
