@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of, side_by_side
-from amc_agents.critics.judge_style import ZERO_SHOT, JudgeStyle, ascending
+from amc_agents.critics.judge_style import ZERO_SHOT, JudgeStyle, ascending, new_marker
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.quoting import masked
@@ -61,7 +61,7 @@ class JudgeCritic:
                 f"a judge needs retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
             )
         self.style, self.returns = style, ascending("a judge's returns", returns)
-        self._retries = retries
+        self._retries, self._marker = retries, new_marker()
         if timeout is not None and isinstance(model, str):
             model_options["timeout"] = timeout
         made = _made(model, model_options)
@@ -87,7 +87,7 @@ class JudgeCritic:
         Raises:
             CriticError: a call failed after LangChain's own retries, or an answer could not be read.
         """
-        prompts = [self.style.prompt(trajectory) for trajectory in trajectories]
+        prompts = [self.style.prompt(trajectory, self._marker) for trajectory in trajectories]
         rows: dict[str, int] = {}
         for prompt in prompts:
             rows.setdefault(prompt, len(rows))
