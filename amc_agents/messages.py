@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -75,12 +76,15 @@ class MessageReader:
 
     trajectory: Trajectory
     seen: frozenset[str | int]
+    """What has been read, by id."""
+    listed: tuple[BaseMessage, ...] = ()
+    """The agent's list at the last read: of one that begins with the same objects, only the rest is looked at."""
 
     @classmethod
     def start(cls, messages: Sequence[BaseMessage], task: Task | None = None) -> MessageReader:
         """Begin at the messages that the agent is given; they are the instruction where `task` is None."""
         task = task or Task(id="", instruction=instruction_of(messages))
-        return cls(Trajectory(task), frozenset(map(_key, messages)))
+        return cls(Trajectory(task), frozenset(map(_key, messages)), tuple(messages))
 
     def read(self, messages: Iterable[BaseMessage], *, reward: float = 0.0, done: bool = False) -> MessageReader:
         """Take in what is new. Each AI message opens a step; what follows it is its observation.
@@ -90,7 +94,10 @@ class MessageReader:
             reward: earned since the last read, in the world's units; it goes to the last step.
             done: the trajectory ends here.
         """
-        new = [message for message in messages if _key(message) not in self.seen]
+        listed = tuple(messages)
+        known = len(self.listed)
+        grown = known <= len(listed) and all(map(is_, self.listed, listed))
+        new = [message for message in (listed[known:] if grown else listed) if _key(message) not in self.seen]
         steps = list(self.trajectory.steps)
         for message in new:
             if isinstance(message, AIMessage):
@@ -103,7 +110,7 @@ class MessageReader:
         if reward:
             steps[-1] = replace(steps[-1], reward=steps[-1].reward + reward)
         trajectory = replace(self.trajectory, steps=tuple(steps), done=done)
-        return MessageReader(trajectory, self.seen.union(map(_key, new)))
+        return MessageReader(trajectory, self.seen.union(map(_key, new)), listed)
 
 
 def trajectory_from_messages(

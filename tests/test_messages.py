@@ -1,3 +1,6 @@
+import random
+from dataclasses import replace
+
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -73,3 +76,46 @@ def test_rewards_go_to_the_last_step_and_one_without_a_step_is_an_error():
     assert reader.trajectory.done
     with pytest.raises(ValueError, match="before the agent's first message"):
         MessageReader.start([start]).read([start], reward=1.0)
+
+
+def test_a_list_that_has_grown_is_read_from_where_it_grew(monkeypatch):
+    looked_at = []
+
+    def key(message):
+        looked_at.append(message)
+        return message.id
+
+    monkeypatch.setattr("amc_agents.messages._key", key)
+    messages: list[BaseMessage] = [HumanMessage("go", id="0")]
+    reader = MessageReader.start(messages)
+    for number in range(1, 100):
+        messages = [*messages, AIMessage("on", id=f"a{number}"), HumanMessage("ok", id=f"h{number}")]
+        looked_at.clear()
+        reader = reader.read(messages)
+        assert {message.id for message in looked_at} == {f"a{number}", f"h{number}"}
+    assert len(reader.trajectory.steps) == 99
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_an_agent_does_to_its_list_each_message_is_read_once(seed):
+    rng = random.Random(seed)
+    shelf = [kind(f"text {number}", id=f"id{number}" if number % 3 else None)
+             for number, kind in enumerate(rng.choices([AIMessage, HumanMessage], k=30))]  # fmt: skip
+    messages: list[BaseMessage] = [HumanMessage("go", id="0")]
+    from_the_start = in_pieces = MessageReader.start(messages)
+    for _ in range(40):
+        edit = rng.choice(["grow", "grow", "grow", "drop", "shuffle", "empty"])
+        if edit == "grow":
+            messages = [*messages, *rng.sample(shelf, 2)]
+        elif edit == "drop" and messages:
+            messages = [message for message in messages if message is not rng.choice(messages)]
+        elif edit == "shuffle":
+            messages = rng.sample(messages, len(messages))
+        elif edit == "empty":
+            messages = []
+        in_pieces = in_pieces.read(messages)
+        # Without its list, a reader looks at every message.
+        from_the_start = replace(from_the_start, listed=()).read(messages)
+        assert in_pieces == from_the_start
+    said = [id_ for step in in_pieces.trajectory.steps for id_ in step.message_ids]
+    assert len(said) == len(set(said))

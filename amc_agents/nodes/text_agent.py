@@ -30,6 +30,11 @@ class _Conversation(TypedDict):
     messages: Annotated[list[BaseMessage], add_messages]
 
 
+class _Ending(TypedDict):
+    # A branch is given its schema's channels anew: with the messages, all of them would be reduced once more.
+    done: bool
+
+
 def text_agent(model: BaseChatModel) -> CompiledStateGraph[Any, Any, Any, Any]:
     """A compiled graph `model -> tools -> model ...`, whose `tools` node is the particle's world.
 
@@ -83,5 +88,5 @@ class _WorldNode(Runnable[Any, Any]):
         return {"messages": [HumanMessage(answer.observation)], "done": answer.done}
 
 
-def _after_world(state: TextAgentState) -> Literal["model", "__end__"]:
+def _after_world(state: _Ending) -> Literal["model", "__end__"]:
     return "__end__" if state["done"] else "model"
