@@ -126,3 +126,17 @@ def test_a_heavy_import_is_seen():
     assert not heavy_imports("critics/embedded.py", "def f():\n    import torch")
     assert not heavy_imports("critics/embedded.py", "if TYPE_CHECKING:\n    import torch")
     assert not heavy_imports("critics/hf.py", "import torch")
+
+
+def test_no_models_folder_may_run_code_of_its_own():
+    calls = [
+        f"{path}: {ast.unparse(node)}"
+        for path, source in files()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(".from_pretrained")
+        # With None, there is no folder.
+        and ast.unparse(node.args[0]) != "None"
+    ]
+    assert len(calls) > 5, "no calls were found"
+    assert [call for call in calls if "trust_remote_code=False" not in call] == []

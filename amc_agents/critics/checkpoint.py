@@ -12,16 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from amc_agents.critics.golden import Golden, likely_cause, misfit, probes
 from amc_agents.critics.render import Encoder, PromptFormat
+from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
 from amc_agents.critics.template import segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
+from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray
 
 FILE = "amc_value.json"
@@ -139,43 +142,30 @@ class ValueCheckpoint:
         path = Path(folder) / FILE
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist: expected a folder written by `amc train value`")
+        values = read_saved(path, _Saved, "a value checkpoint", kind="amc-value", versions=(1, VERSION))
         try:
-            values = json.loads(path.read_text())
-            if values["kind"] != "amc-value" or values["version"] not in (1, VERSION):
-                raise CheckpointError(
-                    f"kind {values['kind']!r} version {values['version']}, expected 'amc-value' version 1 or "
-                    f"{VERSION}: train the critic again, or use the library's version that made it"
-                )
             return cls._from_json(values)
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise CheckpointError(f"{path} is not a value checkpoint: {error!r}") from error
+        except (CheckpointError, TypeError, ValueError) as error:  # of the format or the calibration
+            raise CheckpointError(f"{path}: {excerpt(str(error), 300)}") from error
 
     @classmethod
     def _from_json(cls, values: dict[str, Any]) -> ValueCheckpoint:
-        # Files of the first version have neither link nor calibration; the oldest of them lack a few more.
-        calibration = values.get("calibration")
+        calibration = values["calibration"]
         return cls(
             prompt_format=PromptFormat.from_json(values["format"]),
             max_tokens=values["max_tokens"],
             prefix_ids=tuple(values["prefix_ids"]),
             golden=tuple(
-                Golden(
-                    segments_from_json(one["segments"]),
-                    tuple(one["token_ids"]),
-                    float(one["score"]),
-                    one.get("faults", {}),
-                )
+                Golden(segments_from_json(one["segments"]), tuple(one["token_ids"]), one["score"], one["faults"])
                 for one in values["golden"]
             ),
             tolerance=values["tolerance"],
             scale=values["scale"],
-            link=values.get("link", "identity"),
+            link=values["link"],
             calibration=None if calibration is None else calibration_from_json(calibration),
             target=values["target"],
-            beta=values.get("beta"),
-            probe_scores=tuple(values.get("probe_scores", ())),
+            beta=values["beta"],
+            probe_scores=tuple(values["probe_scores"]),
             base_model_hash=values["base_model_hash"],
             data_hash=values["data_hash"],
             settings=values["settings"],
@@ -235,6 +225,33 @@ class ValueCheckpoint:
                 f"{np.round(actual, 5).tolist()} (tolerance {tolerance}). "
                 f"Likely cause: {likely_cause(self.golden, expected, actual, tolerance)}"
             )
+
+
+class _SavedGolden(SavedFields):
+    segments: list[str | list[str]]
+    token_ids: list[TokenId]
+    score: Number
+    faults: dict[str, float] = Field(default_factory=dict)
+
+
+class _Saved(SavedFields):
+    """`amc_value.json`. Files of the first version have neither link nor calibration; the oldest lack a few more."""
+
+    format: dict[str, Any]
+    max_tokens: TokenCount | None
+    prefix_ids: list[TokenId]
+    golden: list[_SavedGolden]
+    tolerance: Annotated[Number, Field(ge=0)]
+    scale: Number
+    link: Link = "identity"
+    calibration: dict[str, Any] | None = None
+    target: str
+    beta: Number | None = None
+    probe_scores: list[Number] = Field(default_factory=list)
+    base_model_hash: str
+    data_hash: str
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 def weights_hash(folder: str | Path) -> str:

@@ -15,15 +15,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, Strict
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from amc_agents.critics.calibration import Calibration
 from amc_agents.critics.embeddings import Vectors
+from amc_agents.critics.saved import Number, SavedFields, TokenCount, read_saved
 from amc_agents.errors import CheckpointError
+from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray
 
 FILE = "amc_goal.json"
@@ -149,13 +152,8 @@ class GoalCheckpoint:
         path = Path(folder) / FILE
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist: expected a folder written by `amc train goal`")
+        values = read_saved(path, _Saved, "a goal checkpoint", kind="amc-goal", versions=(VERSION,))
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            if values["kind"] != "amc-goal" or values["version"] != VERSION:
-                raise CheckpointError(
-                    f"{path}: kind {values['kind']!r} version {values['version']}, expected 'amc-goal' version "
-                    f"{VERSION}: train the critic again, or use the library's version that made it"
-                )
             content = (path.parent / values["weights"]).read_bytes()
             if hashlib.sha256(content).hexdigest() != values["weights_hash"]:
                 raise CheckpointError(f"{path.parent / values['weights']} is damaged, or not the file that was saved")
@@ -174,9 +172,10 @@ class GoalCheckpoint:
                 metrics=values["metrics"],
                 golden=tuple(GoldenTriple(*one) for one in values["golden"]),
             )
+            found.check(found.golden_vectors, str(path.parent), tolerance=1e-4)
         except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path.parent} is not a goal checkpoint: {error!r}") from error
-        found.check(found.golden_vectors, str(path.parent), tolerance=1e-4)
+            said = excerpt(f"{type(error).__name__}: {error}")
+            raise CheckpointError(f"{path.parent} is not a goal checkpoint: {said}") from error
         return found
 
     def check(self, vectors: Vectors, where: str, *, tolerance: float | None = None) -> None:
@@ -211,6 +210,25 @@ class GoalCheckpoint:
                 f"{np.round(actual, 4).tolist()} (tolerance {tolerance}). Likely cause: other weights, or embeddings "
                 f"of another length or precision than those of {self.embeddings} in training"
             )
+
+
+class _Saved(SavedFields):
+    """`amc_goal.json`."""
+
+    weights: Annotated[str, Field(pattern=r"^goal-[0-9a-f]{1,64}\.safetensors$")]
+    weights_hash: str
+    embeddings: str
+    dimensions: TokenCount
+    scale: Number
+    nearness: bool
+    summary: str
+    prompt: str | None
+    tolerance: Annotated[Number, Field(ge=0)]
+    calibration: dict[str, list[Number]] | None
+    data_hash: str
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
+    golden: list[Annotated[tuple[str, str, str, Number], Strict(False)]]
 
 
 def _cosines(one: Vectors, other: Vectors) -> FloatArray:

@@ -12,7 +12,8 @@ from amc_agents.critics.checkpoint import ValueCheckpoint
 from amc_agents.critics.render import Row
 from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
 from amc_agents.critics.tokenizing import TemplateTokenizer
-from amc_agents.errors import MissingExtra
+from amc_agents.errors import CheckpointError, MissingExtra
+from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray
 
 try:
@@ -30,13 +31,23 @@ class HFCritic(ScoringCritic):
         device: where torch computes.
         dtype: "float32", "bfloat16" or "auto" (as saved).
         batch_size: prompts, or whole trajectories, of one forward pass.
+
+    Raises:
+        CheckpointError: the folder is not a value model's, or is damaged.
     """
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", dtype: str = "auto", batch_size: int = 32) -> None:
         checkpoint = ValueCheckpoint.load(folder)
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
         number_type: Any = dtype if dtype == "auto" else getattr(torch, dtype)
-        model: Any = AutoModelForSequenceClassification.from_pretrained(str(folder), dtype=number_type)
+        try:
+            # A folder's own code is never run.
+            tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+            model: Any = AutoModelForSequenceClassification.from_pretrained(
+                str(folder), dtype=number_type, trust_remote_code=False
+            )
+        except Exception as error:  # of transformers, tokenizers and safetensors
+            said = excerpt(f"{type(error).__name__}: {error}")
+            raise CheckpointError(f"{folder} is not a value model's folder, or is damaged: {said}") from error
         self._model = model.to(device).eval()
         self._batch_size = batch_size
         super().__init__(f"hf:{folder}", checkpoint, TemplateTokenizer.of_transformers(tokenizer))

@@ -14,16 +14,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from amc_agents.critics.folder import TOKENIZER, Wanted
 from amc_agents.critics.golden import Golden
 from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
+from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
 from amc_agents.critics.template import Template, segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray, Trajectory
 
 FILE = "amc_verdict.json"
@@ -146,23 +149,18 @@ class VerdictCheckpoint:
         path = Path(folder) / FILE
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist: expected the folder of a model trained to give verdicts")
+        values = read_saved(path, _Saved, "a verdict checkpoint", kind="amc-verdict", versions=(VERSION,))
+        good, bad = values["words"]
         try:
-            values = json.loads(path.read_text())
-            if values["kind"] != "amc-verdict" or values["version"] != VERSION:
-                raise CheckpointError(
-                    f"{path}: kind {values['kind']!r} version {values['version']}, expected 'amc-verdict' "
-                    f"version {VERSION}: train the model again, or use the library's version that made it"
-                )
-            good, bad = values["words"]
             return cls(
                 prompt_format=VerdictFormat(
-                    PromptFormat.from_json(values["format"]), values["question"], values.get("pending", "")
+                    PromptFormat.from_json(values["format"]), values["question"], values["pending"]
                 ),
                 words=(good, bad),
                 max_tokens=values["max_tokens"],
                 prefix_ids=tuple(values["prefix_ids"]),
                 golden=tuple(
-                    Golden(segments_from_json(one["segments"]), tuple(one["token_ids"]), float(one["log_odds"]))
+                    Golden(segments_from_json(one["segments"]), tuple(one["token_ids"]), one["log_odds"])
                     for one in values["golden"]
                 ),
                 tolerance=values["tolerance"],
@@ -171,8 +169,8 @@ class VerdictCheckpoint:
                 settings=values["settings"],
                 metrics=values["metrics"],
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is not a verdict checkpoint: {error!r}") from error
+        except (CheckpointError, TypeError, ValueError) as error:  # of the format
+            raise CheckpointError(f"{path}: {excerpt(str(error), 300)}") from error
 
     def check_prompts(self, tokenize: Tokenize, where: str) -> None:
         """Compares the tokenizer with the one that wrote the golden prompts. Raises `CheckpointError`."""
@@ -199,6 +197,29 @@ class VerdictCheckpoint:
             "raw_logprobs), or a number type with less precision: serve it in the checkpoint's own, or accept the loss "
             "by tolerance="
         )
+
+
+class _SavedGolden(SavedFields):
+    segments: list[str | list[str]]
+    token_ids: list[TokenId]
+    log_odds: Number
+
+
+class _Saved(SavedFields):
+    """`amc_verdict.json`."""
+
+    format: dict[str, Any]
+    question: str
+    pending: str = ""
+    words: Annotated[list[str], Field(min_length=2, max_length=2)]
+    max_tokens: TokenCount | None
+    prefix_ids: list[TokenId]
+    golden: list[_SavedGolden]
+    tolerance: Annotated[Number, Field(ge=0)]
+    base_model_hash: str
+    data_hash: str
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 def beginning_of(folder: Path) -> tuple[int, ...]:

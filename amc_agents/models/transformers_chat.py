@@ -62,8 +62,8 @@ def _load(folder: str, device: str) -> Engine:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingExtra(error.name or "transformers", "train") from error
-    tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(folder))
-    network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
     network = network.to(device).eval()
     return Engine(Path(folder).name, Batcher(HFDecoder(network, tokenizer), max_rows=64), tokenizer)
 

@@ -139,7 +139,7 @@ def train_verdict(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
     rng = np.random.default_rng(settings.seed)
-    tokenizer = AutoTokenizer.from_pretrained(str(base_model))
+    tokenizer = AutoTokenizer.from_pretrained(str(base_model), trust_remote_code=False)
     model = _causal(base_model, settings)
     model.config.pad_token_id = pad_token(tokenizer)
     builder = _builder(tokenizer, settings, context(model))
@@ -289,7 +289,9 @@ def _builder(tokenizer: Any, settings: VerdictTrainingSettings, context: int | N
 
 def _causal(base_model: str | Path, settings: VerdictTrainingSettings) -> Any:
     with quiet():
-        model: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype=getattr(torch, settings.dtype))
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(base_model), dtype=getattr(torch, settings.dtype), trust_remote_code=False
+        )
     return model.to(settings.device)
 
 

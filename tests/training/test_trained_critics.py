@@ -157,6 +157,15 @@ def test_a_folder_without_the_json_is_not_a_critic(trained, tmp_path):
         HFCritic(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 100])
+def test_a_damaged_folder_is_named(trained, tmp_path, name, content):
+    folder = edited(trained.out, tmp_path)
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match="is not a value model's folder, or is damaged"):
+        HFCritic(folder)
+
+
 def test_torch_was_left_with_its_random_state(trained):
     torch.manual_seed(3)
     expected = torch.rand(1)

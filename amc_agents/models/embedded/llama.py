@@ -14,7 +14,7 @@ import numpy as np
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.blas import one_blas_thread
 from amc_agents.models.embedded.kv_rows import KVRows
-from amc_agents.models.embedded.weights import LlamaConfig, Weights, merge_adapter, read_weights
+from amc_agents.models.embedded.weights import LlamaConfig, Weights, merge_adapter, read_as_saved, read_weights
 from amc_agents.models.engine import Float32Array
 from amc_agents.types import IntArray
 
@@ -60,11 +60,16 @@ class NumpyLlama:
 
     @classmethod
     def load(cls, folder: str | Path, adapter: str | Path | None = None) -> NumpyLlama:
-        """Read a model folder, and merge the LoRA adapter of another folder where one is given."""
+        """Read a model folder, and merge the LoRA adapter of another folder where one is given.
+
+        Raises:
+            CheckpointError: a file is missing, damaged, or says something else than the others.
+        """
         weights = read_weights(folder)
-        if adapter is not None:
-            weights = merge_adapter(weights, adapter)
-        return cls(LlamaConfig.from_folder(folder), weights)
+        with read_as_saved(folder if adapter is None else adapter):
+            if adapter is not None:
+                weights = merge_adapter(weights, adapter)
+            return cls(LlamaConfig.from_folder(folder), weights)
 
     def new_rows(self) -> KVRows:
         """Empty rows for this model's keys and values."""

@@ -7,13 +7,13 @@ are found before anything else. Anything else in the file is refused.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from amc_agents.errors import CheckpointError
+from amc_agents.models.embedded.weights import read_as_saved, read_json
 
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 _REMEMBERED_TEXTS = 50_000
@@ -58,16 +58,15 @@ class WordTokenizer:
     def from_folder(cls, folder: str | Path) -> WordTokenizer:
         """Read `tokenizer.json`. Raises `CheckpointError` where it asks for more than this class can do."""
         path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(f"no tokenizer: {path} is missing")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            vocabulary=_vocabulary(data),
-            special=[entry["content"] for entry in data["added_tokens"]],
-            replacements=_replacements(data.get("normalizer")),
-            pattern=_pattern(data.get("pre_tokenizer")),
-            unknown=data["model"]["unk_token"],
-        )
+        data = read_json(path)
+        with read_as_saved(folder):
+            return cls(
+                vocabulary=_vocabulary(data),
+                special=[entry["content"] for entry in data["added_tokens"]],
+                replacements=_replacements(data.get("normalizer")),
+                pattern=_pattern(data.get("pre_tokenizer")),
+                unknown=data["model"]["unk_token"],
+            )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in it become themselves, unless `special` is False."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from amc_agents.errors import CheckpointError
 from amc_agents.models.engine import Float32Array
+from amc_agents.quoting import excerpt, quoted
 
 Weights = dict[str, Float32Array]
 
@@ -40,6 +42,19 @@ class LlamaConfig:
     pad_token: int | None
     tied: bool
     """The output matrix is the embedding's transpose."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no shape. Raises `CheckpointError`."""
+        sizes = (self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim, self.intermediate, self.vocab)
+        for size in (*sizes, self.context):
+            if type(size) is not int or not 0 < size < 1 << 31:
+                raise CheckpointError(
+                    f"config.json: expected a positive whole number as a size, got {quoted(size, 40)}"
+                )
+        if not all(type(token) is int for token in (*self.end_tokens, self.pad_token or 0)):
+            raise CheckpointError("config.json: expected token ids as eos_token_id and pad_token_id")
+        if not (self.rope_theta > 0 and self.norm_eps > 0):
+            raise CheckpointError("config.json: expected positive numbers as rope_theta and rms_norm_eps")
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> LlamaConfig:
@@ -109,28 +124,49 @@ def merge_adapter(weights: Weights, folder: str | Path) -> Weights:
     return merged
 
 
+@contextmanager
+def read_as_saved(folder: str | Path) -> Iterator[None]:
+    """What goes wrong within is the fault of the folder's files. Raises `CheckpointError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = excerpt(f"{type(error).__name__}: {error}")
+        raise CheckpointError(f"{folder}: its files do not fit each other, or lack something ({said})") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; `CheckpointError` where the file is missing or not an object."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: not a model folder?")
-    data = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged or cut off: {excerpt(str(error))}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds a {type(data).__name__}, expected an object")
     return data
 
 
 def _read_tensors(path: Path) -> Weights:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: not a model folder?")
-    with safe_open(path, framework="numpy") as file:
-        names = list(file.keys())
-        for name in names:
-            dtype = file.get_slice(name).get_dtype()
-            if dtype not in ("F16", "F32"):
-                raise CheckpointError(f"{path.name}: {name} has type {dtype}, expected F16 or F32; save it as fp16")
-        return {name: file.get_tensor(name).astype(np.float32) for name in names}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = list(file.keys())
+            for name in names:
+                dtype = file.get_slice(name).get_dtype()
+                if dtype not in ("F16", "F32"):
+                    raise CheckpointError(f"{path.name}: {name} has type {dtype}, expected F16 or F32; save it as fp16")
+            return {name: file.get_tensor(name).astype(np.float32) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or cut off ({excerpt(str(error))}): copy it again, and see that large files were "
+            "fetched, not only their pointers (git lfs pull)"
+        ) from error
 
 
 def _require(data: Mapping[str, Any], key: str, expected: Any, default: Any = None) -> None:

@@ -1,0 +1,118 @@
+"""Saved critics whose files are cut off, overwritten or wrongly typed: each is a named error of one line, or loads."""
+
+import asyncio
+import json
+import shutil
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from amc_agents.critics.checkpoint import ValueCheckpoint
+from amc_agents.critics.embedded import EmbeddedCritic
+from amc_agents.critics.embeddings import HashedWords
+from amc_agents.critics.goal_checkpoint import GoalCheckpoint
+from amc_agents.critics.verdict_checkpoint import VerdictCheckpoint
+from amc_agents.errors import CheckpointError
+from amc_agents.models.embedded import model_folder
+from tests.critics.test_goal import checkpoint_for
+
+SHIPPED = model_folder("crafting")
+DAMAGED = (b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 10_000, b'{"kind": [], "version": {}}')
+WRONG = (None, True, -1, 3, 0.5, 10**400, "x", [], [1], [None], {}, {"a": None}, [[["x"]]])
+KINDS: dict[str, Any] = {
+    "amc_value.json": ValueCheckpoint,
+    "amc_verdict.json": VerdictCheckpoint,
+    "amc_goal.json": GoalCheckpoint,
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with a checkpoint of every kind."""
+    folder = tmp_path_factory.mktemp("saved")
+    shutil.copy(SHIPPED / "value" / "amc_value.json", folder)
+    shutil.copy(SHIPPED / "verdict" / "amc_verdict.json", folder)
+    asyncio.run(checkpoint_for(HashedWords(64), 64)).save(folder)
+    return folder
+
+
+def places(plain, path=()):
+    """Every place in some JSON, the first items of lists alone."""
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain[:2]) if isinstance(plain, list) else ()
+    yield from chain.from_iterable([(*path, key), *places(value, (*path, key))] for key, value in items)
+
+
+def changed(plain, path, value):
+    if not path:
+        return value
+    copy = dict(plain) if isinstance(plain, dict) else list(plain)
+    copy[path[0]] = changed(copy[path[0]], path[1:], value)
+    return copy
+
+
+def loads_or_is_named(load, *arguments):
+    try:
+        load(*arguments)
+    except CheckpointError as error:
+        said = str(error)
+    else:
+        return True
+    assert "\n" not in said
+    # A temporary folder's path may stand in it twice.
+    assert len(said) <= 600
+    return False
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_that_is_no_checkpoint_is_refused(saved, tmp_path, name):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    whole = (saved / name).read_bytes()
+    assert loads_or_is_named(KINDS[name].load, tmp_path)
+    for content in (*DAMAGED, whole[:-3], whole[: len(whole) // 2]):
+        (tmp_path / name).write_bytes(content)
+        assert not loads_or_is_named(KINDS[name].load, tmp_path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_field_of_another_type_is_refused_or_means_the_same(saved, tmp_path, name):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    plain = json.loads((saved / name).read_text())
+    typed = {key for key in plain if key not in ("settings", "metrics", "base_model_hash", "data_hash")}
+    for path in places({key: plain[key] for key in typed}):
+        for value in WRONG:
+            (tmp_path / name).write_text(json.dumps(changed(plain, path, value)))
+            loads_or_is_named(KINDS[name].load, tmp_path)
+    for key in plain:
+        (tmp_path / name).write_text(json.dumps({**plain, key: {"a": [None]}}))
+        assert not loads_or_is_named(KINDS[name].load, tmp_path) or key in ("settings", "metrics")
+
+
+@pytest.mark.parametrize("cut", [0, 7, 1000, -1])
+@pytest.mark.parametrize("name", ["model.safetensors", "value/adapter_model.safetensors"])
+def test_weights_that_are_cut_off_say_so(tmp_path, monkeypatch, name, cut):
+    shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).write_bytes((SHIPPED / name).read_bytes()[:cut])
+    # Other weights than the adapter's are found before that.
+    monkeypatch.setattr("amc_agents.critics.embedded.weights_hash", lambda folder: hash_of_shipped())
+    with pytest.raises(CheckpointError, match=r"damaged or cut off.*git lfs pull"):
+        EmbeddedCritic(tmp_path)
+
+
+def hash_of_shipped():
+    return ValueCheckpoint.load(SHIPPED / "value").base_model_hash
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "value/adapter_config.json"])
+def test_a_models_other_files(tmp_path, name):
+    shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
+    plain = json.loads((SHIPPED / name).read_text())
+    for content in DAMAGED:
+        (tmp_path / name).write_bytes(content)
+        assert not loads_or_is_named(EmbeddedCritic, tmp_path)
+    for key in plain:
+        for value in (None, -1, 0.5, "x", [1], {"a": None}):
+            (tmp_path / name).write_text(json.dumps({**plain, key: value}))
+            loads_or_is_named(EmbeddedCritic, tmp_path)
+        (tmp_path / name).write_text(json.dumps({other: plain[other] for other in plain if other != key}))
+        loads_or_is_named(EmbeddedCritic, tmp_path)
