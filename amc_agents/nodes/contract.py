@@ -11,6 +11,7 @@ from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -27,6 +28,12 @@ def check_agent(agent: Any, *, gives_trajectory: bool) -> None:
     Raises:
         AgentContractError: says what to declare or change.
     """
+    if isinstance(agent, Pregel) and not isinstance(agent, CompiledStateGraph):
+        raise AgentContractError(
+            "amc() wraps a compiled StateGraph, got an @entrypoint workflow, whose loop cannot pause: "
+            "make the loop's body a node of a StateGraph and its condition an edge, with "
+            'step_after=["that node"] (docs/amc.md, "Workflows of the functional API")'
+        )
     if not isinstance(agent, CompiledStateGraph):
         raise AgentContractError(
             f"amc() wraps a compiled graph, got {type(agent).__name__}: pass create_agent(...) or builder.compile()"

@@ -9,6 +9,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
@@ -556,6 +557,15 @@ def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
 def test_what_is_not_a_compiled_graph_is_refused():
     with pytest.raises(AgentContractError, match="compiled graph"):
         amc(StateGraph(MessagesState))
+
+
+def test_a_workflow_of_the_functional_api_is_refused_with_the_way_out():
+    @entrypoint()
+    def workflow(messages):
+        return messages
+
+    with pytest.raises(AgentContractError, match=r"an @entrypoint workflow.*node of a StateGraph.*docs/amc.md"):
+        amc(workflow)
 
 
 def test_compile_time_interrupts_are_refused():
