@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amc_agents.nodes.text_agent import text_agent
     from amc_agents.nodes.world import current_environment, use_environment
     from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
-    from amc_agents.types import Critic, Environment, Population, Run, Step, Task, TimeStep, Trajectory
+    from amc_agents.types import Critic, Environment, Forkable, Population, Run, Step, Task, TimeStep, Trajectory
     from amc_agents.usage import Usage
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "Environment",
     "EssBelow",
     "EveryStep",
+    "Forkable",
     "Never",
     "Population",
     "Run",
@@ -59,6 +60,7 @@ _HOME = {
     "Environment": "types",
     "EssBelow": "smc",
     "EveryStep": "smc",
+    "Forkable": "types",
     "Never": "smc",
     "Population": "types",
     "Run": "types",

@@ -113,6 +113,25 @@ class TimeStep:
 
 
 @runtime_checkable
+class Forkable(Protocol):
+    """A world that keeps particles apart and gives no rewards: any object of yours that can be forked.
+
+    Tools reach the particle's own by `current_environment(YourClass)`, with its methods and attributes.
+    """
+
+    async def fork(self, seed: int) -> Forkable:
+        """A second world in this one's state: the same past, a future drawn from `seed`.
+
+        Raises `ForkError` where the world cannot do it truthfully.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what the world holds; safe to call twice."""
+        ...
+
+
+@runtime_checkable
 class Environment(Protocol):
     """A text world that can be forked.
 

@@ -76,7 +76,7 @@ def test_the_code_goes_before_the_file_and_the_file_before_the_defaults(load):
 def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
     config = load('[amc]\nselect = "return"\nbeta = 2.0')
     with pytest.raises(ConfigurationError, match=r"needs rewards.*\(select: from the config file .*amc\.toml\)"):
-        Settings.chosen(config, {"beta": 1.0}, rewards_observed=False)
+        Settings.chosen(config, {"beta": 1.0}, rewards=None)
     with pytest.raises(ConfigurationError, match=r"^horizon must be at least 1 step, got 0$"):
         Settings.chosen(load(""), {"horizon": 0})
 

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -40,6 +40,7 @@ from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.nodes.open_run import OpenRun
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
 from amc_agents.nodes.population import ParticleSystem
+from amc_agents.nodes.rewards import RewardSource, reward_source
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.world import RecordingWorld, make_worlds
@@ -48,7 +49,7 @@ from amc_agents.types import Run, Task
 from amc_agents.usage import Meter, metering
 
 EnvironmentFunction = Callable[[State], Any]
-"""(Environment, Task), or an awaitable of it, from the state that the agent is given."""
+"""(Environment, Task), or a `Forkable`, or an awaitable of it, from the state that the agent is given."""
 
 
 class _RunState(TypedDict):
@@ -114,6 +115,7 @@ def amc(
     success_reward: float | None = None,
     environment: EnvironmentFunction | None = None,
     reward: RewardFunction | None = None,
+    rewards: RewardSource | Literal[False] | None = None,
     hide_rewards: bool = False,
     select: Select | None = None,
     finished: Finished | None = None,
@@ -152,8 +154,11 @@ def amc(
             probability of success, from which eq. 5 follows exactly, and small probabilities weigh by their ratio.
             Default: none, any return may come.
         environment: gives (Environment, Task) for the agent's input; every particle gets a world of its own, which
-            its tools reach by `current_environment()`. Rewards come from it.
-        reward: the return so far, from the agent's state: for agents without an environment.
+            its tools reach by `current_environment()`. Rewards come from it. A world that only keeps particles apart is
+            a `Forkable`, alone or with a Task: the run then sees no rewards.
+        reward: the return so far, from the agent's state.
+        rewards: which count where `environment` and `reward` are both given: "world", "function", or "both", their sum.
+            False says that the worlds give none. Default: those of the only source there is.
         hide_rewards: make the run without looking at rewards: the pick is then one that could be deployed.
         select: the answer is the best by "return", by "value" (the critic's), by "weight" (as in the paper; retired
             particles compete with the absolute weight that they were stored with), or a "sample" from the weighted
@@ -189,8 +194,6 @@ def amc(
     contract.check_effects(
         agent, pausing, tools or {}, stateless_tools=stateless_tools, has_world=environment is not None
     )
-    if environment is not None and reward is not None:
-        raise ConfigurationError("give environment= or reward=, not both: each would be the source of rewards")
     config = configured(config)
     settings = Settings.chosen(
         config,
@@ -198,7 +201,8 @@ def amc(
          "success_reward": success_reward, "select": select,
          "finished": finished, "horizon": horizon, "stop_at": stop_at, "quorum": quorum, "seed": seed,
          "on_critic_error": on_critic_error},
-        rewards_observed=not hide_rewards and (environment is not None or reward is not None),
+        rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
+        hide_rewards=hide_rewards,
     )  # fmt: skip
     nodes = _Nodes(
         agent=agent,
@@ -211,6 +215,7 @@ def amc(
         step_after=pausing,
         environment=environment,
         reward=reward,
+        rewards_named=rewards is not None,
         trajectory=trajectory,
     )
     return _assemble(nodes, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
@@ -226,6 +231,8 @@ class _Nodes:
     step_after: tuple[str, ...]
     environment: EnvironmentFunction | None
     reward: RewardFunction | None
+    rewards_named: bool
+    """Whoever wrapped the agent said which rewards count."""
     trajectory: TrajectoryFunction | None
 
     async def init(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
@@ -246,6 +253,10 @@ class _Nodes:
         if self.environment is not None:
             make = self.environment
             worlds, task = await make_worlds(lambda: make(given), self.settings.n_particles, worlds_rng, owner.worlds)
+            known = self._of_worlds(settings, gives_rewards=worlds[0].gives_rewards)
+            if not settings.may_ask_critic:
+                notes = await _connect(chosen.critic, known, meter)
+            settings = known
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
         saver = ForkSaver()
         owner.system = system = ParticleSystem(
@@ -256,6 +267,7 @@ class _Nodes:
                 step_after=frozenset(self.step_after),
                 horizon=self.settings.horizon,
                 agent_context=call.context,
+                rewards=settings.rewards,
                 reward=self.reward,
                 trajectory=self.trajectory,
                 nested="|" in config["configurable"].get("checkpoint_ns", ""),
@@ -274,6 +286,19 @@ class _Nodes:
             ],
         )
         return {"amc_system": system}
+
+    def _of_worlds(self, settings: Settings, *, gives_rewards: bool) -> Settings:
+        """The settings, now that the worlds are known: without rewards where those that count are not there."""
+        if gives_rewards or settings.rewards not in ("world", "both"):
+            return settings
+        if self.rewards_named:
+            raise ConfigurationError(
+                f'rewards="{settings.rewards}" counts those of the worlds, and environment= gave one without reset and '
+                "step, which gives none: leave rewards= out, or return (Environment, Task)"
+            )
+        settings = replace(settings, rewards=None)
+        settings.require_source_of_weights()
+        return settings
 
     async def propagate(self, state: _RunState, config: RunnableConfig) -> None:
         """Let the particles run to the next weighing point."""

@@ -28,6 +28,7 @@ from amc_agents.messages import MessageReader
 from amc_agents.models.seeding import current_rng
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.particle_trace import Outcome, ParticleTrace
+from amc_agents.nodes.rewards import RewardSource
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.world import RecordingWorld, set_environment
 from amc_agents.types import Trajectory
@@ -68,6 +69,8 @@ class Particle:
     """Ended by the agent, or cut at the horizon."""
     return_: float = 0.0
     """R_t as far as it was observed."""
+    world_return: float = 0.0
+    """The worlds' share of it."""
     error: Exception | None = None
     """What ended it, where an instrument failed."""
     hand_off: Command[Any] | None = None
@@ -104,6 +107,8 @@ class ParticleRunner:
     """Names the population in the metadata of its particles' runs."""
     agent_context: Any = None
     """The run-time context that the user gave for the agent."""
+    rewards: RewardSource | None = None
+    """Where they come from; None: there are none."""
     reward: RewardFunction | None = None
     trajectory: TrajectoryFunction | None = None
     nested: bool = False
@@ -151,6 +156,7 @@ class ParticleRunner:
             saved=particle.saved,
             finished=particle.finished,
             return_=particle.return_,
+            world_return=particle.world_return,
             error=particle.error,
             hand_off=particle.hand_off,
         )
@@ -261,15 +267,19 @@ class ParticleRunner:
             particle.reader = particle.reader.read(particle.state["messages"], reward=earned, done=particle.ended)
 
     async def _earned(self, particle: Particle) -> float:
-        if particle.world is not None:
-            return particle.world.take_reward()
-        if self.reward is None:
-            return 0.0
-        given = self.reward(particle.state)
-        return_ = float(await given if isinstance(given, Awaitable) else given)
-        if not math.isfinite(return_):
-            raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
-        return return_ - particle.return_
+        earned = 0.0
+        if particle.world is not None and self.rewards in ("world", "both"):
+            earned = particle.world.take_reward()
+        if self.reward is not None and self.rewards in ("function", "both"):
+            given = self.reward(particle.state)
+            return_ = float(await given if isinstance(given, Awaitable) else given)
+            if not math.isfinite(return_):
+                raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
+            before = particle.return_ - particle.world_return
+            particle.world_return += earned
+            return earned + (return_ - before)
+        particle.world_return += earned
+        return earned
 
 
 _INTERRUPTED = (

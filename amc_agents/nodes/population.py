@@ -19,7 +19,7 @@ from amc_agents import smc
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
 from amc_agents.nodes.particle import Particle, ParticleRunner
-from amc_agents.nodes.search_notes import search_notes
+from amc_agents.nodes.search_notes import reward_notes, search_notes
 from amc_agents.nodes.selection import selected
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.twins import Twins
@@ -170,6 +170,7 @@ class ParticleSystem:
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
         self.winner = best
+        self.notes += reward_notes([particle.return_ for particle in everyone], self.settings)
         self._look_at_twins()
         twins = self._twins.notes(self.settings.n_particles)
         for note in twins + search_notes(self.history, self.settings, stopped=self._stop.is_set()):

@@ -15,6 +15,21 @@ EVEN = 0.95
 """Share of the particles above which the effective sample size says that their weights hardly differ."""
 
 
+def reward_notes(returns: Sequence[float], settings: Settings) -> list[str]:
+    """Say so where rewards were declared, and none came.
+
+    Args:
+        returns: of all particles.
+        settings: of the run.
+    """
+    if not settings.rewards_observed or any(returns):
+        return []
+    return [
+        "every return was 0, so that rewards told no particles apart: if the worlds give none at all, say "
+        "rewards=False or let environment= give a Forkable; the run then goes by the critic's values alone"
+    ]
+
+
 def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stopped: bool) -> list[str]:
     """Say so where no weighing point told the particles apart. `Never()` does not search, so only its pick can fail.
 

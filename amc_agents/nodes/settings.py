@@ -9,6 +9,7 @@ from typing import Any
 
 from amc_agents.config import Config, Finished, OnCriticError, Select
 from amc_agents.errors import ConfigurationError
+from amc_agents.nodes.rewards import RewardSource
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never, Schedule
 from amc_agents.smc.resampling import resolve_scheme
 
@@ -33,8 +34,10 @@ class Settings:
     """Least number of particles that must not have failed; None: half of them."""
     seed: int | None = None
     on_critic_error: OnCriticError = "raise"
-    rewards_observed: bool = True
-    """False where there are none, or where the run may not look at them."""
+    rewards: RewardSource | None = "world"
+    """Where they come from; None: there are none."""
+    hide_rewards: bool = False
+    """The run may not look at them."""
     critic: str = "uniform"
     """Name of the critic: its string, the class of an object, or the name of a function."""
     critic_from: str = "default"
@@ -110,6 +113,11 @@ class Settings:
             )
 
     @property
+    def rewards_observed(self) -> bool:
+        """False where there are none, or where the run may not look at them."""
+        return self.rewards is not None and not self.hide_rewards
+
+    @property
     def may_ask_critic(self) -> bool:
         """Particles are weighed before their end, where f is the critic's; or no rewards are seen, and all is."""
         first = self.resample.next_point(0)
@@ -140,6 +148,7 @@ class Settings:
             "stop_at": self.stop_at,
             "quorum": self.least_alive,
             "on_critic_error": self.on_critic_error,
+            "rewards": self.rewards,
             "rewards_observed": self.rewards_observed,
             "critic": self.critic,
             "critic_from": self.critic_from,

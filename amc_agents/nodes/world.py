@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from amc_agents.errors import EnvironmentStateError, ForkError
-from amc_agents.types import Environment, Task, TimeStep
+from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError
+from amc_agents.types import Environment, Forkable, Task, TimeStep
 
 T = TypeVar("T")
+World = TypeVar("World")
 
 CLOSING_LIMIT_S = 10.0
 """Most seconds that an ended run waits for a world to be made or closed."""
 
 _log = logging.getLogger(__name__)
-_current: ContextVar[Environment | None] = ContextVar("amc_environment", default=None)
+_current: ContextVar[Any] = ContextVar("amc_environment", default=None)
 
 
-def current_environment() -> Environment:
+@overload
+def current_environment() -> Environment: ...
+@overload
+def current_environment(kind: type[World]) -> World: ...
+def current_environment(kind: type[Any] | None = None) -> Any:
     """The world of the particle that calls: for tools and nodes of an agent that runs under `amc`.
 
+    Args:
+        kind: the class of a `Forkable` of yours, which is given as it is. An `Environment` is reached without it, by
+            its `step`, where rewards and ends are recorded.
+
     Raises:
-        EnvironmentStateError: outside of any particle and of `use_environment`.
+        EnvironmentStateError: outside of any particle and of `use_environment`, or the world is of another class.
     """
     environment = _current.get()
     if environment is None:
@@ -35,11 +45,16 @@ def current_environment() -> Environment:
             "current_environment() was called where there is no world: run the agent through "
             "amc(..., environment=...), or within `with use_environment(world):`"
         )
+    if kind is not None and not isinstance(environment, kind):
+        raise EnvironmentStateError(
+            f"current_environment({kind.__name__}): the world is a {type(environment).__name__}. One with reset and "
+            "step is reached by current_environment().step(...), which records its rewards"
+        )
     return environment
 
 
 @contextmanager
-def use_environment(environment: Environment) -> Iterator[None]:
+def use_environment(environment: Environment | Forkable) -> Iterator[None]:
     """Run an agent once, outside of `amc`, in a world of its own."""
     token = _current.set(environment)
     try:
@@ -48,9 +63,9 @@ def use_environment(environment: Environment) -> Iterator[None]:
         _current.reset(token)
 
 
-def set_environment(environment: Environment | None) -> None:
-    """Make `environment` the current one for the rest of this context."""
-    _current.set(environment)
+def set_environment(world: RecordingWorld | None) -> None:
+    """Make a particle's world the current one for the rest of this context."""
+    _current.set(None if world is None else world.shown)
 
 
 class Worlds:
@@ -67,7 +82,7 @@ class Worlds:
         """Something is left to close, or about to exist."""
         return bool(self._open or self._tasks)
 
-    def add(self, inner: Environment) -> RecordingWorld:
+    def add(self, inner: Forkable) -> RecordingWorld:
         """Take responsibility for a world."""
         world = RecordingWorld(inner, self)
         self._open[world] = None
@@ -109,13 +124,27 @@ class Worlds:
 
 
 class RecordingWorld:
-    """A particle's world: passes everything on, and keeps what the weights need to know."""
+    """A particle's world: passes everything on, and keeps what the weights need to know.
 
-    def __init__(self, inner: Environment, worlds: Worlds) -> None:
+    Around a `Forkable`, it never ends and earns nothing.
+    """
+
+    def __init__(self, inner: Forkable, worlds: Worlds) -> None:
         self.inner = inner
+        self._environment = inner if isinstance(inner, Environment) else None
         self.ended = False
         self._reward = 0.0
         self._worlds = worlds
+
+    @property
+    def gives_rewards(self) -> bool:
+        """It is an `Environment`, which can be reset and stepped."""
+        return self._environment is not None
+
+    @property
+    def shown(self) -> Any:
+        """What `current_environment` gives: this recorder around an `Environment`, else the object itself."""
+        return self if self.gives_rewards else self.inner
 
     def take_reward(self) -> float:
         """Reward since the last call."""
@@ -128,7 +157,8 @@ class RecordingWorld:
 
     async def step(self, action: str) -> TimeStep:
         """Carry out an action and remember reward and end."""
-        answer = await self.inner.step(action)
+        assert self._environment is not None, "tools are given a Forkable itself"
+        answer = await self._environment.step(action)
         self._reward += answer.reward
         self.ended = self.ended or answer.done
         return answer
@@ -149,8 +179,10 @@ class RecordingWorld:
 
 async def make_worlds(
     make: Callable[[], Any], n_particles: int, rng: np.random.Generator, worlds: Worlds
-) -> tuple[list[RecordingWorld], Task]:
+) -> tuple[list[RecordingWorld], Task | None]:
     """One started world per particle: the first is reset, the others are forks of it with random futures of their own.
+
+    A `Forkable` is not reset, and may come without a task.
 
     A world that refuses to fork is made and reset N times instead: enough for a run that never resamples.
     """
@@ -165,15 +197,24 @@ async def make_worlds(
     return started, task
 
 
-async def _start(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task]:
+async def _start(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
     world, task = await worlds.finish(_made(make, worlds))
-    await world.inner.reset(task)
+    if isinstance(world.inner, Environment):
+        assert task is not None
+        await world.inner.reset(task)
     return world, task
 
 
-async def _made(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task]:
+async def _made(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
     made = make()
-    if asyncio.iscoroutine(made):
+    if inspect.isawaitable(made):
         made = await made
-    environment, task = made
-    return worlds.add(environment), task
+    match made:
+        case (Forkable() as world, Task() as task):
+            return worlds.add(world), task
+        case Forkable() if not isinstance(made, Environment):
+            return worlds.add(made), None
+    raise AgentContractError(
+        f"environment= gave {made!r:.100}; expected (world, Task(...)), the world with reset, step, fork and close; "
+        "or, for a world that only keeps particles apart, an object with fork(seed) and close(), alone or with a Task"
+    )

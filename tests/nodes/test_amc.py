@@ -641,7 +641,7 @@ def test_settings_that_make_no_sense_are_named():
         ({"scheme": "bootstrap"}, "systematic"),
         ({"hide_rewards": True, "select": "return"}, "return"),
         ({"hide_rewards": True, "stop_at": 1.0}, "stop_at"),
-        ({"reward": lambda s: 0.0}, "not both"),
+        ({"reward": lambda s: 0.0}, "rewards=.world"),
     ]:
         with pytest.raises(ConfigurationError, match=match):
             amc(number_agent(), environment=sum_world, **settings)
