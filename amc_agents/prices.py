@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib.util import find_spec
@@ -93,17 +93,17 @@ class Cost:
         return f"at least ${self.total:.4f} ({'; '.join(reasons)}){'. ' + self.hint if self.hint else ''}"
 
 
-def cost(usage_by_model: Mapping[tuple[str, str], Usage], prices: Mapping[str, Rates] | None = None) -> Cost:
+def cost(usage_by_model: Mapping[str, Mapping[str, Usage]], prices: Mapping[str, Rates] | None = None) -> Cost:
     """Price what was used.
 
     Args:
-        usage_by_model: by (role, model), such as `Run.usage_by_model`.
+        usage_by_model: {role: {model: usage}}, such as `Run.usage_by_model`.
         prices: the user's table, which goes before the library. A key is a model as the usage names it
             (`provider:name`), its name alone, or the name without the date that a provider answers with.
     """
     dollars: dict[str, float] = {}
     unpriced: set[str] = set()
-    for (role, model), usage in usage_by_model.items():
+    for role, model, usage in _entries(usage_by_model):
         dollars.setdefault(role, 0.0)
         if not usage.tokens:
             continue
@@ -113,7 +113,7 @@ def cost(usage_by_model: Mapping[tuple[str, str], Usage], prices: Mapping[str, R
             unpriced.add(model)
         else:
             dollars[role] += price
-    missing = sum(usage.missing for usage in usage_by_model.values())
+    missing = sum(usage.missing for _, _, usage in _entries(usage_by_model))
     return Cost(dollars, tuple(sorted(unpriced)), missing, _hint(unpriced))
 
 
@@ -128,6 +128,12 @@ def dollars_of(usage: Usage, price: Rates) -> float:
 def cost_of(run: Run, prices: Mapping[str, Rates] | None = None) -> Cost:
     """What a run cost; see `cost`."""
     return cost(run.usage_by_model, prices)
+
+
+def _entries(usage_by_model: Mapping[str, Mapping[str, Usage]]) -> Iterator[tuple[str, str, Usage]]:
+    for role, models in usage_by_model.items():
+        for model, usage in models.items():
+            yield role, model, usage
 
 
 def _in_table(model: str, prices: Mapping[str, Rates]) -> Rates | None:

@@ -256,5 +256,24 @@ class Run:
     """`[M]` each particle's final agent state."""
     best_output: Any = field(default=None, repr=False)
     """The final agent state of the selected particle."""
-    usage_by_model: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
-    """`usage` by (role, model), a model being `provider:name` where its provider is known: what a price is found by."""
+    usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
+    """{role: {model: usage}}, a model being `provider:name` where its provider is known: what a price is found by."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """The run as JSON has it: dictionaries, lists, strings, numbers and None; what a served graph streams.
+
+        `best["return_"]` and `population["returns"]` are there besides the fields. NaN and infinity are None, what
+        JSON cannot hold is the name of its type.
+        """
+        from amc_agents.plain import fields_of, plain
+
+        found: dict[str, Any] = plain(fields_of(self))
+        found["best"]["return_"] = plain(self.best.return_)
+        found["population"]["returns"] = plain([one.return_ for one in self.population.trajectories])
+        return found
+
+    def __repr__(self) -> str:
+        """At most 20 lines for a reader: pick, particles, resamplings, log Z, usage, cost and notes."""
+        from amc_agents.run_summary import summary
+
+        return summary(self)

@@ -44,7 +44,7 @@ class Usage:
 
 
 def total(usage: Mapping[str, Usage]) -> Usage:
-    """All roles together."""
+    """All roles, or all models of a role, together."""
     return sum(usage.values(), Usage())
 
 
@@ -52,25 +52,23 @@ class Meter:
     """Adds up what is recorded while it is in use, from any thread."""
 
     def __init__(self) -> None:
-        self._usage: dict[tuple[str, str], Usage] = {}
+        self._usage: dict[str, dict[str, Usage]] = {}
         self._lock = threading.Lock()
 
     def add(self, role: str, usage: Usage, model: str = "") -> None:
         """Count `usage` for `role`, and for the model that was asked where its name is known."""
         with self._lock:
-            self._usage[role, model] = self._usage.get((role, model), Usage()) + usage
+            used = self._usage.setdefault(role, {})
+            used[model] = used.get(model, Usage()) + usage
 
     def read(self) -> dict[str, Usage]:
         """What each role has used so far."""
-        found: dict[str, Usage] = {}
-        for (role, _), usage in self.by_model().items():
-            found[role] = found.get(role, Usage()) + usage
-        return found
+        return {role: total(used) for role, used in self.by_model().items()}
 
-    def by_model(self) -> dict[tuple[str, str], Usage]:
-        """What each (role, model) has used so far: what prices are looked up by."""
+    def by_model(self) -> dict[str, dict[str, Usage]]:
+        """{role: {model: what it has used so far}}: what prices are looked up by."""
         with self._lock:
-            return dict(self._usage)
+            return {role: dict(used) for role, used in self._usage.items()}
 
 
 _meter: ContextVar[Meter | None] = ContextVar("amc_meter", default=None)
@@ -107,5 +105,6 @@ def counting() -> Iterator[Meter]:
         with metering(meter):
             yield meter
     finally:
-        for (role, model), used in meter.by_model().items():
-            record(role, used, model)
+        for role, models in meter.by_model().items():
+            for model, used in models.items():
+                record(role, used, model)

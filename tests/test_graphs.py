@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
 
-import httpx
 import pytest
 
 from amc_agents.envs.crafting import generate_task
+from tests.langgraph_server import langgraph_dev
 
 pytest.importorskip("langgraph_api", reason="needs langgraph-cli[inmem], of the [dev] extra")
-OFFLINE = {
-    "LANGSMITH_TRACING": "false",
-    "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-    # Whoever tries to leave this machine fails at once.
-    "HTTP_PROXY": "http://127.0.0.1:9",
-    "HTTPS_PROXY": "http://127.0.0.1:9",
-    "NO_PROXY": "127.0.0.1,localhost",
-}
 
 
 @pytest.fixture(scope="module")
@@ -30,39 +17,8 @@ def server(repository, tmp_path_factory):
     """A client of `langgraph dev`, started in a copy of graphs/ since it leaves files where it runs."""
     folder = tmp_path_factory.mktemp("served") / "graphs"
     shutil.copytree(repository / "graphs", folder, ignore=shutil.ignore_patterns(".langgraph_api", "__pycache__"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")} | OFFLINE
-    environment["PYTHONPATH"] = str(repository)
-    command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload", "--port", str(port)]
-    log = (folder / "server.log").open("w+")
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
-        try:
-            _wait_until_ok(client, process, log)
-            yield client
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            log.close()
-
-
-def _wait_until_ok(client, process, log):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if client.get("/ok").is_success:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    log.seek(0)
-    raise AssertionError(f"langgraph dev did not start: {log.read()[-3000:]}")
+    with langgraph_dev(folder, repository) as client:
+        yield client
 
 
 def say(server, text, **request):

@@ -36,9 +36,8 @@ def test_what_is_no_price_is_refused(wrong):
 
 def test_dollars_are_added_up_by_role():
     used = {
-        ("policy", "openai:small"): Usage(10, 1_000_000, 0),
-        ("policy", "openai:large"): Usage(1, 0, 1_000_000),
-        ("critic", "value"): Usage(5, 1_000_000),
+        "policy": {"openai:small": Usage(10, 1_000_000, 0), "openai:large": Usage(1, 0, 1_000_000)},
+        "critic": {"value": Usage(5, 1_000_000)},
     }
     found = cost(used, {"openai:small": Price(1, 1), "large": Price(9, 30), "value": Price(0.25, 0)})
     assert found.dollars == pytest.approx({"policy": 31.0, "critic": 0.25})
@@ -59,21 +58,21 @@ def test_dollars_are_added_up_by_role():
     ],
 )
 def test_the_table_knows_a_model_by_its_names(model, key):
-    assert cost({("policy", model): Usage(1, 1_000_000)}, {key: Price(7, 0)}).total == pytest.approx(7.0)
+    assert cost({"policy": {model: Usage(1, 1_000_000)}}, {key: Price(7, 0)}).total == pytest.approx(7.0)
 
 
 def test_a_more_exact_name_goes_first():
     prices = {"gpt-4o": Price(1, 1), "gpt-4o-2024-08-06": Price(2, 2), "openai:gpt-4o-2024-08-06": Price(3, 3)}
-    assert cost({("policy", "openai:gpt-4o-2024-08-06"): Usage(1, 1_000_000)}, prices).total == pytest.approx(3.0)
-    assert cost({("policy", "gpt-4o-2024-08-06"): Usage(1, 1_000_000)}, prices).total == pytest.approx(2.0)
+    assert cost({"policy": {"openai:gpt-4o-2024-08-06": Usage(1, 1_000_000)}}, prices).total == pytest.approx(3.0)
+    assert cost({"policy": {"gpt-4o-2024-08-06": Usage(1, 1_000_000)}}, prices).total == pytest.approx(2.0)
 
 
 @pytest.mark.usefixtures("without_library")
 def test_a_model_without_a_price_makes_the_total_a_lower_bound():
     used = {
-        ("policy", "openai:gpt-4o"): Usage(1, 1000),
-        ("critic", ""): Usage(1, 10),
-        ("other", "v"): Usage(1, 500_000),
+        "policy": {"openai:gpt-4o": Usage(1, 1000)},
+        "critic": {"": Usage(1, 10)},
+        "other": {"v": Usage(1, 500_000)},
     }
     found = cost(used, {"v": PRICE})
     assert found.unpriced == ("", "openai:gpt-4o")
@@ -85,13 +84,13 @@ def test_a_model_without_a_price_makes_the_total_a_lower_bound():
 
 @pytest.mark.usefixtures("without_library")
 def test_the_library_is_no_help_for_a_server_of_ones_own():
-    found = cost({("critic", "value"): Usage(1, 1000)})
+    found = cost({"critic": {"value": Usage(1, 1000)}})
     assert "pip install" not in str(found)
     assert "[prices]" in str(found)
 
 
 def test_requests_without_usage_make_the_total_a_lower_bound():
-    found = cost({("policy", "v"): Usage(3, 500_000, missing=2)}, {"v": PRICE})
+    found = cost({"policy": {"v": Usage(3, 500_000, missing=2)}}, {"v": PRICE})
     assert found.total == pytest.approx(1.0)
     assert (found.missing, found.unpriced) == (2, ())
     assert found.is_lower_bound
@@ -99,7 +98,7 @@ def test_requests_without_usage_make_the_total_a_lower_bound():
 
 
 def test_what_used_no_tokens_needs_no_price():
-    assert cost({("critic", "uniform"): Usage(calls=5)}) == Cost({"critic": 0.0})
+    assert cost({"critic": {"uniform": Usage(calls=5)}}) == Cost({"critic": 0.0})
 
 
 def test_a_run_can_be_priced():
@@ -109,14 +108,14 @@ def test_a_run_can_be_priced():
         return AIMessage(digits(messages), usage_metadata=usage, response_metadata=metadata)
 
     run = amc(number_agent(respond), environment=sum_world, n_particles=2).run(start())
-    assert run.usage_by_model == {("policy", "p:m"): Usage(8, 8000, 800)}
+    assert run.usage_by_model == {"policy": {"p:m": Usage(8, 8000, 800)}}
     assert cost_of(run, {"m": PRICE}).total == pytest.approx((8000 * 2.0 + 800 * 8.0) / 1e6)
 
 
 def test_the_table_of_a_configuration_file_will_do(tmp_path):
     file = tmp_path / "amc.toml"
     file.write_text('[prices."org/value"]\ninput = 0.5\noutput = 0.0\n')
-    assert cost({("critic", "org/value"): Usage(1, 1_000_000)}, Config.load(file).prices).total == pytest.approx(0.5)
+    assert cost({"critic": {"org/value": Usage(1, 1_000_000)}}, Config.load(file).prices).total == pytest.approx(0.5)
 
 
 class TestTheLibrary:
@@ -127,7 +126,7 @@ class TestTheLibrary:
         pytest.importorskip("genai_prices")
 
     def dollars(self, usage, model="openai:gpt-4o"):
-        found = cost({("policy", model): usage})
+        found = cost({"policy": {model: usage}})
         assert found.unpriced == ()
         return found.total
 
@@ -148,11 +147,11 @@ class TestTheLibrary:
         assert self.dollars(Usage(110, 1_000_000, missing=10), model) == pytest.approx(short)
 
     def test_the_users_table_goes_first(self):
-        found = cost({("policy", "openai:gpt-4o-2024-08-06"): Usage(1, 1_000_000)}, {"gpt-4o": Price(7, 7)})
+        found = cost({"policy": {"openai:gpt-4o-2024-08-06": Usage(1, 1_000_000)}}, {"gpt-4o": Price(7, 7)})
         assert found.total == pytest.approx(7.0)
 
     @pytest.mark.parametrize("model", ["openai:my-own", "nobody:gpt-4o", "gpt-4o", "amc_agents:crafting"])
     def test_what_it_does_not_know_is_unpriced(self, model):
-        found = cost({("policy", model): Usage(1, 1000)})
+        found = cost({"policy": {model: Usage(1, 1000)}})
         assert found.unpriced == (model,)
         assert "pip install" not in str(found)

@@ -23,9 +23,8 @@ def test_a_meter_tells_roles_and_models_apart_and_they_agree():
         record("critic", Usage(1, 40))
     record("critic", Usage(1, 1000), model="nobody listens")
     assert meter.by_model() == {
-        ("policy", "openai:small"): Usage(2, 40),
-        ("policy", "openai:large"): Usage(1, 20),
-        ("critic", ""): Usage(1, 40),
+        "policy": {"openai:small": Usage(2, 40), "openai:large": Usage(1, 20)},
+        "critic": {"": Usage(1, 40)},
     }
     assert meter.read() == {"policy": Usage(3, 60), "critic": Usage(1, 40)}
 
@@ -35,7 +34,7 @@ def test_what_was_read_does_not_change_later():
     meter.add("policy", Usage(1))
     before = meter.by_model()
     meter.add("policy", Usage(1))
-    assert before == {("policy", ""): Usage(1)}
+    assert before == {"policy": {"": Usage(1)}}
 
 
 async def test_tasks_started_inside_are_counted_and_others_are_not():

@@ -43,6 +43,7 @@ from amc_agents.nodes.population import ParticleSystem
 from amc_agents.nodes.rewards import RewardSource, reward_source
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.settings import Settings
+from amc_agents.nodes.streamed_run import StreamedRun
 from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import Schedule
 from amc_agents.types import Run, Task
@@ -56,6 +57,14 @@ class _RunState(TypedDict):
     """The channel that is ours: never checkpointed, never streamed, not in the agent's schemas."""
 
     amc_system: Annotated[ParticleSystem, UntrackedValue]
+
+
+class _StateOfRun(ParticleSystem):
+    """What `_RunState` holds. A server that streams the tasks of a graph encodes their inputs.
+
+    Its encoder walks over the fields of a dataclass, here agents, worlds and clients; of a class below one it knows
+    nothing, and says null.
+    """
 
 
 @effect("read")
@@ -259,7 +268,7 @@ class _Nodes:
             settings = known
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
         saver = ForkSaver()
-        owner.system = system = ParticleSystem(
+        owner.system = system = _StateOfRun(
             worlds=owner.worlds,
             runner=ParticleRunner(
                 agent=self.agent.copy(update={"checkpointer": saver, "store": runtime.store or self.agent.store}),
@@ -321,7 +330,7 @@ class _Nodes:
         system = state["amc_system"]
         await OpenRun.of(config).aclose()
         run = system.conclude()
-        system.emit({"type": "amc.run", "run": run})
+        system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
         output = {key: value for key, value in run.best_output.items() if key in self.agent.channels}
         await _stream_messages(output.get("messages"), config)
         if system.winner is not None and system.winner.hand_off is not None:
@@ -415,7 +424,7 @@ def _overwriting(agent: CompiledStateGraph[Any, Any, Any, Any], key: str, value:
 
 
 def _runs_in(event: Any) -> list[Run]:
-    return [event["run"]] if isinstance(event, dict) and event.get("type") == "amc.run" else []
+    return [event["run"].received()] if isinstance(event, dict) and event.get("type") == "amc.run" else []
 
 
 def _only(found: list[Run]) -> Run:

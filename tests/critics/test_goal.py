@@ -97,7 +97,7 @@ async def test_reach_is_one_batch_of_probabilities_and_remembers_texts():
     assert other[0] == pytest.approx(other[1], rel=1e-5)
     assert other[2] != pytest.approx(other[1], rel=1e-3)
     assert [len(request) for request in embeddings.requests] == [9, 2]
-    assert meter.by_model() == {("critic", "hashed:64"): critic.usage}
+    assert meter.by_model() == {"critic": {"hashed:64": critic.usage}}
     assert critic.usage == Usage(2, 110)
     assert (await critic.reach(STATE, "wait", [])).shape == (0,)
 

@@ -239,8 +239,10 @@ async def test_usage_is_what_the_provider_reports():
     with metering(meter):
         await critic.values([CLIMB])
     assert meter.by_model() == {
-        ("critic", "ScriptedChatModel"): Usage(calls=1, missing=1),
-        ("critic", "openai:small-1"): Usage(calls=1, input_tokens=90, output_tokens=5, cached_tokens=64),
+        "critic": {
+            "ScriptedChatModel": Usage(calls=1, missing=1),
+            "openai:small-1": Usage(calls=1, input_tokens=90, output_tokens=5, cached_tokens=64),
+        }
     }
     assert critic.usage == Usage(2, 90, 5, 64, 1)
 

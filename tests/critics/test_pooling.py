@@ -182,7 +182,7 @@ async def test_usage_is_the_servers_own(folder):
     assert plain.calls == 2
     assert plain.cached_tokens == plain.missing == 0
     assert (critic.usage.calls, critic.usage.missing) == (4, 1)
-    assert meter.by_model() == {("critic", "value"): critic.usage}
+    assert meter.by_model() == {"critic": {"value": critic.usage}}
 
 
 async def test_tokenizing_does_not_hold_up_the_event_loop(folder, monkeypatch):

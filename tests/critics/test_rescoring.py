@@ -112,7 +112,7 @@ async def test_the_server_gives_the_same_at_temperature_1_in_one_request():
     assert found == pytest.approx(expected, abs=1e-4)
     (asked,) = [body for path, body in server.bodies if path == "/v1/completions"]
     assert (len(asked["prompt"]), asked["prompt_logprobs"], asked["temperature"]) == (6, 0, 1.0)
-    assert meter.by_model()["policy", "policy"].calls == 1
+    assert meter.by_model()["policy"]["policy"].calls == 1
 
 
 async def test_texts_are_split_over_requests_above_the_batch_and_tokenized_once():

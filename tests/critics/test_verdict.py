@@ -275,7 +275,7 @@ async def test_one_request_holds_each_distinct_prompt_once(served, tokenize):
     assert request["prompt"] == [first + ids for ids in prefixes] + [second + ids for ids in prefixes]
     tokens = sum(map(len, request["prompt"]))
     assert critic.usage == Usage(calls=1, input_tokens=tokens, output_tokens=len(request["prompt"]))
-    assert meter.by_model() == {("critic", "tiny"): critic.usage}
+    assert meter.by_model() == {"critic": {"tiny": critic.usage}}
     assert (await critic.values([])).shape == (0,)
     assert len(served.requests) == 1
 

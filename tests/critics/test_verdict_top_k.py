@@ -155,7 +155,7 @@ async def test_a_chat_model_is_read_by_its_top_log_probabilities():
     [([message], settings)] = model.seen
     assert message.text == "".join(STEPWISE.prompt(ONCE, ("GOOD", "BAD")))
     assert settings | {"logprobs": True, "top_logprobs": 20, "temperature": 0.0} == settings
-    assert meter.by_model() == {("critic", "speaker"): Usage(1, 9, 1)}
+    assert meter.by_model() == {"critic": {"speaker": Usage(1, 9, 1)}}
     assert critic.usage == Usage(1, 9, 1)
 
 

@@ -437,7 +437,7 @@ def test_requests_are_counted_once_by_role():
     assert {role: one["calls"] for role, one in records[0]["usage"].items()} == {
         "policy": 3, "critic": 1, "world model": 2
     }  # fmt: skip
-    assert meter.by_model()["critic", "m"] == Usage(1, 4)
+    assert meter.by_model()["critic"]["m"] == Usage(1, 4)
 
 
 async def test_under_amc_all_is_counted_once_and_particles_differ():

@@ -63,7 +63,7 @@ def openai(server, **settings):
 
 async def test_the_name_is_that_of_the_answer_with_its_provider(server, meter, metered):
     await ChatOpenAI(model="small", **openai(server)).ainvoke("hello", metered)
-    assert meter.by_model() == {("policy", f"openai:{ANSWERED}"): Usage(1, 6, 4, 2)}
+    assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(1, 6, 4, 2)}}
 
 
 async def test_n_candidates_are_counted_once(server, meter):
@@ -71,12 +71,12 @@ async def test_n_candidates_are_counted_once(server, meter):
     answer = await model.agenerate([[HumanMessage("hello")]], callbacks=[PolicyMeter(meter)])
     reported = [one.message.usage_metadata["output_tokens"] for one in answer.generations[0]]
     assert reported == [12, 12, 12], "each candidate carries the usage of all"
-    assert meter.by_model() == {("policy", f"openai:{ANSWERED}"): Usage(1, 6, 12, 2)}
+    assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(1, 6, 12, 2)}}
 
 
 def test_a_sync_batch_counts_each_of_its_requests(server, meter, metered):
     ChatOpenAI(model="small", n=2, **openai(server)).batch(["one", "two", "three"], metered)
-    assert meter.by_model() == {("policy", f"openai:{ANSWERED}"): Usage(3, 18, 24, 6)}
+    assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(3, 18, 24, 6)}}
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -84,40 +84,40 @@ async def test_a_stream_with_usage_is_counted_under_its_plain_name(server, meter
     model = ChatOpenAI(model="small", n=n, stream_usage=True, **openai(server))
     joined = [chunk async for chunk in model.astream("hello", metered)]
     assert len(joined) > 1
-    assert meter.by_model() == {("policy", f"openai:{ANSWERED}"): Usage(1, 6, 4 * n, 2)}
+    assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(1, 6, 4 * n, 2)}}
 
 
 async def test_a_stream_without_usage_is_a_request_with_missing_usage(server, meter, metered):
     async for _ in ChatOpenAI(model="small", **openai(server)).astream("hello", metered):
         pass
-    assert meter.by_model() == {("policy", f"openai:{ANSWERED}"): Usage(1, missing=1)}
+    assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(1, missing=1)}}
 
 
 async def test_models_of_init_chat_model_are_told_apart(server, meter, metered):
     await init_chat_model("openai:small", n=2, **openai(server)).ainvoke("hello", metered)
     chosen = init_chat_model(configurable_fields=("model", "model_provider"), **openai(server))
     await chosen.ainvoke("hello", {**metered, "configurable": {"model": "small", "model_provider": "openai"}})
-    assert meter.by_model() == {("policy", f"openai:{ANSWERED}"): Usage(2, 12, 12, 4)}
+    assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(2, 12, 12, 4)}}
 
 
 async def test_a_failed_request_is_counted_for_the_model_that_was_asked(meter, metered):
     with scripted_server({"POST /v1/chat/completions": lambda _: (400, {"error": {"message": "no"}})}) as server:
         with pytest.raises(Exception, match="no"):
             await ChatOpenAI(model="small", **openai(server)).ainvoke("hello", metered)
-    assert meter.by_model() == {("policy", "openai:small"): Usage(1, missing=1)}
+    assert meter.by_model() == {"policy": {"openai:small": Usage(1, missing=1)}}
 
 
 async def test_an_answer_that_does_not_say_its_model_is_that_of_the_model_asked(meter, metered):
     usage = {"input_tokens": 5, "output_tokens": 1, "total_tokens": 6}
     model = ScriptedChatModel(respond=lambda _: AIMessage("hi", usage_metadata=usage))
     await model.ainvoke("hello", metered)
-    assert meter.by_model() == {("policy", ""): Usage(1, 5, 1)}, "a script has no name"
+    assert meter.by_model() == {"policy": {"": Usage(1, 5, 1)}}, "a script has no name"
 
     class Named(ScriptedChatModel):
         model_name: str = "script"
 
     await Named(respond=model.respond).ainvoke("hello", metered)
-    assert meter.by_model()["policy", "named:script"] == Usage(1, 5, 1)
+    assert meter.by_model()["policy"]["named:script"] == Usage(1, 5, 1)
 
 
 async def test_a_model_of_plain_text_is_counted(meter, metered):
