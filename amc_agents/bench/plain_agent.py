@@ -21,7 +21,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
 
 from amc_agents.messages import turn_of
-from amc_agents.nodes.metering import PolicyMeter
+from amc_agents.nodes.metering import PolicyMeter, policy_meter
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.nodes.world import current_environment
@@ -68,12 +68,11 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
 
     async def _asked(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager) -> AIMessage:
         """The model's next message. Where nobody but the meter listens, the meter is told, and no run is made of it."""
-        meters = [handler for handler in callbacks.handlers if isinstance(handler, PolicyMeter)]
-        if len(meters) < len(callbacks.handlers):
+        if any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers):
             return await self.model.ainvoke(messages, {"callbacks": callbacks})
         found = await self.model._agenerate(messages)
         run_id, response = uuid4(), LLMResult(generations=[[*found.generations]], llm_output=found.llm_output)
-        for meter in meters:
+        if (meter := policy_meter()) is not None:
             meter.on_llm_end(response, run_id=run_id)
         said = found.generations[0].message
         assert isinstance(said, AIMessage)

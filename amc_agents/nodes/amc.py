@@ -36,7 +36,7 @@ from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.chosen_critic import CriticChoice
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.effects import Effect, effect
-from amc_agents.nodes.metering import PolicyMeter
+from amc_agents.nodes.metering import PolicyMeter, policy_meter
 from amc_agents.nodes.open_run import OpenRun
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
 from amc_agents.nodes.population import ParticleSystem
@@ -275,6 +275,7 @@ class _Nodes:
                 saver=saver,
                 step_after=frozenset(self.step_after),
                 horizon=self.settings.horizon,
+                meter=PolicyMeter(meter, around=policy_meter()),
                 agent_context=call.context,
                 rewards=settings.rewards,
                 reward=self.reward,
@@ -311,8 +312,7 @@ class _Nodes:
 
     async def propagate(self, state: _RunState, config: RunnableConfig) -> None:
         """Let the particles run to the next weighing point."""
-        particle_config = contract.particle_config(config, PolicyMeter(state["amc_system"].meter))
-        await state["amc_system"].propagate(particle_config)
+        await state["amc_system"].propagate(contract.particle_config(config))
 
     async def weigh(self, state: _RunState) -> None:
         """Ask the critic, update the weights."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, NotRequired
 
-from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from langgraph.graph.state import CompiledStateGraph
@@ -217,7 +217,7 @@ def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
     return Call(context, named, source, notes)
 
 
-def particle_config(config: RunnableConfig, *handlers: BaseCallbackHandler) -> RunnableConfig:
+def particle_config(config: RunnableConfig) -> RunnableConfig:
     """What particles inherit of the outer run's config: tracing, tags and the user's own `configurable`.
 
     Left out: everything that ties a run to its thread and checkpoint, and the handlers that stream (tokens and
@@ -227,8 +227,6 @@ def particle_config(config: RunnableConfig, *handlers: BaseCallbackHandler) -> R
     for handler in [*manager.handlers]:
         if hasattr(handler, "tap_output_aiter"):
             manager.remove_handler(handler)
-    for handler in handlers:
-        manager.add_handler(handler)
     inherited = {
         key: value
         for key, value in config.get("configurable", {}).items()

@@ -25,7 +25,7 @@ from langgraph.runtime import get_runtime
 
 from amc_agents.methods.reflection import Answers
 from amc_agents.models.seeding import particle_rng, use_rng
-from amc_agents.nodes.metering import PolicyMeter, model_of, usage_of
+from amc_agents.nodes.metering import PolicyMeter, model_of, policy_meter, usage_of
 from amc_agents.usage import metering, record
 
 T = TypeVar("T")
@@ -56,12 +56,10 @@ def running_below(callbacks: AsyncCallbackManager) -> Iterator[None]:
     """
     inside: RunnableConfig = {**ensure_config(), "callbacks": callbacks, "tags": [TAG_NOSTREAM]}
     token = var_child_runnable_config.set(inside)
-    meters = [one.meter for one in callbacks.handlers if isinstance(one, PolicyMeter)]
+    meters = [handler for handler in callbacks.handlers if isinstance(handler, PolicyMeter)]
+    meter = meters[0] if meters else policy_meter()
     try:
-        if meters:
-            with metering(meters[0]):
-                yield
-        else:
+        with nullcontext() if meter is None else metering(meter.meter):
             yield
     finally:
         var_child_runnable_config.reset(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.tracers.context import register_configure_hook
 
 from amc_agents.usage import Meter, Usage
 
@@ -34,6 +36,10 @@ class PolicyMeter(BaseCallbackHandler):
     """Adds every request below it to a meter, under the role "policy" and the model's `provider:name`.
 
     Left out: requests tagged with another role, and models that only ask other models.
+
+    Args:
+        meter: counts the requests.
+        around: the meter of a run around this one, which counts them too.
     """
 
     run_inline = True
@@ -42,8 +48,9 @@ class PolicyMeter(BaseCallbackHandler):
     ignore_retriever = True
     ignore_custom_event = True
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, around: PolicyMeter | None = None) -> None:
         self.meter = meter
+        self._around = around
         self._asked: dict[UUID, _Asked | None] = {}
 
     def on_chat_model_start(
@@ -60,13 +67,34 @@ class PolicyMeter(BaseCallbackHandler):
         """Count one request. Each of its n candidates carries the usage of all: it is counted once."""
         asked = self._asked.pop(run_id, _Asked())
         if asked is not None:
-            self.meter.add("policy", usage_of(response), _named(_facts(response), asked))
+            self._add(usage_of(response), _named(_facts(response), asked))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """A failed request is a request."""
         asked = self._asked.pop(run_id, _Asked())
         if asked is not None:
-            self.meter.add("policy", Usage(calls=1, missing=1), _named({}, asked))
+            self._add(Usage(calls=1, missing=1), _named({}, asked))
+
+    def _add(self, usage: Usage, model: str) -> None:
+        self.meter.add("policy", usage, model)
+        if self._around is not None:
+            self._around._add(usage, model)
+
+
+# Models, and whatever else sets callbacks up for itself, add the meter of their context to their own run. As a callback
+# of the particle's run it would be handed down to each node, whose events cost a tenth of a step and are not counted.
+_current: ContextVar[PolicyMeter | None] = ContextVar("amc_policy_meter", default=None)
+register_configure_hook(_current, inheritable=False)
+
+
+def policy_meter() -> PolicyMeter | None:
+    """What counts the requests of the run that is under way here."""
+    return _current.get()
+
+
+def count_requests(meter: PolicyMeter) -> None:
+    """Let a meter count all requests of this context."""
+    _current.set(meter)
 
 
 def _asked(told: Mapping[str, Any]) -> _Asked | None:

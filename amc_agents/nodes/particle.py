@@ -27,6 +27,7 @@ from amc_agents.errors import AgentContractError, WorldError
 from amc_agents.messages import MessageReader
 from amc_agents.models.seeding import current_rng
 from amc_agents.nodes.containers import own_containers
+from amc_agents.nodes.metering import PolicyMeter, count_requests
 from amc_agents.nodes.particle_trace import Outcome, ParticleTrace
 from amc_agents.nodes.rewards import RewardSource
 from amc_agents.nodes.saver import ForkSaver
@@ -103,6 +104,8 @@ class ParticleRunner:
     step_after: frozenset[str]
     """Nodes after which the agent pauses: one pause is one step."""
     horizon: int
+    meter: PolicyMeter
+    """Counts the requests of all particles."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Names the population in the metadata of its particles' runs."""
     agent_context: Any = None
@@ -258,6 +261,7 @@ class ParticleRunner:
         context.run(var_child_runnable_config.set, None)
         context.run(current_rng.set, particle.rng)
         context.run(set_environment, particle.world)
+        context.run(count_requests, self.meter)
         return asyncio.create_task(work, context=context)
 
     async def _take_stock(self, particle: Particle) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListLLM
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import Generation, LLMResult
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
 
+from amc_agents.nodes.amc import amc
 from amc_agents.nodes.metering import PolicyMeter
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, Usage
@@ -135,3 +141,85 @@ async def test_nothing_is_remembered_of_requests_that_are_over(server, meter):
     handler = PolicyMeter(meter)
     await ChatOpenAI(model="small", **openai(server)).abatch(["a", "b"], {"callbacks": [handler]})
     assert handler._asked == {}
+
+
+HARMLESS: dict[str, Any] = {"step_after": "act", "stateless_tools": True}
+
+
+def in_a_node(model, act):
+    """An agent of one step, whose node calls `act(model, config)`."""
+    builder = StateGraph(MessagesState)
+
+    async def awaited(state, config):
+        await act(model, config)
+        return {"messages": [AIMessage("Action: 1")]}
+
+    def called(state, config):
+        act(model, config)
+        return {"messages": [AIMessage("Action: 1")]}
+
+    builder.add_node("act", awaited if asyncio.iscoroutinefunction(act) else called)
+    builder.add_edge(START, "act")
+    return builder.compile()
+
+
+async def awaits(model, config):
+    await model.ainvoke("hello")
+
+
+async def awaits_a_chain(model, config):
+    await (RunnableLambda(str.upper) | model | str).ainvoke("hello", config)
+
+
+async def drops_callbacks(model, config):
+    await model.ainvoke("hello", {"callbacks": []})
+
+
+async def asks_a_thread(model, config):
+    await asyncio.to_thread(model.invoke, "hello")
+
+
+async def asks_a_subgraph(model, config):
+    await in_a_node(model, awaits).ainvoke({"messages": []})
+
+
+async def streams(model, config):
+    assert [chunk async for chunk in model.astream("hello")]
+
+
+def calls(model, config):
+    model.invoke("hello", config)
+
+
+def batches(model, config):
+    model.batch(["hello"])
+
+
+async def nests_amc(model, config):
+    await amc(in_a_node(model, awaits), n_particles=1, critic="uniform", **HARMLESS).ainvoke({"messages": []}, config)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [awaits, awaits_a_chain, drops_callbacks, asks_a_thread, asks_a_subgraph, streams, calls, batches, nests_amc],
+)
+def test_every_request_of_a_particle_is_counted_once_wherever_it_is_made(act):
+    usage = UsageMetadata(input_tokens=5, output_tokens=1, total_tokens=6)
+    model = ScriptedChatModel(respond=lambda messages: AIMessage("hi", usage_metadata=usage))
+    run = amc(in_a_node(model, act), n_particles=3, critic="uniform", **HARMLESS).run(
+        {"messages": [HumanMessage("go")]}
+    )
+    assert run.usage == {"policy": Usage(3, 15, 3)}
+
+
+def test_the_meter_hears_requests_and_no_events_of_nodes():
+    heard = []
+
+    async def listens(model, config):
+        heard.append([type(handler) for handler in config["callbacks"].handlers])
+        await model.ainvoke("hello")
+
+    model = ScriptedChatModel(respond=lambda messages: "hi")
+    run = amc(in_a_node(model, listens), n_particles=2, critic="uniform", **HARMLESS).run({"messages": []})
+    assert heard == [[], []]
+    assert run.usage["policy"].calls == 2
