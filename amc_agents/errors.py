@@ -19,6 +19,7 @@
     │   └── UpdateError             an update failed or was refused; the posterior is as it was
     ├── ServerError                 a model server of ours did not start, or died
     ├── CheckpointError             a saved model or dataset is not what was expected
+    ├── StorageError                a file could not be written; also an OSError
     └── MissingExtra                an optional dependency is not installed; also an ImportError
 
 An agent's mistake is never here: it is an observation. These say that an instrument failed.
@@ -185,6 +186,19 @@ class ServerError(AmcError):
 
 class CheckpointError(AmcError):
     """A saved model, adapter or dataset is not what was expected."""
+
+
+class StorageError(AmcError, OSError):
+    """A file could not be written.
+
+    Args:
+        path: the file or folder.
+        reason: the cause and the remedy.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"cannot write {path}: {reason}")
 
 
 class MissingExtra(AmcError, ImportError):

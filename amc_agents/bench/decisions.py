@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
-from amc_agents.bench.records import DECISIONS, drop_torn_line
+from amc_agents.bench.records import DECISIONS
 from amc_agents.errors import CheckpointError
+from amc_agents.files import JsonLinesFile
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,18 @@ class DecisionsFile:
     """
 
     def __init__(self, folder: str | Path, worker: str = "") -> None:
-        self._file = Path(folder) / f"decisions{worker and '-'}{worker}.jsonl"
-        self._open: TextIO | None = None
+        self._file = JsonLinesFile(Path(folder) / f"decisions{worker and '-'}{worker}.jsonl")
 
     def __enter__(self) -> DecisionsFile:
-        drop_torn_line(self._file)
-        self._open = self._file.open("a", encoding="utf-8")
+        self._file.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._open is not None:
-            self._open.close()
+        self._file.__exit__(kind, error, at)
 
     def add(self, played: Played) -> None:
         """Keep the decisions of a run: they are in the file when this returns."""
-        assert self._open is not None
-        self._open.write(json.dumps(asdict(played), allow_nan=False) + "\n")
-        self._open.flush()
+        self._file.append(asdict(played), allow_nan=False)
 
 
 def read_decisions(folder: str | Path) -> list[Played]:

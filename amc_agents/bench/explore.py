@@ -14,7 +14,8 @@ from typing import Any
 
 from amc_agents.bench.explore_agents import Explorer
 from amc_agents.bench.explore_trials import Trial, play_trial
-from amc_agents.bench.records import ResultsFolder, read_kept
+from amc_agents.bench.records import ResultsFolder, read_kept, sole_run
+from amc_agents.bench.workers import end_with_parent
 from amc_agents.envs.exploration import Instance
 from amc_agents.envs.found import FoundWorld, world
 from amc_agents.errors import AmcError, ConfigurationError
@@ -119,9 +120,22 @@ def explore(
         The exploration's trials, those of earlier calls included.
 
     Raises:
-        ConfigurationError: `out` holds results and `resume` is not set, or results of other settings.
+        ConfigurationError: `out` holds results and `resume` is not set, or results of other settings; or another run
+            is using it.
         AmcError: a worker failed; what was finished is kept.
     """
+    with sole_run(out, doing="amc explore"):
+        return _explore(exploration, out, resume, n_workers, n_concurrent, progress)
+
+
+def _explore(
+    exploration: Exploration,
+    out: str | Path,
+    resume: bool,
+    n_workers: int,
+    n_concurrent: int,
+    progress: Progress | None,
+) -> list[Trial]:
     exploration.folder(out, resume=resume)
     n_workers = min(n_workers, exploration.n_trials)
 
@@ -130,7 +144,8 @@ def explore(
         run_in_background(_play(exploration, out, 0, 1, n_concurrent, progress), n_workers=n_concurrent)
         return exploration.kept(out)
     # Spawned, not forked: the parent may have threads (of BLAS, of an event loop).
-    with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_workers, mp_context=context, initializer=end_with_parent) as pool:
         working = [
             pool.submit(_work, exploration, str(out), part, n_workers, n_concurrent) for part in range(n_workers)
         ]

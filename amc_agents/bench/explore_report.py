@@ -16,6 +16,7 @@ from amc_agents.bench.explore_agents import Explorer
 from amc_agents.bench.explore_measures import Curve, curve, lost_turns, minimum_frequencies, regrets, suffix_failures
 from amc_agents.bench.explore_trials import Trial
 from amc_agents.bench.statistics import Estimate, Paired, estimate, paired
+from amc_agents.files import replace_file
 from amc_agents.types import FloatArray
 
 VERSION = 1
@@ -77,7 +78,7 @@ class ExplorationResults:
         """Write JSON."""
         written = Path(path)
         values = {"version": VERSION, **_plain(asdict(self))}
-        written.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        replace_file(written, json.dumps(values, indent=1, allow_nan=False) + "\n")
         return written
 
 

@@ -8,19 +8,21 @@ same time writes files of its own.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from amc_agents.bench.scores import Cost, Particles, Scores
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors
 
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
+LOCKS = ".*lock"
 VERSION = 1
 
 
@@ -102,9 +104,10 @@ class ResultsFolder:
         worker: str = "",
     ) -> None:
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._file = self.path / f"records{worker and '-'}{worker}.jsonl"
-        self._open: TextIO | None = None
+        with storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._file = JsonLinesFile(self.path / f"records{worker and '-'}{worker}.jsonl")
+        self._open = ExitStack()
         if not resume and any(self.path.glob(RECORDS)):
             raise ConfigurationError(
                 f"{self.path} holds results of an earlier run: go on with them (--resume), or choose another folder"
@@ -116,33 +119,54 @@ class ResultsFolder:
             for name in kept["methods"].keys() & given["methods"].keys():
                 _same(self.path, kept["methods"][name], given["methods"][name], f"{name}: ")
             given["methods"] = kept["methods"] | given["methods"]
-        write_whole(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
-        drop_torn_line(self._file)
+        replace_file(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
 
     def __enter__(self) -> ResultsFolder:
-        self._open = self._file.open("a", encoding="utf-8")
+        lock = self.path / f".{self._file.path.stem}.lock"
+        with ExitStack() as stack:
+            stack.enter_context(sole_user(lock, doing="another run of this command"))
+            stack.enter_context(self._file)
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        self._open.close()
 
     def add(self, record: Kept) -> None:
         """Keep a record: it is in the file when this returns."""
-        if self._open is None:
-            raise ConfigurationError("a results folder takes records only while it is open: with folder: ...")
-        self._open.write(json.dumps(record.to_json()) + "\n")
-        self._open.flush()
+        self._file.append(record.to_json())
 
     def _kept_settings(self) -> dict[str, Any] | None:
         file = self.path / SETTINGS
         if not file.exists():
             return None
-        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        kept = read_json_object(file, remedy="use another folder, or restore the file")
         if kept.get("version") != VERSION:
             raise ConfigurationError(f"{file} has version {kept.get('version')}, not {VERSION}: use another folder")
+        if not isinstance(kept.get("settings"), dict) or not isinstance(kept.get("methods"), dict):
+            raise CheckpointError(f"{file} lacks `settings` or `methods`: use another folder, or restore the file")
         return kept
+
+
+@contextmanager
+def sole_run(path: str | Path, *, doing: str) -> Iterator[None]:
+    """Hold a results folder for one run of several processes.
+
+    Args:
+        path: the folder; made if need be.
+        doing: the command, for the error.
+
+    Raises:
+        ConfigurationError: another run holds it, or workers of a run that was killed are still writing.
+    """
+    folder = Path(path)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with sole_user(folder / ".lock", doing=doing):
+        for lock in folder.glob(".records*lock"):
+            with sole_user(lock, doing=f"a worker of an earlier {doing}"):
+                pass
+        yield
 
 
 def _particles(values: Mapping[str, Any]) -> Particles:
@@ -174,9 +198,18 @@ def read_kept(path: str | Path, from_json: Callable[[Mapping[str, Any]], KeptT])
 
 
 def clear(path: str | Path) -> None:
-    """Remove a folder's records, decisions and settings, and nothing else."""
-    for file in [*Path(path).glob(RECORDS), *Path(path).glob(DECISIONS), Path(path, SETTINGS)]:
-        file.unlink(missing_ok=True)
+    """Remove a folder's records, decisions and settings, and nothing else.
+
+    Raises:
+        ConfigurationError: a run is using them.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        return
+    with sole_run(folder, doing="a run that writes here"):
+        for pattern in (RECORDS, DECISIONS, SETTINGS, LOCKS):
+            for file in folder.glob(pattern):
+                file.unlink(missing_ok=True)
 
 
 def _same(folder: Path, kept: Mapping[str, Any], given: Mapping[str, Any], what: str) -> None:
@@ -184,21 +217,3 @@ def _same(folder: Path, kept: Mapping[str, Any], given: Mapping[str, Any], what:
     if differing:
         listed = "; ".join(f"{what}{name} was {kept.get(name)!r}, is {given.get(name)!r}" for name in differing)
         raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, file)
-
-
-def drop_torn_line(file: Path) -> None:
-    """Take away a last line that was cut short by an interruption."""
-    if not file.exists():
-        return
-    whole = file.read_bytes()
-    complete = whole[: whole.rfind(b"\n") + 1]
-    if complete != whole:
-        with file.open("r+b") as torn:
-            torn.truncate(len(complete))

@@ -16,7 +16,8 @@ from amc_agents.bench.methods import Method
 from amc_agents.bench.records import Record
 from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Estimate, Measured, estimate, paired
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import replace_file
 
 
 class _Strict(BaseModel):
@@ -91,13 +92,20 @@ class Results(_Strict):
     def save(self, path: str | Path) -> Path:
         """Write them as JSON."""
         path = Path(path)
-        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        replace_file(path, self.model_dump_json(indent=1) + "\n")
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Results:
-        """Read them back."""
-        return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        """Read them back.
+
+        Raises:
+            CheckpointError: the file cannot be read, or holds something else.
+        """
+        try:
+            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} is not a results.json of `amc bench`: {str(error)[:200]}") from error
 
     def of(self, name: str) -> MethodResult | None:
         """The result of a method, or None."""

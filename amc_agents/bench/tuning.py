@@ -17,11 +17,12 @@ from typing import Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.records import Record, write_whole
+from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import Comparison, compare
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.errors import ConfigurationError
+from amc_agents.files import replace_file
 from amc_agents.nodes.background import run_in_background
 
 MAKERS: dict[str, Callable[[Tuned], Method]] = {
@@ -119,7 +120,7 @@ class Tuning:
             "chosen": {name: cell.as_plain() for name, cell in self.best.items()},
             "cells": [cell.as_plain() for cell in self.tried],
         }
-        write_whole(path, json.dumps(table, indent=1) + "\n")
+        replace_file(path, json.dumps(table, indent=1) + "\n")
 
 
 def tune(comparison: Comparison, out: str | Path, *, grid: Grid | None = None, full: bool = False) -> Tuning:
@@ -232,7 +233,7 @@ def read_chosen(path: Path) -> dict[str, Tuned]:
         return {name: tuned_of(cell) for name, cell in chosen.items()}
     except OSError as error:
         raise ConfigurationError(f"tuned settings {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
             f"tuned settings {path}: expected the tuning.json that `amc tune` writes ({type(error).__name__}: {error})"
         ) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -13,8 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from amc_agents.bench.plan import Plan
-from amc_agents.bench.records import Record, ResultsFolder
-from amc_agents.bench.runner import compare, records_of
+from amc_agents.bench.records import Record, ResultsFolder, sole_run
+from amc_agents.bench.runner import Comparison, compare, records_of
 from amc_agents.errors import AmcError
 from amc_agents.nodes.background import run_in_background
 
@@ -47,10 +49,25 @@ def run_plan(
         The plan's records, those of earlier calls included.
 
     Raises:
-        ConfigurationError: `out` holds results and `resume` is not set, or results of other settings.
+        ConfigurationError: `out` holds results and `resume` is not set, or results of other settings; or another run
+            is using it.
         AmcError: a worker failed; what was finished is kept.
     """
     comparison = plan.comparison()
+    with sole_run(out, doing="amc bench"):
+        return _run_plan(plan, comparison, out, resume, n_workers, n_concurrent, progress, keep_decisions)
+
+
+def _run_plan(
+    plan: Plan,
+    comparison: Comparison,
+    out: str | Path,
+    resume: bool,
+    n_workers: int,
+    n_concurrent: int,
+    progress: Progress | None,
+    keep_decisions: bool,
+) -> list[Record]:
     ResultsFolder(out, comparison.settings, comparison.method_settings, resume=resume)
     n_workers = min(n_workers, len(comparison.tasks))
 
@@ -74,7 +91,7 @@ def run_plan(
         return records_of(comparison, out)
     # Spawned, not forked: the parent may have threads (of BLAS, of an event loop).
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(n_workers, mp_context=context, initializer=end_with_parent) as pool:
         working = [
             pool.submit(_work, plan, str(out), part, n_workers, n_concurrent, keep_decisions)
             for part in range(n_workers)
@@ -91,6 +108,19 @@ def run_plan(
     if progress is not None:
         progress(len(records))
     return records
+
+
+def end_with_parent() -> None:
+    """End this worker process when its parent is killed: it would go on writing, and hold the folder."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
 @contextmanager

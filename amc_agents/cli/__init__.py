@@ -23,6 +23,7 @@ from amc_agents.cli.train import collect, value
 from amc_agents.cli.tune import tune
 from amc_agents.cli.verdict import verdict
 from amc_agents.errors import AmcError
+from amc_agents.files import cause_and_remedy
 
 app = typer.Typer(
     name="amc",
@@ -51,11 +52,16 @@ train_app.command("verdict")(verdict)
 
 
 def main() -> None:
-    """Run the command line; an error of the library is one line and exit code 2."""
+    """Run the command line; an error of the library, or of the disk, is one line and exit code 2."""
     try:
         app()
     except AmcError as error:
         echo(f"amc: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        echo(f"amc: {error.filename}: {cause_and_remedy(error)}", err=True)
         sys.exit(2)
 
 

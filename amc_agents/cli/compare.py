@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.files import replace_file
 
 if TYPE_CHECKING:
     from amc_agents.bench.methods import Method
@@ -213,7 +214,7 @@ def _run(
     if differences is not None:
         console.print(differences)
     written = [results.save(out / "results.json"), out / "results.md"]
-    written[1].write_text(report.markdown(results), encoding="utf-8")
+    replace_file(written[1], report.markdown(results))
     written.append(plots.method_scores(results, out / "scores.png", title=title))
     more = _draw_a_run(plan, records, out / "genealogy.png"), _tell_decisions(plan, out)
     console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
@@ -309,7 +310,7 @@ def _tell_decisions(plan: Plan, out: Path) -> Path | None:
     if not told:
         return None
     path = out / "decisions.md"
-    path.write_text(told, encoding="utf-8")
+    replace_file(path, told)
     return path
 
 

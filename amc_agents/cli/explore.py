@@ -12,6 +12,7 @@ import typer
 
 from amc_agents.cli.compare import available_cpus
 from amc_agents.errors import ConfigurationError
+from amc_agents.files import replace_file
 
 
 def explore(
@@ -78,7 +79,7 @@ def explore(
     title = f"Exploration: {world}"
     console.print(explore_report.table(results, title))
     written: list[Path | None] = [results.save(out / "exploration.json"), out / "exploration.md"]
-    (out / "exploration.md").write_text(explore_report.markdown(results), encoding="utf-8")
+    replace_file(out / "exploration.md", explore_report.markdown(results))
     written.append(explore_plots.regret_curves(results, out / "regret.png", title=title))
     written.append(explore_plots.surrogates(results, out / "surrogates.png", title=title))
     written.append(explore_plots.temperature_sweep(results, out / "temperature.png", title=title))

@@ -20,6 +20,7 @@ from amc_agents.cli.compare import (
     named_critic,
 )
 from amc_agents.errors import ConfigurationError
+from amc_agents.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,6 @@ def tune(
     from amc_agents.bench import crafting
     from amc_agents.bench import methods as known
     from amc_agents.bench.plan import CRAFTING, Plan
-    from amc_agents.bench.records import write_whole
     from amc_agents.bench.runner import predicts_return, ready_critic, steered_blindly
     from amc_agents.bench.tuning import MAKERS, Grid, check_names, choose, config_text
     from amc_agents.cli.console import PlainConsole
@@ -105,7 +105,7 @@ def tune(
         text = config_text(
             amc.tuned, critic=plan.critic_spec, n_particles=particles, horizon=plan.found.horizon, told=told
         )
-        write_whole(written[1], text)
+        replace_file(written[1], text)
     console.print("Written:")
     for path in written:
         console.print(f"  {path}", highlight=False)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from amc_agents.critics.calibration import Calibration
 from amc_agents.critics.embeddings import Vectors
 from amc_agents.critics.saved import Number, SavedFields, TokenCount, read_saved
 from amc_agents.errors import CheckpointError
+from amc_agents.files import replace_file
 from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray
 
@@ -135,8 +135,8 @@ class GoalCheckpoint:
         }
         lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
         path = folder / FILE
-        _replace(folder / str(values["weights"]), content)
-        _replace(path, f"{{\n{lines}\n}}\n".encode())
+        replace_file(folder / str(values["weights"]), content)
+        replace_file(path, f"{{\n{lines}\n}}\n")
         for old in folder.glob("goal-*.safetensors"):
             if old.name != values["weights"]:
                 old.unlink()
@@ -237,15 +237,6 @@ def _cosines(one: Vectors, other: Vectors) -> FloatArray:
     both_empty = (np.linalg.norm(one, axis=-1) == 0) & (np.linalg.norm(other, axis=-1) == 0)
     found: FloatArray = np.where(both_empty, 1.0, np.sum(one * other, axis=-1) / np.where(lengths > 0, lengths, 1.0))
     return found
-
-
-def _replace(path: Path, content: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 _SAME = 0.98

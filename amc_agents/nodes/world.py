@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError
+from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.types import Environment, Forkable, Task, TimeStep
 
 T = TypeVar("T")
@@ -159,6 +160,10 @@ class RecordingWorld:
         """Carry out an action and remember reward and end."""
         assert self._environment is not None, "tools are given a Forkable itself"
         answer = await self._environment.step(action)
+        if not math.isfinite(answer.reward):
+            raise WorldError(
+                f"the world gave the reward {answer.reward} for the action {action[:80]!r}: expected a finite number"
+            )
         self._reward += answer.reward
         self.ended = self.ended or answer.done
         return answer

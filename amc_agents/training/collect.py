@@ -19,7 +19,7 @@ from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.nodes.amc import amc
 from amc_agents.smc import Never
-from amc_agents.training.dataset import Record, collected_tasks, write_shard
+from amc_agents.training.dataset import Record, collected_tasks, write_new_tasks
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
@@ -140,7 +140,7 @@ async def collect_from(
 
     def flush() -> None:
         if waiting:
-            write_shard(out, [record for records in waiting for record in records])
+            write_new_tasks(out, [record for records in waiting for record in records])
             waiting.clear()
 
     async def play(task: Task) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
+from amc_agents.files import replace_file, storage_errors, taking_turns
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -36,23 +37,50 @@ class Record:
 
 
 def write_shard(folder: str | Path, records: Sequence[Record]) -> Path:
-    """Adds one shard to a dataset, whole or not at all.
+    """Add one shard to a dataset, atomically. Several processes may add to one dataset.
 
     Raises:
+        StorageError: the shard cannot be written.
         MissingExtra: pyarrow is not installed.
     """
+    with adding(folder):
+        return _write_shard(Path(folder), records)
+
+
+@contextmanager
+def adding(folder: str | Path) -> Iterator[None]:
+    """Keep other processes from adding to a dataset while the block runs; wait for one that does.
+
+    Raises:
+        StorageError: the folder cannot be made or written.
+    """
+    with storage_errors(Path(folder)):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    with taking_turns(Path(folder) / ".lock"):
+        yield
+
+
+def write_new_tasks(folder: str | Path, records: Sequence[Record]) -> None:
+    """Add a shard of those records whose task the dataset does not hold yet, if there are any.
+
+    Another process may have collected a task in the meantime.
+
+    Raises:
+        StorageError: the shard cannot be written.
+    """
+    with adding(folder):
+        known = {task for task, _ in collected_tasks(folder)}
+        new = [record for record in records if record.trajectory.task.id not in known]
+        if new:
+            _write_shard(Path(folder), new)
+
+
+def _write_shard(folder: Path, records: Sequence[Record]) -> Path:
     arrow, parquet = _pyarrow()
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     table = arrow.Table.from_pylist([_to_row(record) for record in records], schema=_schema(arrow))
     number = 1 + max((int(path.stem.rpartition("-")[2]) for path in shards(folder)), default=-1)
     target = folder / f"trajectories-{number:05d}.parquet"
-    unfinished = folder / f".{target.name}.{os.getpid()}.part"
-    try:
-        parquet.write_table(table, unfinished)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_file(target, lambda unfinished: parquet.write_table(table, unfinished))
     return target
 
 

@@ -27,6 +27,7 @@ from amc_agents.critics.embeddings import CachedEmbeddings, HashedWords, TextEmb
 from amc_agents.critics.goal_checkpoint import GoalCheckpoint, GoalNetwork, GoldenTriple
 from amc_agents.critics.summaries import ChatSummary, Summary, as_summary
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.files import sole_writer
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.goal_calibration import SAME_GOAL, calibrated, independent_triples
 from amc_agents.training.goal_data import Episode, GoalBatch, GoalData, GoalShares, goal_data
@@ -136,7 +137,21 @@ async def atrain_goal(
     progress: Callable[[Progress], None] | None = None,
 ) -> GoalCheckpoint:
     """`train_goal` where an event loop runs already, as in a notebook."""
-    settings = settings or GoalTrainingSettings()
+    with sole_writer(Path(out)):
+        return await _train_goal(
+            trajectories, out, embeddings, settings or GoalTrainingSettings(), summary, cache, progress
+        )
+
+
+async def _train_goal(
+    trajectories: Sequence[Trajectory | Episode],
+    out: str | Path,
+    embeddings: str | TextEmbeddings | Embeddings,
+    settings: GoalTrainingSettings,
+    summary: str | Callable[[Trajectory], str] | BaseChatModel | Summary,
+    cache: str | Path | None,
+    progress: Callable[[Progress], None] | None,
+) -> GoalCheckpoint:
     rng = np.random.default_rng(settings.seed)
     report = progress or (lambda _: None)
     episodes = [one if isinstance(one, Episode) else Episode(one) for one in trajectories]

@@ -7,9 +7,8 @@ interrupted loses the part in the making and no more, and goes on where it was.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
+from amc_agents.files import replace_file
 from amc_agents.training.value_metrics import evaluate_states
 from amc_agents.types import FloatArray
 
@@ -83,7 +83,7 @@ class ScoreFile:
             _require_same(plan, told.read_text(), self._parts)
         else:
             self._parts.mkdir(parents=True, exist_ok=True)
-            _write_whole(told, lambda unfinished: unfinished.write_text(plan.to_json()))
+            replace_file(told, plan.to_json())
 
     @property
     def finished(self) -> bool:
@@ -97,7 +97,7 @@ class ScoreFile:
     def write(self, part: int, rows: Sequence[ScoredTrajectory]) -> None:
         """Adds a part, whole or not at all."""
         table = self._arrow.Table.from_pylist([_plain(row) for row in rows], schema=_schema(self._arrow))
-        _write_whole(self._part(part), lambda unfinished: self._parquet.write_table(table, unfinished))
+        replace_file(self._part(part), lambda unfinished: self._parquet.write_table(table, unfinished))
 
     def finish(self, parts: int) -> None:
         """Joins the parts 0 to `parts` - 1 to the file, one row group each, and takes them away."""
@@ -108,7 +108,7 @@ class ScoreFile:
                 for part in range(parts):
                     writer.write_table(self._parquet.read_table(self._part(part)).cast(schema))
 
-        _write_whole(self.path, join)
+        replace_file(self.path, join)
         shutil.rmtree(self._parts)
 
     def _part(self, number: int) -> Path:
@@ -171,15 +171,6 @@ def _plan_of(path: str | Path) -> str:
         raise CheckpointError(f"{path} was not written by `amc score`: choose another file")
     plan: str = found[_KEY].decode()
     return plan
-
-
-def _write_whole(target: Path, write: Callable[[Path], object]) -> None:
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-    try:
-        write(unfinished)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _plain(row: ScoredTrajectory) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -84,13 +85,13 @@ def train_value(
         What was written to `amc_value.json`; its `metrics` are of held-out tasks, before any calibration.
 
     Raises:
-        ConfigurationError: `out` holds something, an interrupted training was left there and is not to go on or is
-            another one, or a setting does not suit the data.
+        ConfigurationError: `out` holds something or another process is training it, an interrupted training was left
+            there and is not to go on or is another one, or a setting does not suit the data.
     """
     settings = settings or ValueTrainingSettings()
     state = TrainingState(out)
     begun = time.perf_counter()
-    with global_random_state_kept():
+    with global_random_state_kept(), closing(state):
         arguments = training_arguments(settings, state.folder)
 
         def begin() -> dict[str, Any]:

@@ -10,11 +10,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import replace_file, sole_user, storage_errors
 
 DESCRIPTION = "training.json"
 WHOLE = "amc_state.json"
@@ -27,6 +28,7 @@ class TrainingState:
     def __init__(self, out: str | Path) -> None:
         self.out = Path(out)
         self.folder = self.out.parent / f".{self.out.name}.training"
+        self._held = ExitStack()
 
     def check(self, description: Mapping[str, Any], *, resume: bool) -> bool:
         """Looks before anything is written, and changes nothing.
@@ -70,8 +72,17 @@ class TrainingState:
         return True
 
     def begin(self, description: Mapping[str, Any]) -> None:
-        """Makes the folder, or makes it ready to go on with: what a kill left half written is removed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Make the folder, or make it ready to go on with: what a kill left half written is removed.
+
+        The folder is held until `close`.
+
+        Raises:
+            ConfigurationError: another process is training `out`.
+            StorageError: the folder cannot be written.
+        """
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(sole_user(self.folder / ".lock", doing=f"a training of {self.out}"))
         for path in self.folder.glob("checkpoint-*"):
             if not (path / WHOLE).is_file():
                 shutil.rmtree(path)
@@ -88,8 +99,13 @@ class TrainingState:
                 for path in self.folder.glob("checkpoint-*"):
                     shutil.rmtree(path, ignore_errors=True)
                 with suppress(OSError):
+                    (self.folder / ".lock").unlink()
                     self.folder.rmdir()
             raise
+
+    def close(self) -> None:
+        """Let other processes use the folder, where this one held it."""
+        self._held.close()
 
     def empty(self, name: str) -> Path:
         """A new folder in this one, whatever was there."""
@@ -112,10 +128,8 @@ class TrainingState:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes a file whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_text(json.dumps(values, indent=1) + "\n")
-    unfinished.replace(path)
+    """Replace a file atomically."""
+    replace_file(path, json.dumps(values, indent=1) + "\n")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from amc_agents.critics.golden import Golden
 from amc_agents.critics.verdict_checkpoint import DIALOGUE_STEP, STEP, VerdictCheckpoint, VerdictFormat, Words
 from amc_agents.critics.verdict_spellings import Spellings
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.files import sole_writer
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.value_data import split_by_task
 from amc_agents.training.verdict_data import Judged
@@ -131,11 +132,20 @@ def train_verdict(
         What was written to `amc_verdict.json`; its `metrics` are of held-out tasks.
 
     Raises:
-        ConfigurationError: `out` holds something, the words cannot be told apart or the model never learnt them, or
-            nothing is GOOD or nothing BAD.
+        ConfigurationError: `out` holds something or another process is making it, the words cannot be told apart or
+            the model never learnt them, or nothing is GOOD or nothing BAD.
     """
-    settings = settings or VerdictTrainingSettings()
-    out = Path(out)
+    with sole_writer(Path(out)):
+        return _train_verdict(base_model, judged, Path(out), settings or VerdictTrainingSettings(), progress)
+
+
+def _train_verdict(
+    base_model: str | Path,
+    judged: Sequence[Judged],
+    out: Path,
+    settings: VerdictTrainingSettings,
+    progress: Callable[[Progress], None] | None,
+) -> VerdictCheckpoint:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
     rng = np.random.default_rng(settings.seed)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -19,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, conver
 
 from amc_agents.critics.render import turn
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import replace_file, storage_errors
 from amc_agents.nodes.lac_actor import ChatActor
 from amc_agents.training.verdict_labels import LABELS, Label, Labeller
 from amc_agents.types import Step, Task, Trajectory
@@ -148,11 +148,16 @@ async def sample_options(
 
 
 def write_judged(path: str | Path, judged: Sequence[Judged]) -> None:
-    """Writes judged trajectories, one JSON object a line; whole or not at all."""
+    """Write judged trajectories, one JSON object a line, atomically.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(unfinished: Path) -> None:
         with unfinished.open("w", encoding="utf-8") as file:
             for one in judged:
                 task = {"id": one.trajectory.task.id, "instruction": one.trajectory.task.instruction}
@@ -160,9 +165,8 @@ def write_judged(path: str | Path, judged: Sequence[Judged]) -> None:
                 options = [[asdict(option) for option in state] for state in one.options]
                 line = {"task": task, "done": one.trajectory.done, "steps": steps, "labels": one.labels}
                 file.write(json.dumps(line | {"options": options}) + "\n")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+
+    replace_file(path, write)
 
 
 def read_judged(path: str | Path) -> list[Judged]:

@@ -233,4 +233,4 @@ def test_judges_are_offered_where_their_kind_is_known(monkeypatch):
 
 def test_a_folder_takes_records_only_while_open(tmp_path):
     with pytest.raises(ConfigurationError, match="open"):
-        ResultsFolder(tmp_path, {}, {}).add(None)
+        ResultsFolder(tmp_path, {}, {}).add(Record("react", "task", 0, None, None))

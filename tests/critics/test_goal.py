@@ -166,14 +166,14 @@ async def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch
     old.save(tmp_path)
     new = replace(old, network=network(64, seed=1), settings={"old": False})
     new = replace(new, golden=tuple(replace(one, q=0.0) for one in new.golden))
-    written = module._replace
+    written = module.replace_file
 
     def dies_at_the_json(path, content):
         if path.name == FILE:
             raise KeyboardInterrupt
         written(path, content)
 
-    monkeypatch.setattr(module, "_replace", dies_at_the_json)
+    monkeypatch.setattr(module, "replace_file", dies_at_the_json)
     with pytest.raises(KeyboardInterrupt):
         new.save(tmp_path)
     assert GoalCheckpoint.load(tmp_path).settings == {"old": True}

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,7 +9,7 @@ from langchain_core.language_models import FakeListChatModel
 
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
-from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
 from amc_agents.training.collect import collect, collect_from
 from amc_agents.training.dataset import (
     Record,
@@ -42,10 +44,10 @@ def test_a_shard_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     def broken(unfinished, target):
         raise OSError("disk full")
 
-    monkeypatch.setattr("amc_agents.training.dataset.os.replace", broken)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr("amc_agents.files.os.replace", broken)
+    with pytest.raises(StorageError, match="disk full"):
         write_shard(tmp_path, [Record(finished(TASKS[0], 1.0), 0)])
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_no_data_or_no_parquet_is_named(tmp_path):
@@ -202,3 +204,31 @@ def test_a_datasets_fingerprint_is_of_its_bytes(tmp_path):
     assert one == same != other
     write_shard(tmp_path / "a", [Record(finished(TASKS[1], 1.0), 0)])
     assert dataset_hash(tmp_path / "a") != one
+
+
+ADD = """
+import sys
+from amc_agents.training.dataset import Record, write_shard
+from amc_agents.types import Step, Task, Trajectory
+name, folder = sys.argv[1:]
+for number in range(25):
+    write_shard(folder, [Record(Trajectory(Task(f"{name}-{number}", "x"), (Step("a", "b"),), True), 0)])
+"""
+
+
+def test_two_processes_that_add_to_one_dataset_lose_nothing(tmp_path):
+    data = tmp_path / "data"
+    others = [subprocess.Popen([sys.executable, "-c", ADD, name, str(data)]) for name in "AB"]
+    assert [other.wait() for other in others] == [0, 0]
+    assert len(read_records(data)) == len({record.trajectory.task.id for record in read_records(data)}) == 50
+    assert {path.name for path in data.iterdir()} == {".lock", *(path.name for path in shards(data))}
+
+
+async def test_a_task_that_another_process_has_collected_meanwhile_is_kept_once(tmp_path):
+    async def rollouts(task, seed):
+        if task is TASKS[1]:  # the other process finishes the same task at this moment
+            write_shard(tmp_path, [Record(finished(task, 1.0), 0, settings="{}")])
+        return [finished(task, 1.0)]
+
+    await collect_from(rollouts, TASKS[:3], tmp_path)
+    assert [record.trajectory.task.id for record in read_records(tmp_path)] == ["t/0", "t/1", "t/2"]

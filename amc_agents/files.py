@@ -1,0 +1,198 @@
+"""Files that are replaced atomically, and locks that keep two processes from writing the same folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
+
+
+def replace_file(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
+    """Replace a file atomically: a reader sees the old content or the new one, and never a part.
+
+    Args:
+        path: the file; its folder must exist.
+        content: text (UTF-8), bytes, or a function that writes the path which it is given.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with storage_errors(path):
+        try:
+            if callable(content):
+                content(unfinished)
+            else:
+                unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `StorageError` that names `path` and the remedy."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(str(path), cause_and_remedy(error)) from error
+
+
+def cause_and_remedy(error: OSError) -> str:
+    """What an `OSError` of a file means, and what to do."""
+    return _CAUSES.get(error.errno or 0, error.strerror or str(error))
+
+
+@contextmanager
+def sole_user(lock: Path, *, doing: str) -> Iterator[None]:
+    """Hold a lock file while the block runs. The operating system releases it where the process is killed.
+
+    Args:
+        lock: the lock file; its folder must exist. It stays behind, empty.
+        doing: what holds the folder, for the error: "amc bench".
+
+    Raises:
+        ConfigurationError: another process holds the lock.
+        StorageError: the lock file cannot be made.
+    """
+    held = FileLock(lock)
+    with storage_errors(lock.parent):
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            raise ConfigurationError(
+                f"{lock.parent} is in use by another process ({doing}): wait until it ends, or choose another folder"
+            ) from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+@contextmanager
+def sole_writer(out: Path) -> Iterator[None]:
+    """Keep other processes from making the same result, a folder that is written at the end of long work.
+
+    Raises:
+        ConfigurationError: another process is making it.
+        StorageError: the folder around it cannot be written.
+    """
+    with storage_errors(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    lock = out.parent / f".{out.name}.lock"
+    with sole_user(lock, doing=f"it is making {out.name}"):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def taking_turns(lock: Path) -> Iterator[None]:
+    """Hold a lock file while the block runs; wait for whoever holds it.
+
+    Raises:
+        StorageError: the lock file cannot be made.
+    """
+    held = FileLock(lock)
+    with storage_errors(lock.parent):
+        held.acquire()
+    try:
+        yield
+    finally:
+        held.release()
+
+
+class JsonLinesFile:
+    """A file that grows by one JSON object a line. A context manager; one process writes it at a time.
+
+    A line that an interruption cut short is removed when the file is opened again.
+
+    Args:
+        path: the file; its folder must exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: FileIO | None = None
+
+    def __enter__(self) -> JsonLinesFile:
+        with storage_errors(self.path):
+            self._drop_torn_line()
+            self._open = FileIO(self.path, "a")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def append(self, values: Mapping[str, Any], *, allow_nan: bool = True) -> None:
+        """Add a line. Where this returns, the operating system has all of it.
+
+        Raises:
+            ConfigurationError: the file is not open.
+            StorageError: the line was not written, or not all of it.
+        """
+        if self._open is None:
+            raise ConfigurationError(f"{self.path} is not open: add lines inside of its `with` block")
+        line = (json.dumps(values, allow_nan=allow_nan) + "\n").encode()
+        with storage_errors(self.path):
+            if self._open.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _drop_torn_line(self) -> None:
+        if not self.path.exists():
+            return
+        content = self.path.read_bytes()
+        complete = content.rfind(b"\n") + 1
+        if complete != len(content):
+            os.truncate(self.path, complete)
+
+
+def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Args:
+        path: the file.
+        remedy: what the reader of the error can do.
+
+    Raises:
+        CheckpointError: the file cannot be read, is cut short, or holds something else than an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({_short(error)}): {remedy}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, and an object was expected: {remedy}")
+    return content
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:150]
+
+
+_CAUSES = {
+    errno.ENOSPC: "the disk is full. Free some space; what was finished before is kept",
+    errno.EDQUOT: "the disk quota is used up. Free some space; what was finished before is kept",
+    errno.EROFS: "the file system is read-only. Choose another folder",
+    errno.EACCES: "permission denied. Choose another folder, or grant write permission",
+    errno.EPERM: "permission denied. Choose another folder, or grant write permission",
+    errno.ENOTDIR: "a part of the path is a file, and a folder was expected. Choose another folder",
+    errno.EEXIST: "a file is in the way of a folder. Choose another folder",
+    errno.EISDIR: "a folder is in the way of a file. Choose another name",
+    errno.ENOENT: "there is no such folder. Create it first",
+}
