@@ -183,7 +183,8 @@ class Comparison:
 def ready_critic(spec: str) -> Critic:
     """The critic of a string, able to say what it predicts: one behind a server is connected. Not for event loops."""
     critic = parse_critic(spec)
-    run_in_background(connect(critic), n_workers=1)
+    if hasattr(critic, "connect"):
+        run_in_background(connect(critic), n_workers=1)
     return critic
 
 
