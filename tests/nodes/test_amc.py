@@ -1,6 +1,7 @@
 import asyncio
 import operator
 import random
+from dataclasses import replace
 from typing import Annotated, TypedDict
 
 import numpy as np
@@ -711,3 +712,13 @@ def test_checkpointer_is_the_agents_own_by_default():
     saver = InMemorySaver()
     agent = create_agent(tool_caller(1), [say_nothing], checkpointer=saver)
     assert amc(agent, stateless_tools=True).checkpointer is saver
+
+
+async def test_a_reward_that_is_not_a_finite_number_ends_its_particle_and_names_the_action():
+    class Broken(SumWorld):
+        async def step(self, action):
+            return replace(await super().step(action), reward=float("nan"))
+
+    graph = amc(number_agent(), "uniform", environment=lambda state: (Broken(4), TASK), n_particles=2)
+    with pytest.raises(QuorumLost, match="gave the reward nan for the action"):
+        await graph.arun(start())
