@@ -36,6 +36,7 @@ from amc_agents.errors import (
     CriticSpecError,
     MissingExtra,
 )
+from amc_agents.files import replace_file
 from amc_agents.types import GoalCritic, Step, Task, Trajectory
 from amc_agents.usage import Meter, Usage, metering
 
@@ -166,7 +167,7 @@ async def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch
     old.save(tmp_path)
     new = replace(old, network=network(64, seed=1), settings={"old": False})
     new = replace(new, golden=tuple(replace(one, q=0.0) for one in new.golden))
-    written = module.replace_file
+    written = replace_file
 
     def dies_at_the_json(path, content):
         if path.name == FILE:
