@@ -39,6 +39,7 @@ from amc_agents.nodes.effects import Effect, effect
 from amc_agents.nodes.metering import PolicyMeter, policy_meter
 from amc_agents.nodes.open_run import OpenRun
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
+from amc_agents.nodes.particle_store import ParticleStore
 from amc_agents.nodes.population import ParticleSystem
 from amc_agents.nodes.rewards import RewardSource, reward_source
 from amc_agents.nodes.saver import ForkSaver
@@ -268,10 +269,12 @@ class _Nodes:
             settings = known
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
         saver = ForkSaver()
+        base = runtime.store or self.agent.store
+        store = None if base is None else ParticleStore(base)
         owner.system = system = _StateOfRun(
             worlds=owner.worlds,
             runner=ParticleRunner(
-                agent=self.agent.copy(update={"checkpointer": saver, "store": runtime.store or self.agent.store}),
+                agent=self.agent.copy(update={"checkpointer": saver}),
                 saver=saver,
                 step_after=frozenset(self.step_after),
                 horizon=self.settings.horizon,
@@ -290,7 +293,12 @@ class _Nodes:
             notes=[*call.notes, *notes],
             particles=[
                 Particle(
-                    state=self._first_input(own_containers(given)), rng=rng, reader=reader, world=world, index=index
+                    state=self._first_input(own_containers(given)),
+                    rng=rng,
+                    reader=reader,
+                    world=world,
+                    store=store.fork() if store else None,
+                    index=index,
                 )
                 for index, (rng, world) in enumerate(zip(rngs, worlds, strict=True))
             ],
@@ -330,11 +338,14 @@ class _Nodes:
         system = state["amc_system"]
         await OpenRun.of(config).aclose()
         run = system.conclude()
+        winner = system.winner
+        if winner is not None and winner.store is not None:
+            run = replace(run, notes=(*run.notes, *await winner.store.flush()))
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
         output = {key: value for key, value in run.best_output.items() if key in self.agent.channels}
         await _stream_messages(output.get("messages"), config)
-        if system.winner is not None and system.winner.hand_off is not None:
-            raise ParentCommand(system.winner.hand_off)
+        if winner is not None and winner.hand_off is not None:
+            raise ParentCommand(winner.hand_off)
         return {key: _overwriting(self.agent, key, value) for key, value in output.items()}
 
     def after_weighing(self, state: _RunState) -> str:

@@ -80,7 +80,11 @@ def check_effects(
                 continue
             name = part.name or node
             names.add(name)
-            kind = tools.get(name) or part.effect or tools.get(node) or ("read" if stateless_tools else None)
+            said = tools.get(name) or part.effect or tools.get(node)
+            if part.store and said != "read":
+                what = f"{'node' if part.name is None else 'tool'} {name}"
+                raise AgentContractError(_OWN_STORE.format(what=what, store=part.store, name=name))
+            kind = said or ("read" if stateless_tools else None)
             if kind is None:
                 undeclared[name] = f"{'node' if part.name is None else 'tool'} {name}"
             elif kind == "world":
@@ -104,6 +108,13 @@ def check_effects(
             f'declared as "world", acting on the particle\'s own world: {_listed(sorted(of_the_world))}. Those need '
             "environment=, a function of the agent's input that gives (Environment, Task)"
         )
+
+
+_OWN_STORE = (
+    "{what} holds a store ({store}): all particles would write to it, and read each other's writes. Let it use the "
+    "agent's store, which each particle sees in its own way: an argument `runtime: ToolRuntime` (runtime.store), or "
+    'get_store(), and create_agent(..., store=store). If it only reads, say so: amc(..., tools={{"{name}": "read"}})'
+)
 
 
 def pausing_nodes(agent: Agent, step_after: str | Sequence[str] | None) -> tuple[str, ...]:

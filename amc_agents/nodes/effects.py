@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from langchain_core.language_models import BaseLanguageModel
@@ -17,6 +18,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
+from langgraph.store.base import BaseStore
 
 from amc_agents.errors import ConfigurationError
 
@@ -30,6 +32,7 @@ _HARMLESS = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser)
 _FRAMEWORKS = ("langchain", "langgraph")
 _FUNCTIONS = ("func", "afunc", "_transform", "_atransform")
 """Where the runnables that are made of functions keep them."""
+_NOT_LOOKED_INTO = (Runnable, ModuleType, type)
 
 
 def effect(kind: Effect) -> Callable[[T], T]:
@@ -85,6 +88,8 @@ class Part(NamedTuple):
     """A tool's name; None: code of the node itself."""
     effect: Effect | None
     """What was declared at it."""
+    store: str | None = None
+    """Class of a store that it holds, instead of using the agent's."""
 
 
 def parts_of(runnable: Runnable[Any, Any]) -> list[Part]:
@@ -109,7 +114,8 @@ def _parts(runnable: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]
     seen[id(runnable)] = runnable
     kind = _declared(runnable)
     if isinstance(runnable, BaseTool):
-        yield Part(runnable.name, kind)
+        functions = [getattr(runnable, name, None) for name in ("func", "coroutine")]
+        yield Part(runnable.name, kind, _held_store(runnable, *functions))
     elif kind is not None:
         yield Part(None, kind)
     elif isinstance(runnable, Pregel):
@@ -133,7 +139,7 @@ def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dic
     """The code of a node in its sync and async form, and the tools within its reach."""
     kind = next((kind for function in functions if (kind := _declared(function)) is not None), None)
     if kind is not None:
-        yield Part(None, kind)
+        yield Part(None, kind, _held_store(*functions))
         return
     for function in functions:
         owner = getattr(function, "__self__", None)
@@ -147,7 +153,7 @@ def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dic
             yield from _provider_tools(within_reach.get("default_tools", ()))
             runnables = (child for child in runnables if not isinstance(child, BaseTool))
         else:
-            yield Part(None, None)
+            yield Part(None, None, _held_store(function))
         for child in runnables:
             yield from _parts(child, seen)
 
@@ -189,17 +195,36 @@ def _within_reach(function: Any) -> dict[str, Any]:
     return {**_attributes(owner), **variables.globals, **variables.nonlocals}
 
 
+def _held_store(*things: Any, depth: int = 2) -> str | None:
+    """The class of a store within reach of functions and objects, and of the functions and objects that they use."""
+    for thing in things:
+        attributes = _attributes(thing)
+        reached = _within_reach(thing) if callable(thing) else {}
+        defaults = [getattr(thing, name, None) for name in ("__defaults__", "__kwdefaults__")]
+        for held in (attributes, reached, *defaults):
+            for store in _instances(BaseStore, held):
+                return type(store).__name__
+        used = [each for each in {**attributes, **reached}.values() if not isinstance(each, _NOT_LOOKED_INTO)]
+        if depth and (name := _held_store(*used, depth=depth - 1)):
+            return name
+    return None
+
+
 def _attributes(thing: Any) -> dict[str, Any]:
     return dict(getattr(thing, "__dict__", {}))
 
 
-def _runnables_in(held: Any, depth: int = 3) -> Iterator[Runnable[Any, Any]]:
+def _runnables_in(held: Any) -> Iterator[Runnable[Any, Any]]:
+    return _instances(Runnable, held)
+
+
+def _instances(kind: Any, held: Any, depth: int = 3) -> Iterator[Any]:
     """Those in a value, or in containers in it."""
-    if isinstance(held, Runnable):
+    if isinstance(held, kind):
         yield held
     elif depth and isinstance(held, Mapping | list | tuple | set | frozenset):
         for value in held.values() if isinstance(held, Mapping) else held:
-            yield from _runnables_in(value, depth - 1)
+            yield from _instances(kind, value, depth - 1)
 
 
 def _provider_tools(tools: Iterable[Any]) -> Iterator[Part]:

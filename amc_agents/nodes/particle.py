@@ -28,6 +28,7 @@ from amc_agents.messages import MessageReader
 from amc_agents.models.seeding import current_rng
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.metering import PolicyMeter, count_requests
+from amc_agents.nodes.particle_store import ParticleStore
 from amc_agents.nodes.particle_trace import Outcome, ParticleTrace
 from amc_agents.nodes.rewards import RewardSource
 from amc_agents.nodes.saver import ForkSaver
@@ -57,6 +58,8 @@ class Particle:
     reader: MessageReader | None
     """What has been read of its messages; None where the agent gives its own trajectory."""
     world: RecordingWorld | None = None
+    store: ParticleStore | None = None
+    """Its view of the agent's store, where the agent has one."""
     index: int = 0
     """Its slot in the population, which it keeps."""
     ancestor: int | None = None
@@ -153,6 +156,7 @@ class ParticleRunner:
             rng=rng,
             reader=particle.reader,
             world=world,
+            store=particle.store.fork() if particle.store else None,
             index=index,
             ancestor=particle.index,
             steps=particle.steps,
@@ -238,7 +242,8 @@ class ParticleRunner:
             # a subgraph with a memory of its own would ignore what they give it.
             configurable["__pregel_resuming"] = False
         own: RunnableConfig = {**trace.config, "configurable": configurable}
-        stream = self.agent.astream(
+        agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
+        stream = agent.astream(
             None if particle.saved else particle.state,
             own,
             context=self.agent_context,

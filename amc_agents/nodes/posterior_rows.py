@@ -55,6 +55,10 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 def put_if_absent_in(store: BaseStore) -> PutIfAbsent | None:
     """How to do it in this store; None: there is no way."""
+    if hasattr(store, "put_if_absent"):
+        # A particle's view of another store.
+        own: PutIfAbsent | None = store.put_if_absent
+        return own
     # By name, since importing the databases' stores to look costs their drivers.
     names = {one.__name__ for one in type(store).__mro__ if one.__module__.startswith("langgraph.store.")}
     if isinstance(store, InMemoryStore):
