@@ -198,12 +198,19 @@ def test_a_critic_behind_a_server_is_connected_where_the_comparison_is_made(make
     assert Distant.connected
 
 
-async def test_a_critic_of_the_future_cannot_pick_among_finished_runs(make_comparison, tmp_path):
+async def test_a_critic_of_the_future_is_not_asked_to_pick_among_finished_runs(make_comparison, tmp_path):
+    asked = []
+
     class Future(ShareOfOnes):
         predicts = "future"
 
+        async def values(self, trajectories):
+            asked.extend(trajectories)
+            return await super().values(trajectories)
+
     records = await compare(make_comparison(1, [best_of_n(), smc(Tuned(steps=(2,)))], critic=Future()), tmp_path)
     assert [record.scores.deployable for record in records] == [None, None]
+    assert asked == [], "it has nothing to say of finished trajectories"
     with pytest.raises(ConfigurationError, match="amc-hidden hides rewards"):
         make_comparison(1, critic=Future())
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from amc_agents.config import Config
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
+from amc_agents.models.seeding import particle_rng
 from amc_agents.nodes import population
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.effects import effect
@@ -316,6 +317,14 @@ def test_stop_at_ends_the_run_early_and_says_so():
               n_particles=1, stop_at=20).run(start())  # fmt: skip
     assert any("stop_at" in note for note in run.notes)
     assert np.isnan(run.log_evidence)
+
+
+def test_a_return_of_exactly_stop_at_is_enough():
+    run = amc(number_agent(lambda m: "Action: 5"), environment=sum_world, n_particles=1, stop_at=20.0).run(start())
+    assert run.best.return_ == 20.0
+    assert any("stopped at return 20" in note for note in run.notes)
+    missed = amc(number_agent(lambda m: "Action: 5"), environment=sum_world, n_particles=1, stop_at=20.5).run(start())
+    assert not any("stopped" in note for note in missed.notes)
 
 
 def test_critic_can_be_named_per_call():
@@ -706,6 +715,39 @@ def test_retired_and_live_particles_compete_by_their_absolute_weights():
     assert shares[run.best_index] == shares.max()
     # What a retired particle had gathered in its own segment says nothing: it is larger for one of a smaller share.
     assert shares[np.argmax(run.population.log_weights_since)] < 0.9 * shares.max()
+
+
+@pytest.mark.parametrize(("finished", "resampled"), [("keep", True), ("retire", False)])
+def test_an_ess_trigger_looks_at_the_particles_that_a_resampling_would_draw_from(finished, resampled):
+    def nine_or_one(messages):
+        return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
+
+    run = amc(number_agent(nine_or_one), environment=lambda s: (EndsByNine(4), TASK), n_particles=8, seed=2,
+              resample=EssBelow(0.5), finished=finished).run(start())  # fmt: skip
+    first = run.history[0]
+    ended = np.array([value == 9.0 for value in first.values])
+    # One or two have ended with nearly all the weight; those that go on are all alike.
+    assert 0 < ended.sum() < 4
+    assert np.ptp(first.log_weights[~ended]) == 0
+    assert first.ess < 4
+    assert (first.ancestors is not None) == resampled
+
+
+def test_a_retired_particle_may_be_the_deployable_pick():
+    class SureOfNines(ReturnSoFar):
+        async def values(self, trajectories):
+            return np.array([9.0 if one.steps[-1].action == "9" else 1.0 for one in trajectories])
+
+    def nine_at_first_or_never(messages):
+        return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
+
+    run = amc(number_agent(nine_at_first_or_never), SureOfNines(), environment=lambda s: (EndsByNine(4), TASK),
+              n_particles=8, seed=2, beta=20.0, resample=AtSteps(1), hide_rewards=True).run(start())  # fmt: skip
+    assert run.deployable
+    assert run.best_index >= 8
+    assert [step.action for step in run.best.steps][:1] == ["9"]
+    assert set(run.population.values[8:].tolist()) == {9.0}
+    assert set(run.population.values[:8].tolist()) == {1.0}
 
 
 def test_checkpointer_is_the_agents_own_by_default():
