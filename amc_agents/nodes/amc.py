@@ -39,6 +39,7 @@ from amc_agents.nodes.effects import Effect, effect
 from amc_agents.nodes.metering import PolicyMeter, policy_meter
 from amc_agents.nodes.open_run import OpenRun
 from amc_agents.nodes.particle import Particle, ParticleRunner, RewardFunction, State, TrajectoryFunction
+from amc_agents.nodes.particle_events import event_listener
 from amc_agents.nodes.particle_store import ParticleStore
 from amc_agents.nodes.population import ParticleSystem
 from amc_agents.nodes.rewards import RewardSource, reward_source
@@ -271,6 +272,7 @@ class _Nodes:
         saver = ForkSaver()
         base = runtime.store or self.agent.store
         store = None if base is None else ParticleStore(base)
+        emit = get_stream_writer()
         owner.system = system = _StateOfRun(
             worlds=owner.worlds,
             runner=ParticleRunner(
@@ -283,13 +285,14 @@ class _Nodes:
                 rewards=settings.rewards,
                 reward=self.reward,
                 trajectory=self.trajectory,
+                on_event=event_listener(emit),
                 nested="|" in config["configurable"].get("checkpoint_ns", ""),
             ),
             settings=settings,
             critic=chosen.critic,
             seed=seed,
             meter=meter,
-            emit=get_stream_writer(),
+            emit=emit,
             notes=[*call.notes, *notes],
             particles=[
                 Particle(

@@ -28,6 +28,7 @@ from amc_agents.messages import MessageReader
 from amc_agents.models.seeding import current_rng
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.metering import PolicyMeter, count_requests
+from amc_agents.nodes.particle_events import EventListener
 from amc_agents.nodes.particle_store import ParticleStore
 from amc_agents.nodes.particle_trace import Outcome, ParticleTrace
 from amc_agents.nodes.rewards import RewardSource
@@ -117,6 +118,8 @@ class ParticleRunner:
     """Where they come from; None: there are none."""
     reward: RewardFunction | None = None
     trajectory: TrajectoryFunction | None = None
+    on_event: EventListener | None = None
+    """Hears what agents write to the custom stream; None: nobody listens."""
     nested: bool = False
     """A graph is around this one: agents may hand off to its nodes."""
 
@@ -213,6 +216,8 @@ class ParticleRunner:
                     if chunk.get("__interrupt__"):
                         raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
                     acted = acted or not self.step_after.isdisjoint(chunk)
+                elif mode == "custom" and self.on_event is not None:
+                    self.on_event(particle.index, particle.steps, chunk)
                 if mode != "values":
                     continue
                 # The state after a superstep; the next one has not begun.
@@ -247,7 +252,7 @@ class ParticleRunner:
             None if particle.saved else particle.state,
             own,
             context=self.agent_context,
-            stream_mode=trace.stream_mode,
+            stream_mode=trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
             # A checkpoint is saved when the stream ends or is closed, not at each step. (With "sync", which subgraphs
             # inherit, those compiled without a checkpointer fail.)
             durability="exit",
