@@ -68,6 +68,15 @@ def test_the_demo_in_two_processes(tmp_path):
     assert len(json.loads((out / "results.json").read_text())["methods"]) == 1
 
 
+def test_a_demo_leaves_a_benchs_results_alone(command, tmp_path):
+    assert command("bench", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")[0] == 0
+    kept = (tmp_path / "records.jsonl").read_text()
+    code, _, err = command("demo", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")
+    assert code == 2
+    assert "is no folder of `amc demo`" in err
+    assert (tmp_path / "records.jsonl").read_text() == kept
+
+
 def test_bench_resumes(command, tmp_path):
     arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,best-of-n", "--workers", "1"]
     assert command(*arguments)[0] == 0

@@ -2,7 +2,7 @@
 
 A results folder holds `settings.json`, what all its records share, and `records*.jsonl`, one JSON object a line;
 where asked for, also `decisions*.jsonl` (`amc_agents.bench.decisions`). Every process that works on a folder at the
-same time writes files of its own.
+same time writes files of its own. A demo's folder has a mark besides (`DEMO`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
 LOCKS = ".*lock"
 VERSION = 1
+DEMO = "amc-demo.txt"
+"""Marks a folder whose results `amc demo` may replace."""
 
 
 class Kept(Protocol):
@@ -120,6 +122,8 @@ class ResultsFolder:
                 _same(self.path, kept["methods"][name], given["methods"][name], f"{name}: ")
             given["methods"] = kept["methods"] | given["methods"]
         replace_file(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
+        # Whoever adds results that are no demo's, with --resume or through Python, wants to keep them.
+        (self.path / DEMO).unlink(missing_ok=True)
 
     def __enter__(self) -> ResultsFolder:
         lock = self.path / f".{self._file.path.stem}.lock"
@@ -195,6 +199,29 @@ def read_kept(path: str | Path, from_json: Callable[[Mapping[str, Any]], KeptT])
                 raise CheckpointError(f"{file}, line {number}, is not a record: {error!r}") from error
             found.setdefault(record.key, record)
     return list(found.values())
+
+
+@contextmanager
+def demo_folder(path: str | Path) -> Iterator[None]:
+    """Make room for a demo's results: what is inside the block may write them, and the next demo replace them.
+
+    Raises:
+        ConfigurationError: the folder holds anything and is not an earlier demo's. Nothing was removed.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise ConfigurationError(f"{path} is a file: name a folder for the results")
+    if path.exists() and any(path.iterdir()) and not (path / DEMO).is_file():
+        raise ConfigurationError(
+            f"{path} holds files and is no folder of `amc demo`, which replaces what it finds: choose an empty or a "
+            "new folder (--out)"
+        )
+    clear(path)
+    try:
+        yield
+    finally:
+        if path.is_dir():
+            (path / DEMO).write_text("Results of `amc demo`. The next demo in this folder replaces them.\n")
 
 
 def clear(path: str | Path) -> None:

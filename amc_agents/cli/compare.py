@@ -55,7 +55,10 @@ Band = Annotated[
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the results; replaces an earlier demo's.")] = Path("amc-demo"),
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for the results: an empty one, a new one, or an earlier demo's, which is replaced."),
+    ] = Path("amc-demo"),
     tasks: Tasks = 16,
     particles: Particles = 8,
     band: Band = None,
@@ -156,12 +159,13 @@ def _run(
     steps: str | None = None,
     success_reward: float | None = None,
 ) -> None:
+    from contextlib import nullcontext
     from dataclasses import replace
 
     from amc_agents.bench import crafting, plots, report
     from amc_agents.bench.methods import chosen
     from amc_agents.bench.plan import CRAFTING, Plan
-    from amc_agents.bench.records import clear
+    from amc_agents.bench.records import demo_folder
     from amc_agents.bench.runner import ready_critic
     from amc_agents.bench.tuning import read_chosen, retuned
     from amc_agents.cli.console import PlainConsole
@@ -197,12 +201,12 @@ def _run(
         console.print(f"left out: {', '.join(unjudged)} (nothing to judge by: name it with --decision-critic)")
     plan = replace(plan, methods=tuple(method for method in possible if method.name not in unjudged))
 
-    if replace_earlier:
-        clear(out)
     begun = time.perf_counter()
-    records = compared(
-        plan, out, resume=resume, n_workers=workers or available_cpus(), console=console, keep_decisions=keep_decisions
-    )
+    with demo_folder(out) if replace_earlier else nullcontext():
+        records = compared(
+            plan, out, resume=resume, n_workers=workers or available_cpus(), console=console,
+            keep_decisions=keep_decisions,
+        )  # fmt: skip
     seconds = time.perf_counter() - begun
     title = f"{title} in the {world} world" + (f": tasks of {band[0]} to {band[1]} steps" if band else "")
     results = report.summarise(

@@ -19,7 +19,7 @@ from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.nodes.amc import amc
 from amc_agents.smc import Never
-from amc_agents.training.dataset import Record, collected_tasks, write_new_tasks
+from amc_agents.training.dataset import Record, collected_tasks, pyarrow_or_error, write_new_tasks
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
@@ -76,6 +76,7 @@ def collect(
 
     Raises:
         CheckpointError: `out` holds trajectories of other settings.
+        MissingExtra: pyarrow is not installed; nothing is played then.
     """
     rollouts = amc_rollouts(agent, environment, n_trajectories, horizon=horizon, inputs=inputs, **options)
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
@@ -128,6 +129,7 @@ async def collect_from(
     `rollouts` plays a task; an interruption that cannot be caught loses at most the `shard_tasks` tasks of one
     shard. The rest is as in `collect`.
     """
+    pyarrow_or_error()  # before anything is played that could then not be written
     recorded = json.dumps(settings or {}, sort_keys=True)
     known = _known_tasks(out, recorded)
     ids = [task.id for task in tasks]

@@ -76,7 +76,7 @@ def write_new_tasks(folder: str | Path, records: Sequence[Record]) -> None:
 
 
 def _write_shard(folder: Path, records: Sequence[Record]) -> Path:
-    arrow, parquet = _pyarrow()
+    arrow, parquet = pyarrow_or_error()
     table = arrow.Table.from_pylist([_to_row(record) for record in records], schema=_schema(arrow))
     number = 1 + max((int(path.stem.rpartition("-")[2]) for path in shards(folder)), default=-1)
     target = folder / f"trajectories-{number:05d}.parquet"
@@ -110,7 +110,7 @@ def iter_records(
 
 def records_at(kept: Mapping[Path, bytearray]) -> Iterator[Record]:
     """The rows of shards that `selected` has marked."""
-    columns = _schema(_pyarrow()[0]).names
+    columns = _schema(pyarrow_or_error()[0]).names
     for shard, chosen in kept.items():
         for number, row in _rows_of(shard, columns):
             if chosen[number]:
@@ -213,7 +213,7 @@ class _Candidate(NamedTuple):
 
 
 def _rows_of(shard: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    arrow, parquet = _pyarrow()
+    arrow, parquet = pyarrow_or_error()
     number = 0
     try:
         # A buffered reader: otherwise whole columns of a row group are read at once.
@@ -277,7 +277,8 @@ def _schema(arrow: Any) -> Any:
     )
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def pyarrow_or_error() -> tuple[Any, Any]:
+    """The packages pyarrow and pyarrow.parquet. Raises `MissingExtra` where they are not installed."""
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:

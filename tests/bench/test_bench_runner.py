@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
-from amc_agents.bench.records import Record, ResultsFolder, clear, read_records
+from amc_agents.bench.records import Record, ResultsFolder, clear, demo_folder, read_records
 from amc_agents.bench.runner import compare, run_one, run_seed
 from amc_agents.bench.scores import Cost, Scores
 from amc_agents.critics import spec
@@ -241,3 +241,53 @@ def test_judges_are_offered_where_their_kind_is_known(monkeypatch):
 def test_a_folder_takes_records_only_while_open(tmp_path):
     with pytest.raises(ConfigurationError, match="open"):
         ResultsFolder(tmp_path, {}, {}).add(Record("react", "task", 0, None, None))
+
+
+def holding(folder):
+    """A folder with a record."""
+    ResultsFolder(folder, {"a": 1}, {})
+    (folder / "records.jsonl").write_text("{}\n")
+
+
+def test_a_demo_replaces_what_a_demo_left(tmp_path):
+    out = tmp_path / "out"
+    for _ in range(2):
+        with demo_folder(out):
+            assert not list(out.glob("records*.jsonl"))
+            holding(out)
+        assert (out / "records.jsonl").exists()
+
+
+def test_a_demo_that_breaks_off_leaves_a_demos_folder(tmp_path):
+    def broken_off():
+        with demo_folder(tmp_path):
+            holding(tmp_path)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off()
+    with demo_folder(tmp_path):
+        assert not (tmp_path / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize("content", ["records.jsonl", "notes.txt", ".hidden"])
+def test_a_demo_takes_no_folder_that_is_not_its_own(tmp_path, content):
+    (tmp_path / content).write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"holds files and is no folder of `amc demo`"), demo_folder(tmp_path):
+        raise AssertionError("refused before")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(content, "mine")]
+
+
+def test_a_demo_takes_no_file(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ConfigurationError, match="is a file"), demo_folder(tmp_path / "out"):
+        raise AssertionError("refused before")
+
+
+def test_results_that_are_added_to_a_demos_are_kept(tmp_path):
+    with demo_folder(tmp_path):
+        holding(tmp_path)
+    ResultsFolder(tmp_path, {"a": 1}, {}, resume=True)
+    with pytest.raises(ConfigurationError, match="is no folder of `amc demo`"), demo_folder(tmp_path):
+        raise AssertionError("refused before")
+    assert (tmp_path / "records.jsonl").read_text() == "{}\n"

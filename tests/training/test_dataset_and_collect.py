@@ -9,7 +9,7 @@ from langchain_core.language_models import FakeListChatModel
 
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
-from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
+from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra, StorageError
 from amc_agents.training.collect import collect, collect_from
 from amc_agents.training.dataset import (
     Record,
@@ -113,6 +113,15 @@ async def test_other_settings_than_the_datasets_are_refused(tmp_path):
     await collect_from(Player(), TASKS[:2], tmp_path, settings={"temperature": 1.0})
     with pytest.raises(CheckpointError, match=r'"temperature": 1.0.*"temperature": 0.5'):
         await collect_from(Player(), TASKS, tmp_path, settings={"temperature": 0.5})
+
+
+async def test_nothing_is_played_that_could_not_be_written(tmp_path, monkeypatch):
+    async def rollouts(task, seed):
+        raise AssertionError("played")
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match="pyarrow"):
+        await collect_from(rollouts, [Task("a", "")], tmp_path)
 
 
 async def test_tasks_of_one_name_are_refused(tmp_path):
