@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 MEGABYTE = 1_000_000
 BASE = {
     *("langgraph", "langchain", "langchain-openai", "pydantic", "numpy", "safetensors", "httpx", "rich", "typer"),
-    *("matplotlib", "huggingface-hub", "tenacity", "tokenizers"),
+    *("matplotlib", "huggingface-hub", "tenacity", "tokenizers", "filelock"),
 }
 EXTRAS_MODULES = (
     *("torch", "transformers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices"),
@@ -88,17 +88,18 @@ for module in pkgutil.walk_packages(amc_agents.__path__, "amc_agents."):
     assert "amc_agents.nodes.amc" in python(repository, code).stdout.split()
 
 
-def test_own_modules_import_in_under_300_ms(repository, tmp_path):
-    # As on a user's machine the bytecode is there from the second run on; the best of three leaves out the noise.
+def test_own_modules_take_a_small_share_of_an_import(repository, tmp_path):
+    # As on a user's machine the bytecode is there from the second run on. A share does not depend on the machine.
     environment = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    seconds = []
-    for _ in range(4):
+    shares = []
+    for _ in range(3):
         report = python(repository, OPEN_ALL, "-X", "importtime", environment=environment).stderr
-        rows = [line.removeprefix("import time:").split("|") for line in report.splitlines() if "|" in line]
+        rows = [line.removeprefix("import time:").split("|") for line in report.splitlines() if "|" in line][1:]
         own = [float(row[0]) for row in rows if row[2].strip().startswith("amc_agents")]
         assert len(own) > 5
-        seconds.append(sum(own) / 1e6)
-    assert min(seconds[1:]) < 0.3
+        shares.append(sum(own) / sum(float(row[0]) for row in rows))
+    # 6 to 12% were seen; a module that trains, plots or asks a server when it is imported takes more than the rest.
+    assert min(shares[1:]) < 0.25
 
 
 def test_base_dependencies_are_the_promised_ones(settings):

@@ -170,7 +170,11 @@ def sole_run(path: str | Path, *, doing: str) -> Iterator[None]:
         for lock in folder.glob(".records*lock"):
             with sole_user(lock, doing=f"a worker of an earlier {doing}"):
                 pass
-        yield
+        try:
+            yield
+        finally:
+            for lock in folder.glob(LOCKS):
+                lock.unlink(missing_ok=True)
 
 
 def _particles(values: Mapping[str, Any]) -> Particles:
@@ -234,7 +238,7 @@ def clear(path: str | Path) -> None:
     if not folder.exists():
         return
     with sole_run(folder, doing="a run that writes here"):
-        for pattern in (RECORDS, DECISIONS, SETTINGS, LOCKS):
+        for pattern in (RECORDS, DECISIONS, SETTINGS):
             for file in folder.glob(pattern):
                 file.unlink(missing_ok=True)
 

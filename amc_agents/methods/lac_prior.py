@@ -32,7 +32,7 @@ async def sampled_opinion(
     Args:
         prior: which one.
         merged: action -> all samples of it, the greedy one included.
-        greedy: the candidate that was forced in; it was not sampled, and counts as design.md's pseudo-count.
+        greedy: the candidate that was forced in; it was not sampled, and counts as one pseudo-count.
         rescorer: scores texts.
 
     Raises:

@@ -2,7 +2,7 @@
 
     init -> propagate -> weigh -> (resample -> propagate -> weigh)* -> finalize
 
-See design.md, "amc() and the agent that it wraps", and docs/amc.md.
+See docs/amc.md.
 """
 
 from __future__ import annotations
