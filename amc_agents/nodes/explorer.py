@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.methods.learning import Learner, Learning, Progress
 from amc_agents.methods.posterior import PosteriorMemory, Version, dropped_statements
 from amc_agents.methods.roles import Updater
@@ -28,6 +28,7 @@ from amc_agents.nodes.deciding_model import Record, plain
 from amc_agents.nodes.episode_messages import episode_of, ids_of, learnable, newest_input, told_of
 from amc_agents.nodes.explorer_options import ExplorerOptions, Place
 from amc_agents.nodes.inner_calls import stream_writer
+from amc_agents.nodes.metering import policy_meter
 from amc_agents.nodes.open_episodes import OpenEpisode, OpenEpisodes
 from amc_agents.nodes.posterior import StorePosterior
 from amc_agents.nodes.role_models import RoleModel, as_updater, role_model
@@ -212,6 +213,11 @@ class Explorer:
 
     def _places(self, place: Place) -> tuple[PosteriorMemory, OpenEpisodes]:
         if self._memory is not None:
+            if policy_meter() is not None:
+                raise AgentContractError(
+                    "memory= keeps the posterior outside the agent's store, and every particle of amc() would add its "
+                    "evidence there: leave memory= out and create the agent, or compile the graph, with store="
+                )
             return self._memory, OpenEpisodes(self._own, ("episodes",))
         if place.store is None:
             raise ConfigurationError(

@@ -30,7 +30,7 @@ class ExplorerOptions(TypedDict, total=False):
     """Where in the graph's store the posterior is kept; a function of the runtime gives each user one of their own.
     Default: "amc.posterior"."""
     memory: PosteriorMemory | None
-    """Keeps the posterior in place of the graph's store."""
+    """Keeps the posterior in place of the graph's store. Refused under `amc`, where all particles would add to it."""
     updater: BaseChatModel | RoleModel | Updater | None
     """Writes the posterior anew. Default: the model of the other roles."""
     update: Literal["trajectory", "step"]
