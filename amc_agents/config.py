@@ -77,6 +77,8 @@ class AmcTable(_Table):
     horizon: PositiveInt | None = None
     stop_at: float | None = None
     quorum: PositiveInt | None = None
+    step_timeout: PositiveFloat | None = None
+    run_timeout: PositiveFloat | None = None
     seed: Annotated[int, Field(ge=0)] | None = None
 
 

@@ -11,7 +11,9 @@
     │   └── CriticServerError       its server could not be reached, or refused
     ├── PopulationError             the particle system cannot go on
     │   ├── AllWeightsZero          no particle has any weight left
-    │   └── QuorumLost              too many particles failed
+    │   ├── QuorumLost              too many particles failed
+    │   └── RunTimedOut             no particle finished within run_timeout
+    ├── TimeLimitExceeded           a step or a critic took longer than allowed; also a TimeoutError
     ├── AgentContractError          the wrapped agent cannot be run as particles
     ├── DecisionError               no candidate is left to choose from
     ├── RoleError                   a language model in a role failed, or did not answer in the form asked for
@@ -29,6 +31,10 @@ Each error stores its facts and builds its sentence: what was expected, what cam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amc_agents.types import Trajectory
 
 
 class AmcError(Exception):
@@ -127,6 +133,41 @@ class QuorumLost(PopulationError):
             f"only {alive} particles are alive and the quorum is {quorum}. Causes: {listed}. "
             "Mend the cause, or lower `quorum`."
         )
+
+
+class RunTimedOut(PopulationError, TimeoutError):
+    """The time of a run was over before any particle had finished.
+
+    Args:
+        limit_s: the time allowed.
+        trajectories: how far each particle got; empty where the worlds were not made yet.
+    """
+
+    def __init__(self, limit_s: float, trajectories: Sequence[Trajectory] = ()) -> None:
+        self.limit_s, self.trajectories = limit_s, tuple(trajectories)
+        steps = [len(trajectory.steps) for trajectory in trajectories]
+        reached = (
+            f"none of {len(steps)} particles had finished (most steps: {max(steps)})"
+            if steps
+            else ("the particles were not ready to start")
+        )
+        super().__init__(
+            f"run_timeout={limit_s:g} s passed and {reached}. Allow more time or a shorter horizon, or set "
+            "step_timeout if one step hangs"
+        )
+
+
+class TimeLimitExceeded(AmcError, TimeoutError):
+    """Something took longer than its limit, and was cancelled.
+
+    Args:
+        what: took too long, and the setting that limits it.
+        limit_s: the time allowed.
+    """
+
+    def __init__(self, what: str, limit_s: float) -> None:
+        self.what, self.limit_s = what, limit_s
+        super().__init__(f"{what}={limit_s:g} s: raise the limit, or look for what hangs")
 
 
 class AgentContractError(AmcError):

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict, is_typeddict
 from amc_agents.config import ConfigLike, Finished, OnCriticError, Select, configured
 from amc_agents.critics.adapting import CriticLike, connect
 from amc_agents.critics.uses import for_amc
-from amc_agents.errors import AgentContractError, ConfigurationError, CriticError
+from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, RunTimedOut
 from amc_agents.messages import MessageReader
 from amc_agents.nodes import contract
 from amc_agents.nodes.background import run_in_background
@@ -46,6 +46,7 @@ from amc_agents.nodes.rewards import RewardSource, reward_source
 from amc_agents.nodes.saver import ForkSaver
 from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.streamed_run import StreamedRun
+from amc_agents.nodes.time_limits import Deadline
 from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import Schedule
 from amc_agents.types import Run, Task
@@ -133,6 +134,8 @@ def amc(
     horizon: int | None = None,
     stop_at: float | None = None,
     quorum: int | None = None,
+    step_timeout: float | None = None,
+    run_timeout: float | None = None,
     seed: int | None = None,
     on_critic_error: OnCriticError | None = None,
     step_after: str | Sequence[str] | None = None,
@@ -179,6 +182,10 @@ def amc(
         horizon: most steps of one particle; nothing is bootstrapped there. Default: 50.
         stop_at: a return at which the run may end early. Default: none.
         quorum: least number of particles that must not fail. Default: half of them.
+        step_timeout: most seconds of one particle's step, `reward=` included: a particle that exceeds it has failed,
+            and the run goes on. Also of one call of the critic, a failure for `on_critic_error`. Default: none.
+        run_timeout: most seconds of the whole run. Then the best finished trajectory is the answer, with a note and
+            without log Z; `RunTimedOut` is raised if no particle has finished. Default: none.
         seed: makes resampling and worlds reproducible, and models that draw from the particle's own stream.
             Default: drawn, and recorded.
         on_critic_error: "raise" (default), or "uniform", which keeps the weights where the critic fails, whatever it
@@ -211,6 +218,7 @@ def amc(
         {"n_particles": n_particles, "resample": resample, "scheme": scheme, "beta": beta,
          "success_reward": success_reward, "select": select,
          "finished": finished, "horizon": horizon, "stop_at": stop_at, "quorum": quorum, "seed": seed,
+         "step_timeout": step_timeout, "run_timeout": run_timeout,
          "on_critic_error": on_critic_error},
         rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
         hide_rewards=hide_rewards,
@@ -258,16 +266,21 @@ class _Nodes:
         settings = replace(self.settings, critic=chosen.name, critic_from=chosen.source)
         settings.require_source_of_weights()
         meter = Meter()
-        notes = await _connect(chosen.critic, settings, meter)
+        deadline = Deadline(settings.run_timeout)
+        notes: list[str] = []
         worlds: Sequence[RecordingWorld | None] = [None] * self.settings.n_particles
         task: Task | None = None
-        if self.environment is not None:
-            make = self.environment
-            worlds, task = await make_worlds(lambda: make(given), self.settings.n_particles, worlds_rng, owner.worlds)
-            known = self._of_worlds(settings, gives_rewards=worlds[0].gives_rewards)
-            if not settings.may_ask_critic:
-                notes = await _connect(chosen.critic, known, meter)
-            settings = known
+        async with deadline.cutting():
+            notes = await _connect(chosen.critic, settings, meter)
+            if self.environment is not None:
+                make = self.environment
+                worlds, task = await make_worlds(lambda: make(given), len(rngs), worlds_rng, owner.worlds)
+                known = self._of_worlds(settings, gives_rewards=worlds[0].gives_rewards)
+                if not settings.may_ask_critic:
+                    notes = await _connect(chosen.critic, known, meter)
+                settings = known
+        if deadline.passed:
+            raise RunTimedOut(self.settings.run_timeout or 0.0)
         reader = MessageReader.start(given["messages"], task) if self.trajectory is None else None
         saver = ForkSaver()
         base = runtime.store or self.agent.store
@@ -281,6 +294,7 @@ class _Nodes:
                 step_after=frozenset(self.step_after),
                 horizon=self.settings.horizon,
                 meter=PolicyMeter(meter, around=policy_meter()),
+                step_timeout=self.settings.step_timeout,
                 agent_context=call.context,
                 rewards=settings.rewards,
                 reward=self.reward,
@@ -293,6 +307,7 @@ class _Nodes:
             seed=seed,
             meter=meter,
             emit=emit,
+            deadline=deadline,
             notes=[*call.notes, *notes],
             particles=[
                 Particle(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
@@ -33,6 +34,7 @@ from amc_agents.nodes.particle_store import ParticleStore
 from amc_agents.nodes.particle_trace import Outcome, ParticleTrace
 from amc_agents.nodes.rewards import RewardSource
 from amc_agents.nodes.saver import ForkSaver
+from amc_agents.nodes.time_limits import within
 from amc_agents.nodes.world import RecordingWorld, set_environment
 from amc_agents.types import Trajectory
 
@@ -116,6 +118,8 @@ class ParticleRunner:
     """The run-time context that the user gave for the agent."""
     rewards: RewardSource | None = None
     """Where they come from; None: there are none."""
+    step_timeout: float | None = None
+    """Most seconds of one step; None: no limit."""
     reward: RewardFunction | None = None
     trajectory: TrajectoryFunction | None = None
     on_event: EventListener | None = None
@@ -199,7 +203,12 @@ class ParticleRunner:
                 # Where the world has ended, the agent runs on to its own end: no reward is left to weigh.
                 if until is not None and particle.steps >= until and not particle.ended:
                     return
-                await self._step(particle, config)
+                await within(
+                    self.step_timeout,
+                    self._step(particle, config),
+                    f"step {particle.steps + 1} of a particle took longer than step_timeout",
+                    context=particle.context,
+                )
         except AgentContractError:
             raise
         except Exception as error:
@@ -285,15 +294,21 @@ class ParticleRunner:
         if particle.world is not None and self.rewards in ("world", "both"):
             earned = particle.world.take_reward()
         if self.reward is not None and self.rewards in ("function", "both"):
-            given = self.reward(particle.state)
-            return_ = float(await given if isinstance(given, Awaitable) else given)
-            if not math.isfinite(return_):
-                raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
+            return_ = await self._told_return(self.reward, particle)
             before = particle.return_ - particle.world_return
             particle.world_return += earned
             return earned + (return_ - before)
         particle.world_return += earned
         return earned
+
+    async def _told_return(self, reward: RewardFunction, particle: Particle) -> float:
+        # A thread can be left behind where the time of a step is limited; the event loop could not.
+        limited = self.step_timeout is not None and not inspect.iscoroutinefunction(reward)
+        given = await asyncio.to_thread(reward, particle.state) if limited else reward(particle.state)
+        return_ = float(await given if isinstance(given, Awaitable) else given)
+        if not math.isfinite(return_):
+            raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
+        return return_
 
 
 _INTERRUPTED = (

@@ -8,25 +8,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
-from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost
+from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost, RunTimedOut, TimeLimitExceeded
 from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.search_notes import reward_notes, search_notes
 from amc_agents.nodes.selection import selected
 from amc_agents.nodes.settings import Settings
+from amc_agents.nodes.time_limits import Deadline, stop, within
 from amc_agents.nodes.twins import Twins
 from amc_agents.nodes.world import Worlds
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, WeighingPoint
 from amc_agents.usage import Meter, metering
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class ParticleSystem:
     seed: int
     meter: Meter
     emit: Emit
+    deadline: Deadline = field(default_factory=Deadline)
     particles: list[Particle] = field(default_factory=list)
     retired: list[_Retired] = field(default_factory=list)
     history: list[WeighingPoint] = field(default_factory=list)
@@ -84,6 +88,8 @@ class ParticleSystem:
         Args:
             config: for the particles that start here.
         """
+        if self.deadline.passed:
+            return
         until = self.settings.resample.next_point(self.step)
         if until is not None and until >= self.settings.horizon:
             until = None
@@ -92,26 +98,38 @@ class ParticleSystem:
             for particle in self.particles
             if particle.running
         ]
+        moving = [particle.running for particle in self.particles]
         try:
-            for finished in asyncio.as_completed(tasks):
-                await finished
-                self._archive_and_maybe_stop()
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+            async with self.deadline.cutting():
+                for finished in asyncio.as_completed(tasks):
+                    await finished
+                    self._archive_and_maybe_stop()
+        finally:
+            await stop(tasks)
+        if self.deadline.passed:
+            self._archive_and_maybe_stop()
+            self._values[moving] = np.nan  # Those were of an earlier step.
+            return
         self.step = max(particle.steps for particle in self.particles) if until is None else until
         self._check_quorum()
 
     @property
     def concluded(self) -> bool:
         """No particle can make another step."""
-        return self._stop.is_set() or not any(particle.running for particle in self.particles)
+        return self._cut_short or not any(particle.running for particle in self.particles)
+
+    @property
+    def _cut_short(self) -> bool:
+        """The run ended while particles were unfinished."""
+        return self._stop.is_set() or self.deadline.passed
 
     async def weigh(self) -> None:
         """Weigh the particles where they stand, and see whether they are due to be resampled."""
-        potentials = await self._potentials()
+        if not self.deadline.passed:
+            async with self.deadline.cutting():
+                potentials = await self._potentials()
+        if self.deadline.passed:
+            return
         self._known = ~np.isnan(potentials)
         self._weights = smc.weigh(self._weights, potentials, self._known)
         # What a resampling would draw from: "keep" draws from finished particles too.
@@ -128,30 +146,42 @@ class ParticleSystem:
         """Draw who goes on: discard light particles, fork heavy ones, put finished ones away."""
         self._look_at_twins()
         before = self._weights
-        self._weights, info = smc.resample(
+        after, info = smc.resample(
             self._rng, before, self._weighed_to_the_end(), scheme=self.settings.scheme, mode=self.settings.finished
         )
         if not info.resampled:
+            self._weights = after
             return
         ancestors = info.ancestors
-        retired = tuple(np.flatnonzero(info.retired).tolist())
-        for slot in retired:
-            self.retired.append(
-                _Retired(
-                    self.particles[slot],
-                    float(before.log_weights[slot]),
-                    float(before.log_weights_since[slot]),
-                    float(self._values[slot]),
-                )
+        slots = tuple(np.flatnonzero(info.retired).tolist())
+        retired = [
+            _Retired(
+                self.particles[slot],
+                float(before.log_weights[slot]),
+                float(before.log_weights_since[slot]),
+                float(self._values[slot]),
             )
-        await self._continue_from(ancestors)
-        self.history[-1] = replace(self.history[-1], ancestors=ancestors.copy(), retired=retired)
+            for slot in slots
+        ]
+        async with self.deadline.cutting():
+            await self._continue_from(ancestors, retired)
+        if self.deadline.passed:
+            return
+        self._weights, self._values = after, self._values[ancestors]
+        self.history[-1] = replace(self.history[-1], ancestors=ancestors.copy(), retired=slots)
         self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
-                   "retired": list(retired)})  # fmt: skip
+                   "retired": list(slots)})  # fmt: skip
 
     def conclude(self) -> Run:
-        """Pick the answer and make the run a value."""
+        """Pick the answer and make the run a value.
+
+        Raises:
+            AllWeightsZero: no particle has any weight left.
+            RunTimedOut: the run's time was over before any particle finished.
+        """
         everyone = [*self.particles, *(one.particle for one in self.retired)]
+        if self.deadline.passed:
+            self._require_finished(everyone)
         population = Population(
             trajectories=tuple(self.runner.trajectory_of(particle) for particle in everyone),
             log_weights=np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)]),
@@ -161,11 +191,12 @@ class ParticleSystem:
             values=np.array([*self._values, *(one.value for one in self.retired)]),
             failed=tuple(particle.error is not None for particle in everyone),
         )
-        if not np.isfinite(population.log_weights).any():
+        eligible = self._eligible(population, everyone)
+        if not np.isfinite(eligible.log_weights).any():
             raise AllWeightsZero(len(everyone), "the end of the run")
-        if self.settings.pick == "value" and not np.isfinite(population.values).any():
+        if self.settings.pick == "value" and not np.isfinite(eligible.values).any():
             self.notes.append("no particle's final value is known: the answer was selected by weight")
-        index = selected(self._rng, population, self.settings.pick)
+        index = selected(self._rng, eligible, self.settings.pick)
         best = everyone[index]
         if self.settings.pick == "return" and self.archive and self.archive.return_ > best.return_:
             index, best = -1, self.archive
@@ -173,7 +204,7 @@ class ParticleSystem:
         self.notes += reward_notes([particle.return_ for particle in everyone], self.settings)
         self._look_at_twins()
         twins = self._twins.notes(self.settings.n_particles)
-        for note in twins + search_notes(self.history, self.settings, stopped=self._stop.is_set()):
+        for note in twins + search_notes(self.history, self.settings, stopped=self._cut_short):
             self.notes.append(note)
             warn_once(note)
         if self.worlds.close_errors:
@@ -235,13 +266,20 @@ class ParticleSystem:
         trajectories = [self.runner.trajectory_of(particle) for particle in particles]
         name = self.settings.critic
         with metering(self.meter), failing_as_critic_error(f"critic {name}"):
-            values = checked_values(await self.critic.values(trajectories), len(particles), name)
+            answer = await self._in_time(self.critic.values(trajectories))
+            values = checked_values(answer, len(particles), name)
         whole = getattr(self.critic, "predicts", "future") == "return"
         if self.settings.rewards_observed and whole:
             values = values - np.array([particle.return_ for particle in particles])
         return values
 
-    async def _continue_from(self, ancestors: IntArray) -> None:
+    async def _in_time(self, answer: Awaitable[T]) -> T:
+        try:
+            return await within(self.settings.step_timeout, answer, "the critic took longer than step_timeout")
+        except TimeLimitExceeded as error:
+            raise CriticError(str(error)) from error
+
+    async def _continue_from(self, ancestors: IntArray, retired: Sequence[_Retired]) -> None:
         """Make slot i go on from particle `ancestors[i]`; the first offspring keeps its ancestor's world."""
         old = list(self.particles)
         forks = {slot: old[source] for slot, source in enumerate(ancestors.tolist()) if slot != source}
@@ -251,9 +289,9 @@ class ParticleSystem:
         particles = [*old]
         for slot, child in zip(forks, offspring, strict=True):
             particles[slot] = child
-        kept = {id(particle) for particle in [*particles, *(one.particle for one in self.retired)]}
+        kept = {id(particle) for particle in [*particles, *(one.particle for one in [*self.retired, *retired])]}
         await asyncio.gather(*(self.runner.release(one, "discarded") for one in old if id(one) not in kept))
-        self.particles = particles
+        self.particles, self.retired = particles, [*self.retired, *retired]
 
     def _weighed_to_the_end(self) -> BoolArray:
         """`[N]` finished particles that may be put away: one whose final potential is not known yet may not."""
@@ -261,18 +299,33 @@ class ParticleSystem:
 
     def _log_evidence(self) -> float:
         """Log Z; NaN where particles were left unfinished, or unweighed at their end."""
-        unknown = self._stop.is_set() or not self._known.all()
+        unknown = self._cut_short or not self._known.all()
         return float("nan") if unknown else float(smc.log_evidence(self._weights))
 
     def _ess(self) -> float:
         log_weights = np.array([*self._weights.log_weights, *(one.log_weight for one in self.retired)])
         return float(smc.ess(log_weights)) if np.isfinite(log_weights).any() else 0.0
 
+    def _eligible(self, population: Population, everyone: Sequence[Particle]) -> Population:
+        """The particles that may be the answer keep their weight: the finished ones where the time was over."""
+        if not self.deadline.passed:
+            return population
+        finished = np.array([particle.finished for particle in everyone])
+        return replace(
+            population,
+            log_weights=np.where(finished, population.log_weights, -np.inf),
+            values=np.where(finished, population.values, np.nan),
+        )
+
     def _archive_and_maybe_stop(self) -> None:
         if not self.settings.rewards_observed:
             return
         for particle in self.particles:
-            if particle.finished and (self.archive is None or particle.return_ > self.archive.return_):
+            if (
+                particle.finished
+                and particle.error is None
+                and (self.archive is None or particle.return_ > self.archive.return_)
+            ):
                 self.archive = particle
         best = self.archive.return_ if self.archive else -np.inf
         if self.settings.stop_at is not None and best >= self.settings.stop_at and not self._stop.is_set():
@@ -287,13 +340,33 @@ class ParticleSystem:
         if alive < self.settings.least_alive:
             raise QuorumLost(alive, self.settings.least_alive, causes) from causes[0]
         if causes:
-            lost = f"{len(causes)} of {len(self.particles)} particles failed: log Z is that of runs that do not fail"
+            lost = (
+                f"{len(causes)} of {len(self.particles)} particles failed: log Z is that of runs that do not fail "
+                f"({listed_causes(causes)})"
+            )
             if lost not in self.notes:
                 self.notes.append(lost)
+
+    def _require_finished(self, everyone: Sequence[Particle]) -> None:
+        limit = self.deadline.limit_s
+        assert limit is not None
+        finished = sum(particle.finished and particle.error is None for particle in everyone)
+        if not finished:
+            raise RunTimedOut(limit, [self.runner.trajectory_of(particle) for particle in everyone])
+        self.notes.append(
+            f"run_timeout={limit:g} s passed: the answer is the best of {finished} finished trajectories; the other "
+            "particles are unfinished and log Z is not known"
+        )
 
     def _look_at_twins(self) -> None:
         alive = [particle for particle in self.particles if particle.error is None]
         self._twins.look([self.runner.trajectory_of(particle) for particle in alive])
+
+
+def listed_causes(causes: Sequence[BaseException]) -> str:
+    """The first three distinct causes, cut to a line each."""
+    distinct = list(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
+    return "; ".join(cause if len(cause) <= 100 else f"{cause[:97]}..." for cause in distinct[:3])
 
 
 @functools.lru_cache(maxsize=128)

@@ -32,6 +32,10 @@ class Settings:
     stop_at: float | None = None
     quorum: int | None = None
     """Least number of particles that must not have failed; None: half of them."""
+    step_timeout: float | None = None
+    """Most seconds of one particle's step, and of one call of the critic; None: no limit."""
+    run_timeout: float | None = None
+    """Most seconds of the whole run; None: no limit."""
     seed: int | None = None
     on_critic_error: OnCriticError = "raise"
     rewards: RewardSource | None = "world"
@@ -80,6 +84,9 @@ class Settings:
             raise ConfigurationError(f"horizon must be at least 1 step, got {self.horizon}")
         if self.quorum is not None and not 1 <= self.quorum <= self.n_particles:
             raise ConfigurationError(f"quorum must lie in 1..n_particles={self.n_particles}, got {self.quorum}")
+        for name, limit in (("step_timeout", self.step_timeout), ("run_timeout", self.run_timeout)):
+            if limit is not None and not (limit > 0 and math.isfinite(limit)):
+                raise ConfigurationError(f"{name} must be a positive number of seconds, got {limit}")
         _one_of("select", self.select, (None, "return", "value", "weight", "sample"))
         _one_of("finished", self.finished, ("retire", "keep"))
         _one_of("on_critic_error", self.on_critic_error, ("raise", "uniform"))
@@ -147,6 +154,8 @@ class Settings:
             "horizon": self.horizon,
             "stop_at": self.stop_at,
             "quorum": self.least_alive,
+            "step_timeout": self.step_timeout,
+            "run_timeout": self.run_timeout,
             "on_critic_error": self.on_critic_error,
             "rewards": self.rewards,
             "rewards_observed": self.rewards_observed,
