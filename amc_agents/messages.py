@@ -86,13 +86,16 @@ class MessageReader:
         task = task or Task(id="", instruction=instruction_of(messages))
         return cls(Trajectory(task), frozenset(map(_key, messages)), tuple(messages))
 
-    def read(self, messages: Iterable[BaseMessage], *, reward: float = 0.0, done: bool = False) -> MessageReader:
+    def read(
+        self, messages: Iterable[BaseMessage], *, reward: float = 0.0, done: bool = False, truncated: bool = False
+    ) -> MessageReader:
         """Take in what is new. Each AI message opens a step; what follows it is its observation.
 
         Args:
             messages: the agent's list as it stands now.
             reward: earned since the last read, in the world's units; it goes to the last step.
             done: the trajectory ends here.
+            truncated: a limit of steps ends it.
         """
         listed = tuple(messages)
         known = len(self.listed)
@@ -109,7 +112,7 @@ class MessageReader:
             raise ValueError(f"a reward of {reward} came before the agent's first message: no step can carry it")
         if reward:
             steps[-1] = replace(steps[-1], reward=steps[-1].reward + reward)
-        trajectory = replace(self.trajectory, steps=tuple(steps), done=done)
+        trajectory = replace(self.trajectory, steps=tuple(steps), done=done, truncated=truncated)
         return MessageReader(trajectory, self.seen.union(map(_key, new)), listed)
 
 

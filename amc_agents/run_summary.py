@@ -37,7 +37,7 @@ def summary(run: Run) -> str:
 def _best(run: Run) -> str:
     where = "from the archive of finished ones" if run.best_index < 0 else f"particle {run.best_index}"
     value = "" if run.best_index < 0 else f", value {run.population.values[run.best_index]:.4g}"
-    end = "done" if run.best.done else "not done"
+    end = "cut at the limit of steps" if run.best.truncated else "done" if run.best.done else "not done"
     seen = "no reward was seen: deployable" if run.deployable else "rewards were seen"
     steps = _counted(len(run.best.steps), "step")
     return f'{where} by "{run.select}" ({seen}): return {run.best.return_:.4g}{value}, {steps}, {end}'
@@ -48,6 +48,8 @@ def _particles(run: Run) -> str:
     n_particles = run.config.get("n_particles", len(steps))
     more = [f"{len(steps) - n_particles} retired"] if len(steps) > n_particles else []
     more += [f"{sum(run.population.failed)} failed"] if any(run.population.failed) else []
+    cut = sum(one.truncated for one in run.population.trajectories)
+    more += [f"{cut} cut at the limit of steps"] if cut else []
     returns = [one.return_ for one in run.population.trajectories]
     return (
         f"N = {n_particles}{''.join(f', {one}' for one in more)}; {min(steps)} to {max(steps)} steps; returns "

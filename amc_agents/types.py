@@ -59,19 +59,23 @@ class Trajectory:
     steps: tuple[Step, ...] = ()
     done: bool = False
     """True once the world or the agent has ended it, or the horizon has cut it."""
+    truncated: bool = field(default=False, compare=False)
+    """It is done because a limit of steps cut it, the horizon's or the world's own: its future is unknown, and counts
+    as 0 all the same. No part of what a critic reads, of a dataset, or of what makes two trajectories equal."""
 
     @property
     def return_(self) -> float:
         """R_t: the sum of the rewards so far, in the world's units."""
         return float(sum(step.reward for step in self.steps))
 
-    def extended(self, step: Step, *, done: bool = False) -> Trajectory:
+    def extended(self, step: Step, *, done: bool = False, truncated: bool = False) -> Trajectory:
         """This trajectory with one more step."""
-        return replace(self, steps=(*self.steps, step), done=done)
+        return replace(self, steps=(*self.steps, step), done=done, truncated=truncated)
 
     def prefix(self, length: int) -> Trajectory:
         """The state after `length` steps, as it was when it was passed through."""
-        return replace(self, steps=self.steps[:length], done=self.done and length >= len(self.steps))
+        whole = length >= len(self.steps)
+        return replace(self, steps=self.steps[:length], done=self.done and whole, truncated=self.truncated and whole)
 
 
 @dataclass(frozen=True, slots=True)

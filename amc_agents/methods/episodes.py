@@ -42,9 +42,9 @@ async def play_episode(
     while not trajectory.done:
         step = await agent.act(trajectory)
         answer = await world.step(step.action)
-        done = answer.done or len(trajectory.steps) + 1 >= horizon
+        cut = not answer.done and len(trajectory.steps) + 1 >= horizon
         told = Step(step.action, answer.observation, step.thought, answer.reward)
-        trajectory = trajectory.extended(told, done=done)
+        trajectory = trajectory.extended(told, done=answer.done or cut, truncated=answer.truncated or cut)
         await agent.observe(trajectory)
     await agent.end(trajectory)
     return trajectory

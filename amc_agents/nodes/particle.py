@@ -74,6 +74,8 @@ class Particle:
     """Its thread holds a checkpoint to go on from."""
     finished: bool = False
     """Ended by the agent, or cut at the horizon."""
+    at_horizon: bool = False
+    """The horizon is what finished it."""
     return_: float = 0.0
     """R_t as far as it was observed."""
     world_return: float = 0.0
@@ -98,6 +100,13 @@ class Particle:
     def ended(self) -> bool:
         """Nothing more can be earned: the agent or the world has come to an end."""
         return self.finished or (self.world is not None and self.world.ended)
+
+    @property
+    def truncated(self) -> bool:
+        """A limit of steps ended it, the horizon's or its world's own."""
+        if self.world is not None and self.world.ended:
+            return self.world.truncated
+        return self.at_horizon
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,7 @@ class ParticleRunner:
             steps=particle.steps,
             saved=particle.saved,
             finished=particle.finished,
+            at_horizon=particle.at_horizon,
             return_=particle.return_,
             world_return=particle.world_return,
             error=particle.error,
@@ -233,7 +243,7 @@ class ParticleRunner:
                 particle.state = chunk
                 if acted:
                     particle.steps += 1
-                    particle.finished = particle.steps >= self.horizon
+                    particle.finished = particle.at_horizon = particle.steps >= self.horizon
                     break
             else:
                 particle.finished = True
@@ -287,7 +297,9 @@ class ParticleRunner:
         earned = await self._earned(particle)
         particle.return_ += earned
         if particle.reader is not None:
-            particle.reader = particle.reader.read(particle.state["messages"], reward=earned, done=particle.ended)
+            particle.reader = particle.reader.read(
+                particle.state["messages"], reward=earned, done=particle.ended, truncated=particle.truncated
+            )
 
     async def _earned(self, particle: Particle) -> float:
         earned = 0.0

@@ -134,6 +134,8 @@ class RecordingWorld:
         self.inner = inner
         self._environment = inner if isinstance(inner, Environment) else None
         self.ended = False
+        self.truncated = False
+        """It ended by a limit of its own."""
         self._reward = 0.0
         self._worlds = worlds
 
@@ -166,6 +168,7 @@ class RecordingWorld:
             )
         self._reward += answer.reward
         self.ended = self.ended or answer.done
+        self.truncated = self.truncated or answer.truncated
         return answer
 
     async def fork(self, seed: int) -> RecordingWorld:
@@ -178,7 +181,7 @@ class RecordingWorld:
 
     async def _fork(self, seed: int) -> RecordingWorld:
         copy = self._worlds.add(await self.inner.fork(seed))
-        copy.ended, copy._reward = self.ended, self._reward
+        copy.ended, copy.truncated, copy._reward = self.ended, self.truncated, self._reward
         return copy
 
 

@@ -59,7 +59,7 @@ async def _share(
         try:
             answer = await fork.step(step.action)
             made = replace(step, observation=answer.observation, reward=answer.reward)
-            trajectory = state.extended(made, done=answer.done)
+            trajectory = state.extended(made, done=answer.done, truncated=answer.truncated)
             whole = trajectory if answer.done else await play_on(fork, trajectory, number)
         finally:
             await fork.close()

@@ -25,7 +25,7 @@ from amc_agents.nodes.effects import effect
 from amc_agents.nodes.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
-from amc_agents.types import Step, Task, Trajectory
+from amc_agents.types import Step, Task, TimeStep, Trajectory
 from tests.nodes.worlds import (
     TASK,
     ReturnSoFar,
@@ -303,6 +303,39 @@ def test_horizon_cuts_without_bootstrap():
     run = amc(number_agent(), critic, environment=sum_world, n_particles=3, resample=Never(), horizon=2).run(start())
     assert all(len(one.steps) == 2 and one.done for one in run.population.trajectories)
     assert critic.batches == []
+
+
+class CutsAtThree(SumWorld):
+    """Has a limit of its own, three steps; it ends at once where 9 is said."""
+
+    async def step(self, action):
+        answer = await super().step(action)
+        if action == "9":
+            return TimeStep.termination(answer.observation, answer.reward)
+        if len(self.taken) == 3:
+            return TimeStep.truncation(answer.observation, answer.reward)
+        return answer
+
+
+@pytest.mark.parametrize("finished", ["keep", "retire"])
+@pytest.mark.parametrize("horizon", [2, 3, 50])
+def test_a_trajectory_says_whether_a_limit_cut_it(horizon, finished):
+    run = amc(number_agent(), ReturnSoFar(), environment=lambda s: (CutsAtThree(9), TASK), n_particles=20, beta=5.0,
+              resample=AtSteps(1, 2), horizon=horizon, finished=finished, seed=0).run(start())  # fmt: skip
+    ended = [one.steps[-1].action == "9" for one in run.population.trajectories]
+    assert 0 < sum(ended) < len(ended)
+    assert all(one.done for one in run.population.trajectories)
+    assert [one.truncated for one in run.population.trajectories] == [not one for one in ended]
+    # Nothing is bootstrapped at either limit.
+    np.testing.assert_allclose(run.population.values, [one.return_ for one in run.population.trajectories])
+    assert f"{len(ended) - sum(ended)} cut at the limit of steps" in repr(run)
+
+
+def test_an_agent_that_ends_by_itself_is_not_cut():
+    agent = create_agent(tool_caller(2), [say])
+    settings = {"environment": lambda s: sum_world(s, 100), "n_particles": 3, "resample": Never()}
+    assert not any(one.truncated for one in amc(agent, **settings).run(start()).population.trajectories)
+    assert all(one.truncated for one in amc(agent, horizon=2, **settings).run(start()).population.trajectories)
 
 
 def test_long_runs_meet_no_recursion_limit_but_the_users_own():

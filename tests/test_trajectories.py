@@ -1,0 +1,83 @@
+"""What a trajectory says of its end, and what a limit of steps does not change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from amc_agents.critics.judge_style import ZERO_SHOT
+from amc_agents.critics.log_odds import OddsOfValue
+from amc_agents.critics.render import FORMATS
+from amc_agents.critics.spec import parse_critic
+from amc_agents.envs.crafting import generate_task
+from amc_agents.methods.episodes import play_episode
+from amc_agents.training.dataset import Record, data_hash, read_trajectories, write_shard
+from amc_agents.training.value_objective import returns_to_come
+from amc_agents.types import Step, Task, Trajectory
+from tests.nodes.worlds import TASK, SumWorld
+
+ENDED = Trajectory(
+    Task("t", generate_task(1, "docs").instruction),
+    (Step("inventory", "Inventory: You are not carrying anything."), Step("get 1 clay", "Got 1 clay", reward=0.5)),
+    done=True,
+)
+CUT = replace(ENDED, truncated=True)
+
+
+def test_only_the_whole_of_a_cut_trajectory_was_cut():
+    assert CUT.prefix(2).truncated
+    assert not CUT.prefix(1).truncated
+    assert not CUT.extended(Step("go")).truncated
+    assert Trajectory(ENDED.task).extended(Step("go"), done=True, truncated=True).truncated
+
+
+def test_a_limit_is_no_part_of_what_makes_trajectories_equal():
+    assert CUT == ENDED
+    assert hash(CUT) == hash(ENDED)
+
+
+def test_a_limit_changes_no_prompt_no_dataset_and_no_target(tmp_path):
+    for prompt_format in FORMATS.values():
+        assert prompt_format.segments(CUT) == prompt_format.segments(ENDED)
+    assert ZERO_SHOT.prompt(CUT) == ZERO_SHOT.prompt(ENDED)
+    assert data_hash([CUT]) == data_hash([ENDED])
+    assert returns_to_come(CUT).tolist() == returns_to_come(ENDED).tolist() == [0.5, 0.5, 0.0]
+    write_shard(tmp_path / "cut", [Record(CUT, 0)])
+    write_shard(tmp_path / "ended", [Record(ENDED, 0)])
+    assert read_trajectories(tmp_path / "cut") == read_trajectories(tmp_path / "ended") == [ENDED]
+
+
+@pytest.mark.parametrize(("length", "truncated"), [(2, True), (3, False), (9, False)])
+async def test_an_episode_that_its_horizon_cut_says_so(length, truncated):
+    class Three(SumWorld):
+        """Counts its own open worlds."""
+
+    class Says:
+        """Needs three steps."""
+
+        async def begin(self, task, rng):
+            pass
+
+        async def act(self, trajectory):
+            return Step("1")
+
+        async def observe(self, trajectory):
+            pass
+
+        async def end(self, trajectory):
+            pass
+
+    played = await play_episode(Three(3), TASK, Says(), np.random.default_rng(0), horizon=length)
+    assert played.done
+    assert played.truncated == truncated
+
+
+async def test_a_limit_changes_no_value():
+    critic = parse_critic("embedded:crafting")
+    cut, ended = await critic.values([CUT, ENDED])
+    assert cut == ended
+    odds = OddsOfValue(critic, (0.0, 1.0))
+    cut, ended = await odds.log_odds([CUT, ENDED])
+    assert cut == ended
