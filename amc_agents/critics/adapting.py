@@ -11,7 +11,8 @@ from functools import partial, partialmethod
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from amc_agents.errors import AmcError, CriticError, CriticSpecError
+from amc_agents.critics.validation import failing_as_critic_error
+from amc_agents.errors import CriticError, CriticSpecError
 from amc_agents.types import Critic, Trajectory
 
 
@@ -89,17 +90,13 @@ async def connect(critic: Any) -> None:
     """Let a critic find its server before anything is spent on a run: by its method `connect`, where it has one.
 
     Raises:
-        CriticError: it could not; other errors of the library go through as they are.
+        CriticError: it could not; a wrong setting and another model than the checkpoint's go through as they are.
     """
     connecting: Callable[[], Awaitable[Any]] | None = getattr(critic, "connect", None)
     if connecting is None:
         return
-    try:
+    with failing_as_critic_error(f"critic {name_of(critic)}: connect()"):
         await connecting()
-    except AmcError:
-        raise
-    except Exception as error:
-        raise CriticError(f"critic {name_of(critic)}: connect() failed: {type(error).__name__}: {error}") from error
 
 
 def failing(critic: Any, error: CriticError) -> Any:

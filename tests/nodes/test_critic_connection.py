@@ -79,7 +79,7 @@ def test_a_critic_that_cannot_be_asked_is_not_connected():
     assert graph(critic, resample=Never()).run(start()).best.return_ == 4.0
     assert graph(critic, resample=AtSteps(50)).run(start()).best.return_ == 4.0
     assert critic.asked == []
-    assert graph(DEAD, resample=Never()).run(start()).notes == ()
+    assert "127.0.0.1" not in str(graph(DEAD, resample=Never()).run(start()).notes)
 
 
 @pytest.mark.parametrize(
