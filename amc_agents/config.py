@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -31,6 +32,7 @@ from pydantic import (
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.prices import Price
+from amc_agents.quoting import masked, quoted
 
 FILE_VARIABLE = "AMC_CONFIG"
 """Environment variable that names the file."""
@@ -82,12 +84,24 @@ class AmcTable(_Table):
     seed: Annotated[int, Field(ge=0)] | None = None
 
 
+def _without_key(address: str) -> str:
+    if masked(address) != address or "@" in address or "?" in address:
+        raise ValueError("an address without a name, a password or ?query: the key is in the variable key_env")
+    return address
+
+
+def _critic_without_key(spec: str) -> str:
+    if masked(spec) != spec:
+        raise ValueError("a critic's string without a key or a password: the key is in the variable key_env")
+    return spec
+
+
 class Endpoint(_Table):
     """A model behind an OpenAI-compatible server."""
 
     model: str
     """The name under which the server has it."""
-    base_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    base_url: Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_without_key)] | None = None
     """Such as "http://host:8000/v1"; None: the provider's own."""
     key_env: str | None = None
     """Environment variable that holds the key; keys themselves never stand in the file."""
@@ -114,7 +128,7 @@ class PriceTable(_Table):
 class Config(_Table):
     """A configuration file. Everything may be left out: an empty file is `Config()`."""
 
-    critic: str | None = None
+    critic: Annotated[str, AfterValidator(_critic_without_key)] | None = None
     """A critic's string, as `amc_agents.critics.spec` reads it."""
     on_critic_error: OnCriticError | None = None
     """Argument of `amc()`."""
@@ -196,10 +210,8 @@ def _sentence(error: Any) -> str:
     *tables, key = error["loc"]
     place = f"[{'.'.join(_quoted(str(one)) for one in tables)}] " if tables else ""
     if error["type"] == "extra_forbidden":
-        known = sorted(_TABLES[tables[0] if tables else ""].model_fields)
-        close = difflib.get_close_matches(str(key), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}"
-        return f"{place or 'the top level '}has no key {key!r} ({hint})"
+        hint = _nearest(str(key), tables[0] if tables else "")
+        return f"{place or 'the top level '}has no key {quoted(key, 80)} ({hint})"
     if error["type"] == "missing":
         return f"{place}needs {key!r}"
     if error["type"] in ("model_type", "mapping_type"):
@@ -208,7 +220,19 @@ def _sentence(error: Any) -> str:
         expected = "an address that begins with http:// or https://"
     else:
         expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{place}{key}: expected {expected}, got {error['input']!r}"
+    return f"{place}{key}: expected {expected}, got {quoted(error['input'], 80)}"
+
+
+def _nearest(key: str, table: str) -> str:
+    """A hint at the key that was meant, in its table or, where none is near there, in another one."""
+    known = sorted(_TABLES[table].model_fields)
+    for near in (1.0, 0.6):
+        for other in (table, *(name for name in _TABLES if name != table)):
+            close = difflib.get_close_matches(key, _TABLES[other].model_fields, n=1, cutoff=near)
+            if close:
+                where = "" if other == table else f" in [{other}]" if other else " at the top level"
+                return f"did you mean {close[0]!r}{where}?"
+    return f"it takes {', '.join(known)}"
 
 
 def _quoted(key: str) -> str:

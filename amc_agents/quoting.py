@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import SecretStr
-
 MOST_SHOWN = 200
 """Characters of somebody else's text that a message shows."""
 _LEAST_SECRET = 6
@@ -30,7 +28,7 @@ def keep_secret(key: str) -> None:
 def keep_secrets_of(model: Any) -> None:
     """Keep the keys of a chat model or an embedding model of LangChain's."""
     for value in vars(model).values():
-        if isinstance(value, SecretStr):
+        if hasattr(value, "get_secret_value"):
             keep_secret(value.get_secret_value())
 
 

@@ -14,14 +14,13 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from typing_extensions import TypedDict
 
-from amc_agents import AtSteps, amc, parse_critic, text_agent
+from amc_agents import AtSteps, amc, text_agent
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
 
-# Only these: a critic's string can name any Python object, which a server must not leave to its callers.
-CRITICS = {name: parse_critic(name) for name in ("embedded:crafting", "uniform")}
+CRITICS = ("embedded:crafting", "uniform")
 POLICY = EmbeddedChatModel(temperature=0.7)
 POLICY.invoke("hello")  # The weights are read here, and not while the server's event loop waits.
 
@@ -38,17 +37,19 @@ def instruction(text: str) -> str:
     return task.instruction
 
 
-particles = amc(text_agent(POLICY), n_particles=15, resample=AtSteps(4, 8), beta=0.1, horizon=20,
+# A run's critic is one of these names, and nothing else that a critic's string can say.
+particles = amc(text_agent(POLICY), CRITICS[0], critics={name: name for name in CRITICS},
+                n_particles=15, resample=AtSteps(4, 8), beta=0.1, horizon=20,
                 environment=lambda state: (CraftingWorld(), parse_instruction(state["messages"][0].text)))  # fmt: skip
 
 
 async def play(state: MessagesState, config: RunnableConfig, runtime: Runtime[Context]) -> dict[str, Any]:
-    name = (runtime.context or {}).get("critic", "embedded:crafting")
+    name = (runtime.context or {}).get("critic", CRITICS[0])
     try:
-        critic, asked = CRITICS[name], instruction(state["messages"][-1].text)
-    except (KeyError, ConfigurationError) as error:
+        asked = instruction(state["messages"][-1].text)
+        run = await particles.arun({"messages": [HumanMessage(asked)]}, config, context={"critic": name})
+    except ConfigurationError as error:
         return {"messages": [AIMessage(f"Say `task 7` or paste a task; critics: {', '.join(CRITICS)}. ({error})")]}
-    run = await particles.arun({"messages": [HumanMessage(asked)]}, config, context={"critic": critic})
     crafted = sum(one.return_ > 0 for one in run.population.trajectories)
     values = run.usage["critic"].calls if "critic" in run.usage else 0
     said = f"{crafted} of {len(run.population.trajectories)} particles made it; {name} computed {values} values."

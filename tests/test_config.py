@@ -53,6 +53,9 @@ def test_an_empty_file_says_nothing(load):
     assert Settings.chosen(load(""), {"beta": None}) == Settings()
 
 
+SECRET = "sk-do-not-show"
+
+
 @pytest.mark.parametrize(
     ("plain", "schedule"),
     [
@@ -89,7 +92,13 @@ def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
         ("[amc]\nn_particle = 3", "[amc] has no key 'n_particle' (did you mean 'n_particles'?)"),
         ("[amc]\nzzz = 3", "[amc] has no key 'zzz' (it takes beta, finished, horizon, n_particles,"),
         ('[policy]\nmodel = "m"\nbase = "u"', "[policy] has no key 'base' (did you mean 'base_url'?)"),
-        ('[embeddings]\nmodel = "m"\ntemperature = 1', "[embeddings] has no key 'temperature' (it takes base_url,"),
+        ('[embeddings]\nmodel = "m"\ntemperature = 1', "no key 'temperature' (did you mean 'temperature' in [policy]?)"),
+        ("n_particles = 3", "the top level has no key 'n_particles' (did you mean 'n_particles' in [amc]?)"),
+        ("[amc]\non_critic_eror = 1", "no key 'on_critic_eror' (did you mean 'on_critic_error' at the top level?)"),
+        (f'critic = "judge:openai:m?api_key={SECRET}"', "critic: expected a critic's string without a key"),
+        (f'[policy]\nmodel = "m"\nbase_url = "http://me:{SECRET}@h"', "base_url: expected an address without a name"),
+        (f'[policy]\nmodel = "m"\nbase_url = "http://h?token={SECRET}"', "base_url: expected an address without"),
+        (f'[policy]\nmodel = "m"\napi_key = "{SECRET}"', "[policy] has no key 'api_key'"),
         ('[prices."a.b"]\ninput = 1\noutputs = 1', "[prices.\"a.b\"] has no key 'outputs' (did you mean 'output'?)"),
         ('[prices."a.b"]\ninput = 1\noutputs = 1', "[prices.\"a.b\"] needs 'output'"),
         ("[prices]\nm = 3", "[prices] m: expected a table, got 3"),
@@ -116,6 +125,7 @@ def test_what_is_wrong_is_named_with_its_place(load, text, sentence):
     assert sentence in str(caught.value)
     assert "amc.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert SECRET not in str(caught.value)
 
 
 def test_every_mistake_is_named_at_once(load):

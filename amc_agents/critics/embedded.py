@@ -30,14 +30,21 @@ def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
     Raises:
         CheckpointError: there is no such model with such an adapter; the message lists those that are shipped.
     """
-    home = Path(amc_agents.models.embedded.__path__[0])
     if (Path(name) / "config.json").is_file():
         return Path(name)
-    folder = home / name
+    folder = _HOME / name
     if not (folder / adapter).is_dir():
-        known = sorted(path.parent.name for path in home.glob(f"*/{adapter}"))
+        known = sorted(path.parent.name for path in _HOME.glob(f"*/{adapter}"))
         raise CheckpointError(f"no embedded model {name!r} with a {adapter} adapter; shipped are {known}")
     return folder
+
+
+def shipped_names() -> set[str]:
+    """The names of the shipped models."""
+    return {path.parent.name for path in _HOME.glob("*/config.json")}
+
+
+_HOME = Path(amc_agents.models.embedded.__path__[0])
 
 
 class EmbeddedCritic(ScoringCritic):

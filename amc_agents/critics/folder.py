@@ -9,7 +9,7 @@ from typing import Any
 
 from amc_agents.critics.checkpoint import FILE
 from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
-from amc_agents.errors import CheckpointError
+from amc_agents.errors import CheckpointError, CriticSpecError
 
 TOKENIZER = "tokenizer.json"
 
@@ -42,12 +42,24 @@ VALUE = Wanted(
 """A value model's."""
 
 
-def local_folder(checkpoint: str | Path | None, model: str | None, wanted: Wanted = VALUE) -> Path | None:
+def local_folder(
+    checkpoint: str | Path | None, model: str | None, wanted: Wanted = VALUE, *, by_call: bool = False
+) -> Path | None:
     """The folder that was named: by `checkpoint`, or by a model's name that is such a folder.
+
+    Args:
+        checkpoint: a folder.
+        model: a model's name.
+        wanted: what has to be in it.
+        by_call: whether a call has named them, which may name no folder.
 
     Raises:
         CheckpointError: `checkpoint` is no such folder.
     """
+    if by_call:
+        if checkpoint is not None:
+            raise CriticSpecError("a call may not name a folder of this machine (checkpoint=)")
+        return None
     if checkpoint is not None:
         if not (Path(checkpoint) / wanted.file).is_file():
             raise CheckpointError(f"checkpoint={checkpoint}: expected {wanted.folder}, with {wanted.file} in it")
@@ -55,19 +67,20 @@ def local_folder(checkpoint: str | Path | None, model: str | None, wanted: Wante
     return Path(model) if model and (Path(model) / wanted.file).is_file() else None
 
 
-def served_folder(model: str, root: str | None, wanted: Wanted = VALUE) -> Path:
+def served_folder(model: str, root: str | None, wanted: Wanted = VALUE, *, local: bool = True) -> Path:
     """The folder of a model that a server offers. May ask the Hugging Face hub (`HF_HUB_OFFLINE=1`: its cache alone).
 
     Args:
         model: its name.
         root: what the server says it was loaded from: a folder, perhaps of another machine, or a repository.
         wanted: what has to be in it.
+        local: whether folders of this machine are looked at.
 
     Raises:
         CheckpointError: it is found neither on this machine nor on the hub.
     """
     names = list(dict.fromkeys(name for name in (model, root) if name))
-    for name in names:
+    for name in names if local else ():
         if (Path(name) / wanted.file).is_file():
             return Path(name)
     tried = [f"{name}: no folder of this machine with {wanted.file}" for name in names]

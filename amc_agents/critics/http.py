@@ -5,13 +5,15 @@
 - No connection before the first answer: never repeated; the address is wrong, or nothing was started.
 
 An answer is bounded in time and in length, and is not taken compressed: a few bytes could unpack to gigabytes.
-A key stands in no message, and goes to no address that only a caller from outside has named.
+A key stands in no message, and goes to no address that only a call has named. Such an address is none of the link's
+own, and what answers there is told to the log alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import random
 import ssl
@@ -27,7 +29,8 @@ from typing import Any
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
-from amc_agents.errors import ConfigurationError, CriticServerError
+from amc_agents.critics.addresses import checked_address, is_loopback, refuse_link_local
+from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticServerError, PromptTooLong
 from amc_agents.quoting import excerpt, keep_secret, quoted
 
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -36,6 +39,7 @@ MOST_BYTES = 1 << 28
 """Of one answer: the log-probabilities of many long texts take tens of MiB."""
 _MOST_OF_AN_ERROR = 1 << 16
 
+_log = logging.getLogger(__name__)
 _from_outside: ContextVar[bool] = ContextVar("amc_from_outside", default=False)
 _trusted_addresses: set[str] = set()
 
@@ -81,7 +85,11 @@ class ModelServer:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.base_url = _checked(base_url)
-        if not _from_outside.get():
+        self.named_by_call = _from_outside.get()
+        """A call has named it, who may be anybody's: it is asked more cautiously, and less is told."""
+        if self.named_by_call:
+            self._refuse_link_local()
+        else:
             _trusted_addresses.add(self.base_url)
         self._key, self._key_variable = api_key, key_variable
         self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
@@ -90,9 +98,27 @@ class ModelServer:
         self.interruptions = 0
         """How often a server that had answered before was gone: another one may have taken its place since."""
 
+    @property
+    def may_name_folders(self) -> bool:
+        """Whether a folder of this machine that it reports may be read: one on this machine knows them anyway."""
+        return (
+            not self.named_by_call or self.base_url in _trusted_addresses or is_loopback(httpx.URL(self.base_url).host)
+        )
+
+    @contextmanager
+    def discreet(self) -> Iterator[None]:
+        """Where a call has named this server, an error within tells nothing that it answered; the log has it all."""
+        try:
+            yield
+        except AmcError as error:
+            if not self.named_by_call:
+                raise
+            _log.warning("a server that a call has named: %s", error)
+            raise self._without_answer(error) from None
+
     async def get(self, path: str) -> Any:
         """The JSON at a path. Raises `CriticServerError`."""
-        async with self._client() as client:
+        async with await self._client() as client:
             return await self._exchange(client, "GET", path, None)
 
     async def post(self, path: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> list[Any]:
@@ -112,7 +138,7 @@ class ModelServer:
             async with limit:
                 return await self._exchange(client, "POST", path, content)
 
-        async with self._client() as client:
+        async with await self._client() as client:
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(send(client, body)) for body in bodies]
@@ -121,11 +147,17 @@ class ModelServer:
                 raise first from first.__cause__
         return [task.result() for task in tasks]
 
-    def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> httpx.AsyncClient:
         key = self._found_key()
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        url = httpx.URL(self.base_url)
+        if self.named_by_call and self._transport is None:
+            headers["Host"] = url.netloc.decode("ascii")
+            port = url.port or (443 if url.scheme == "https" else 80)
+            url = url.copy_with(host=await checked_address(url.host, port))
         return httpx.AsyncClient(
-            base_url=self.base_url,
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            base_url=url,
+            headers=headers,
             timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
             transport=self._transport,
             verify=_tls(),
@@ -167,9 +199,9 @@ class ModelServer:
             # httpx counts anew with every piece that arrives.
             async with (
                 asyncio.timeout(self._timeout),
-                client.stream(method, path, content=content, headers=headers) as response,
+                client.stream(method, path, content=content, headers=headers, extensions=self._named) as response,
             ):
-                body = await _read(response)
+                body = await _read(url, response)
         except (TimeoutError, httpx.RequestError, UnicodeError) as error:
             raise self._lost(url, error) from error
         self._answered = True
@@ -183,6 +215,35 @@ class ModelServer:
         if not 200 <= status < 300:
             raise CriticServerError(url, self._refusal(response, body), status)
         return _json(url, status, body)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        """The name that the server's certificate is to be for, where its address is asked (see `_client`)."""
+        return {"sni_hostname": httpx.URL(self.base_url).host}
+
+    def _refuse_link_local(self) -> None:
+        host = httpx.URL(self.base_url).host
+        try:
+            refuse_link_local(host, host)
+        except ConfigurationError:
+            raise
+        except ValueError:  # a name, which is resolved when it is asked
+            return
+
+    def _without_answer(self, error: AmcError) -> AmcError:
+        """What may be said of a failure to a caller who may have chosen the server for that."""
+        if isinstance(error, PromptTooLong):
+            return PromptTooLong(f"the task and one round alone are longer than {self.base_url} reads")
+        if isinstance(error, CheckpointError):
+            return CheckpointError(
+                f"{self.base_url}: its model has no checkpoint that was found here, or does not answer as that says. "
+                f"{_NOT_TOLD}"
+            )
+        if isinstance(error, CriticServerError) and error.status == 401:
+            return CriticServerError(self.base_url, f"it wants another key, or one at all. {_NOT_TOLD}", error.status)
+        if isinstance(error, ConfigurationError):
+            return error
+        return CriticServerError(self.base_url, f"it could not be asked, or did not answer as a critic. {_NOT_TOLD}")
 
     def _lost(self, url: str, error: Exception) -> Exception:
         what = f"{type(error).__name__}: {excerpt(str(error))}" if str(error) else type(error).__name__
@@ -212,9 +273,9 @@ class ModelServer:
         return f"HTTP {status}: {_message(response, body)}" + (f" ({hint})" if hint else "")
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(url: str, response: httpx.Response) -> bytes:
     """All of an answer; of an error's, the beginning. Raises `CriticServerError` where it is too long."""
-    url, well = str(response.url), response.is_success
+    well = response.is_success
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         if well:
@@ -259,6 +320,12 @@ def _parsed(body: bytes) -> Any:
 def _whole(digits: str) -> int | float:
     """A whole number; a huge one is infinite, as a huge one with a point is."""
     return int(digits) if len(digits) < 20 else float(digits)
+
+
+_NOT_TOLD = (
+    "More stands in the log alone, since a call has named this server (no key is sent there then): name it where the "
+    "graph is built"
+)
 
 
 class _Passing(Exception):

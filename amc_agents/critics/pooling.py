@@ -99,7 +99,7 @@ class VLLMCritic:
         self.usage = Usage()
         """All that it was asked so far, handshakes included: a run reports the difference."""
         self._model, self._max_batch, self._tolerance = model, max_batch, tolerance
-        self._folder = local_folder(checkpoint, model)
+        self._folder = local_folder(checkpoint, model, by_call=self._server.named_by_call)
         self._checkpoint = ValueCheckpoint.load(self._folder) if self._folder else None
         self._tokenize: Tokenize | None = None
         self._session = Once(self._open)
@@ -132,7 +132,8 @@ class VLLMCritic:
             CheckpointError: its checkpoint is not found, or the server's scores are not those of the checkpoint.
             CriticServerError: the server is not there, refuses, or has no such model.
         """
-        return (await self._session.get()).served.name
+        with self._server.discreet():
+            return (await self._session.get()).served.name
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` predictions in reward units; equal prompts are scored once.
@@ -144,6 +145,10 @@ class VLLMCritic:
         trajectories = tuple(trajectories)
         if not trajectories:
             return np.zeros(0)
+        with self._server.discreet():
+            return await self._values(trajectories)
+
+    async def _values(self, trajectories: tuple[Trajectory, ...]) -> FloatArray:
         for _ in range(_ATTEMPTS):
             session = await self._session.get()
             # In a thread: the first time that texts are seen, tokenizing them takes a while.
@@ -211,7 +216,7 @@ class VLLMCritic:
     def _load(self, served: ServedModel) -> tuple[ValueCheckpoint, Tokenize]:
         # Found once: a server that comes back with another model is measured by the first one's golden scores.
         if self._folder is None:
-            self._folder = served_folder(served.name, served.root)
+            self._folder = served_folder(served.name, served.root, local=self._server.may_name_folders)
         if self._checkpoint is None:
             self._checkpoint = ValueCheckpoint.load(self._folder)
         if self._tokenize is None:

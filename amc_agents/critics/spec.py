@@ -23,6 +23,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
@@ -30,6 +31,7 @@ from amc_agents.critics.adapting import CriticLike, adapted
 from amc_agents.critics.http import named_from_outside
 from amc_agents.critics.options import allow, choice, near, needed, positive_integer
 from amc_agents.errors import CriticSpecError
+from amc_agents.quoting import quoted
 from amc_agents.types import Critic
 
 CriticFactory = Callable[[str, Mapping[str, str]], Critic]
@@ -46,8 +48,9 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
         spec: a string, a critic (its methods may be sync: they are then called in a thread), or a function of
             trajectories, which is the method `values` by itself.
         trusted: False for a string that comes from outside (a request's context): `module:object` is then refused,
-            since it would import and call whatever is named, and so are the options that choose a key or where a
-            provider's key is sent; a server's key is sent only to addresses that were named from inside, too.
+            since it would import and call whatever is named, and so are files of this machine, link-local addresses and
+            the options that choose a key or where a provider's key is sent; a server's key is sent only to addresses
+            that were named from inside, too.
 
     Raises:
         CriticSpecError: the string was not understood, and the message lists the kinds; or the object is no critic.
@@ -63,12 +66,8 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
         kind, _, query = kind.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     factory = KINDS.get(kind) or _offered().get(kind)
-    refused = [] if trusted else [option for option in _TRUSTED_OPTIONS if option in options]
-    if refused:
-        raise CriticSpecError(
-            f"critic {spec!r}: a call may not say {', '.join(refused)}, which would send a key of this process to an "
-            "address of the caller's choice: name such a critic where the graph is built"
-        )
+    if not trusted:
+        _refuse_for_calls(spec, kind, target, options)
     if factory is not None:
         if trusted:
             return cast(Critic, adapted(factory(target, options)))
@@ -76,12 +75,42 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
             return cast(Critic, adapted(factory(target, options)))
     if target and not trusted:
         raise CriticSpecError(
-            f"critic {spec!r}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); code is "
-            "imported only where the graph is built: pass the object itself, or name it in the constructor"
+            f"critic {quoted(spec)}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); "
+            "code is imported only where the graph is built: pass the object itself, or name it in the constructor"
         )
     if target and _is_module(kind):
         return _from_module(spec, kind, target, options)
     raise CriticSpecError(_not_understood(spec, kind))
+
+
+def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, str]) -> None:
+    """What a string that comes from outside may not say. Raises `CriticSpecError`."""
+    keys = [option for option in _OPTIONS_OF_KEYS if option in options]
+    if keys:
+        raise CriticSpecError(
+            f"critic {quoted(spec)}: a call may not say {', '.join(keys)}, which would send a key of this process to "
+            "an address of the caller's choice: name such a critic where the graph is built"
+        )
+    embedded = kind == "embedded" or (kind == "verdict" and target.startswith("embedded:"))
+    names_files = (
+        kind in ("hf", "goal")
+        or any(option in options for option in _OPTIONS_OF_FILES)
+        or (embedded and not _is_shipped(target.rpartition(":")[2]))
+        # LangChain's provider that loads a model from wherever it is told to.
+        or (kind in ("judge", "foa", "verdict") and target.startswith("huggingface:"))
+    )
+    if names_files:
+        raise CriticSpecError(
+            f"critic {quoted(spec)}: a call may not name files of this machine. Name such a critic where the graph is "
+            'built, or offer it to calls there: critics={"name": critic}'
+        )
+
+
+def _is_shipped(name: str) -> bool:
+    from amc_agents.critics.embedded import shipped_names
+
+    # A folder of that name would go first.
+    return name in shipped_names() and not Path(name).exists()
 
 
 def _uniform(target: str, options: Mapping[str, str]) -> Critic:
@@ -139,8 +168,10 @@ KINDS: dict[str, CriticFactory] = {
 """The library's own kinds."""
 
 
-_TRUSTED_OPTIONS = ("key_env", "base_url")
-"""Options that name an environment variable to be sent, or where a chat model's key is sent."""
+_OPTIONS_OF_KEYS = ("key_env", "base_url")
+"""Name an environment variable to be sent, or where a chat model's key is sent."""
+_OPTIONS_OF_FILES = ("adapter", "checkpoint", "embeddings", "summary")
+"""Name folders, or what is loaded from one."""
 
 
 def _offered() -> dict[str, CriticFactory]:
@@ -167,7 +198,7 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
     for part in name.split("."):
         if not hasattr(found, part):
             raise CriticSpecError(
-                f"critic {spec!r}: {getattr(found, '__name__', found)} has no {part!r}{near(part, dir(found))}"
+                f"critic {quoted(spec)}: {getattr(found, '__name__', found)} has no {part!r}{near(part, dir(found))}"
             )
         found = getattr(found, part)
     if isinstance(found, type) or _makes_a_critic(found, options):
@@ -175,7 +206,7 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
     try:
         return cast(Critic, adapted(found))
     except CriticSpecError as error:
-        raise CriticSpecError(f"critic {spec!r}: {error}") from error
+        raise CriticSpecError(f"critic {quoted(spec)}: {error}") from error
 
 
 def _makes_a_critic(found: Any, options: Mapping[str, str]) -> bool:
@@ -201,6 +232,6 @@ def _can_be_called(function: Callable[..., Any], *arguments: str) -> bool:
 def _not_understood(spec: str, kind: str) -> str:
     kinds = sorted({*KINDS, *_offered()})
     return (
-        f"critic {spec!r} was not understood: {kind!r} is neither a kind ({', '.join(kinds)}) nor a module that can be "
-        f"imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
+        f"critic {quoted(spec)} was not understood: {quoted(kind, 80)} is neither a kind ({', '.join(kinds)}) nor a "
+        f"module that can be imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
     )

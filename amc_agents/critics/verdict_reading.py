@@ -153,7 +153,7 @@ class CompletionsReader:
         self.name = f"verdict:{server.base_url}" + (f"?model={model}" if model else "")
         self.usage = Usage()
         # A wrong one is refused now, not at the first use.
-        self._folder = local_folder(checkpoint, model, SERVED)
+        self._folder = local_folder(checkpoint, model, SERVED, by_call=server.named_by_call)
         self._server, self._model, self._tokenize = server, model, tokenize
         self._max_batch, self._tolerance = max_batch, tolerance
         self._attached = Once(self._attach)
@@ -165,10 +165,15 @@ class CompletionsReader:
             CriticServerError: the server has no such model, or did not answer as expected.
             CheckpointError: no tokenizer was found, or the golden log-odds are not reproduced.
         """
-        return (await self._current()).checkpoint
+        with self._server.discreet():
+            return (await self._current()).checkpoint
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
         """`[N]` verdicts on N prompts, in one request (more above `max_batch`). Raises `CriticError`."""
+        with self._server.discreet():
+            return await self._verdicts(prompts, words)
+
+    async def _verdicts(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
         for _ in range(_ATTEMPTS):
             attached = await self._current()
             spellings = Spellings.of(words, attached.tokenize)
@@ -200,7 +205,8 @@ class CompletionsReader:
         if tokenize is None:
             folder = self._folder
             if folder is None:
-                folder = await asyncio.to_thread(served_folder, served.name, served.root, SERVED)
+                local = self._server.may_name_folders
+                folder = await asyncio.to_thread(served_folder, served.name, served.root, SERVED, local=local)
             tokenize = await asyncio.to_thread(tokenizer_of, folder)
             checkpoint = VerdictCheckpoint.load(folder) if (folder / FILE).is_file() else None
             prefix_ids = checkpoint.prefix_ids if checkpoint is not None else beginning_of(folder)

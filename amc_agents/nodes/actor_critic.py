@@ -14,6 +14,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import TypedDict
 
 from amc_agents.config import ConfigLike, configured
+from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.uses import for_lac
 from amc_agents.errors import ConfigurationError
@@ -56,6 +57,8 @@ class LacOptions(TypedDict, total=False):
     exact prior over them. prior="thoughts": under K sampled thoughts; "likelihood": without a thought."""
     seed: int | None
     """See `amc_agents.nodes.deciding_model.DecidingModel.seed`."""
+    critics: Mapping[str, str | CriticLike] | None
+    """What calls may choose among, by name, as in `amc`. Default: any critic that a call may name."""
     config: ConfigLike | None
     """The configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names."""
 
@@ -110,6 +113,7 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = dict(options)
     kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "actions", "seed")}
+    offered = given.pop("critics", None)
     config = configured(given.pop("config", None))
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
@@ -123,6 +127,7 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         critic if settings.use_critic else "uniform",
         config,
         lambda found: for_lac(found, returns=settings.returns),  # type: ignore[arg-type, return-value]
+        offered,
     )
     return {"settings": settings, "critics": critics, **kept}
 

@@ -120,6 +120,7 @@ def amc(
     agent: CompiledStateGraph[Any, Any, Any, Any],
     critic: str | CriticLike | None = None,
     *,
+    critics: Mapping[str, str | CriticLike] | None = None,
     n_particles: int | None = None,
     resample: Schedule | None = None,
     scheme: str | None = None,
@@ -160,6 +161,9 @@ def amc(
             named by AMC_CRITIC, then the file's, then "uniform". One call can name another, which goes before all:
             `context={"critic": ...}`, then `config={"configurable": {"critic": ...}}`. A run that sees no rewards needs
             one; `"uniform"` has to be named there, since nothing is left then to choose a particle by.
+        critics: what calls may choose among, by the names that they choose by: a call names one of these then and no
+            other critic, and `critic` may be one of the names, too. The way to serve a graph: where LangGraph's server
+            runs one without, calls cannot name a critic.
         n_particles: N, trajectories run side by side. Default: 15.
         resample: when particles are weighed and resampled; `Never()` is Best-of-N. Default: `AtSteps(4)`.
         scheme: "systematic" (default), "stratified", "residual" or "multinomial" (the paper's).
@@ -230,6 +234,7 @@ def amc(
             critic,
             config,
             lambda found: for_amc(found, beta=settings.beta, success_reward=settings.success_reward),
+            critics,
         ),
         step_after=pausing,
         environment=environment,

@@ -14,6 +14,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from typing_extensions import TypedDict
 
 from amc_agents.config import ConfigLike, configured
+from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.log_odds import NoOdds
 from amc_agents.critics.uses import for_lac, for_pnlc
 from amc_agents.errors import ConfigurationError
@@ -51,6 +52,8 @@ class PnlcOptions(TypedDict, total=False):
     """What language models are asked with: task, style of goals, examples, whole templates. Default: the library's."""
     seed: int | None
     """See `amc_agents.nodes.deciding_model.DecidingModel.seed`."""
+    critics: Mapping[str, str | CriticLike] | None
+    """What calls may choose among, by name, as in `amc`. Default: any critic that a call may name."""
     config: ConfigLike | None
     """The configuration file's path, or a `Config`. Default: the one that AMC_CONFIG names."""
 
@@ -107,6 +110,7 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(options)
     kept = {"proposer": given.pop("proposer", None), "seed": given.pop("seed", None)}
     prompts = given.pop("prompts", None) or PnlcPrompts()
+    offered = given.pop("critics", None)
     config = configured(given.pop("config", None))
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
@@ -115,6 +119,7 @@ def parts(critic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         critic if settings.needs_critic else "uniform",
         config,
         lambda found: _fitting(found, settings),
+        offered,
     )
     return {"settings": settings, "critics": critics, "prompts": prompts, **kept}
 

@@ -11,7 +11,7 @@ from amc_agents.critics import spec as spec_module
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.critics.validation import checked_values
-from amc_agents.errors import CheckpointError, CriticError, CriticSpecError
+from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticSpecError
 from amc_agents.models.embedded import model_folder
 from amc_agents.types import Task, Trajectory
 
@@ -128,3 +128,48 @@ def test_the_package_of_critics_has_the_function_and_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "hf:folder",
+        "goal:folder",
+        "goal:folder?embeddings=hashed:8",
+        "embedded:crafting?adapter=folder",
+        "embedded:/tmp/folder",
+        "embedded:../folder",
+        "embedded:unknown",
+        "verdict:embedded:/tmp/folder",
+        "vllm:http://127.0.0.1:8000?checkpoint=folder",
+        "verdict:http://127.0.0.1:8000?checkpoint=folder",
+        "judge:huggingface:folder",
+        "foa:huggingface:folder",
+        "verdict:huggingface:folder",
+    ],
+)
+def test_a_call_names_no_files_of_this_machine(spec):
+    with pytest.raises(CriticSpecError, match=r'a call may not name files.*critics=\{"name": critic\}'):
+        parse_critic(spec, trusted=False)
+
+
+def test_nor_a_folder_by_a_shipped_models_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parse_critic("embedded:crafting", trusted=False)
+    (tmp_path / "crafting").mkdir()
+    with pytest.raises(CriticSpecError, match="a call may not name files"):
+        parse_critic("embedded:crafting", trusted=False)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "verdict"])
+@pytest.mark.parametrize(
+    "host",
+    ["169.254.169.254", "169.254.0.1:80", "[fe80::1]", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]",
+     "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]", "100.100.100.200", "0.0.0.0"],
+)  # fmt: skip
+def test_a_call_names_no_address_of_the_link(kind, host):
+    parse_critic(f"{kind}:http://{host}")
+    with pytest.raises(ConfigurationError, match="a call may not name"):
+        parse_critic(f"{kind}:http://{host}", trusted=False)
+    # A program of one's own names a server on its machine for one call.
+    parse_critic(f"{kind}:http://127.0.0.1:8000", trusted=False)

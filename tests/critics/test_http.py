@@ -3,6 +3,7 @@ import functools
 import gzip
 import json
 import math
+import traceback
 import urllib.parse
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -12,7 +13,14 @@ from tenacity import AsyncRetrying
 
 from amc_agents.critics import http
 from amc_agents.critics.http import ModelServer
-from amc_agents.errors import ConfigurationError, CriticServerError
+from amc_agents.errors import (
+    AmcError,
+    CheckpointError,
+    ConfigurationError,
+    CriticError,
+    CriticServerError,
+    PromptTooLong,
+)
 from tests.critics.scripted_server import CUT, HANG, Reply, ScriptedServer, in_turn
 
 SECRET = "sk-do-not-show"
@@ -356,3 +364,76 @@ async def test_a_key_goes_to_no_address_that_only_a_caller_has_named(monkeypatch
             await inside.get("/x")
         await outside.get("/x")
         assert [one.headers.get("authorization") for one in server.requests[1:]] == [f"Bearer {SECRET}"] * 2
+
+
+# --- servers that a call has named ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """Addresses of names, as a name server gives them; notes who was looked up."""
+    table, looked_up, right = {}, [], asyncio.BaseEventLoop.getaddrinfo
+
+    async def getaddrinfo(self, host, port, **more):
+        host = host.decode() if isinstance(host, bytes) else host
+        if host not in table:
+            return await right(self, host, port, **more)
+        looked_up.append(host)
+        found = table[host]
+        return [(0, 0, 0, "", (found.pop(0) if len(found) > 1 else found[0], port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    return table, looked_up
+
+
+def by_call(url):
+    with http.named_from_outside():
+        return ModelServer(url, retry_for=0)
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1%eth0", "::ffff:169.254.169.254", "100.100.100.200"])
+async def test_a_name_of_a_call_may_not_lead_to_the_link(names, address):
+    table, _ = names
+    table["metadata.test"] = [address]
+    with pytest.raises(ConfigurationError, match=r"a call may not name metadata\.test"):
+        await by_call("http://metadata.test/").get("/x")
+
+
+async def test_a_name_of_a_call_is_resolved_once(names):
+    """Else the name server could give another address to whoever connects than to whoever checks."""
+    table, looked_up = names
+    async with ScriptedServer(in_turn(Reply(body=1))) as server:
+        port = server.url.rpartition(":")[2]
+        table["critic.test"] = ["127.0.0.1", "169.254.169.254"]
+        assert await by_call(f"http://critic.test:{port}").get("/x") == 1
+    assert looked_up == ["critic.test"]
+    assert server.requests[0].headers["host"] == f"critic.test:{port}"
+
+
+async def test_a_name_without_an_address_is_no_connection(names):
+    table, _ = names
+    table["nowhere.test"] = []
+    with pytest.raises(CriticServerError, match="no connection"):
+        await by_call(f"http://{'x' * 64}.test").get("/x")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CriticServerError("http://h/x", "HTTP 404: CANARY", 404),
+        CriticServerError("http://h/x", "HTTP 401: CANARY", 401),
+        CriticError("expected numbers, got CANARY"),
+        CheckpointError("no folder for model CANARY"),
+        PromptTooLong("the limit is CANARY"),
+    ],
+)
+def test_what_a_server_of_a_call_answers_is_told_to_the_log_alone(error, caplog):
+    with pytest.raises(type(error)) as inside, ModelServer("http://127.0.0.1:9").discreet():
+        raise error
+    assert inside.value is error
+    with pytest.raises(AmcError) as outside, by_call("http://127.0.0.1:9").discreet():
+        raise error
+    assert isinstance(outside.value, CheckpointError if isinstance(error, CheckpointError) else CriticError)
+    assert isinstance(outside.value, PromptTooLong) == isinstance(error, PromptTooLong)
+    assert "CANARY" not in "".join(traceback.format_exception(outside.value))
+    assert "CANARY" in caplog.text

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import amc_agents.models.embedded
-from amc_agents.critics import pooling
+from amc_agents.critics import http, pooling
 from amc_agents.critics.checkpoint import FILE, ValueCheckpoint
 from amc_agents.critics.folder import tokenizer_of
 from amc_agents.critics.golden import Golden
@@ -696,3 +696,47 @@ def test_what_is_logged_holds_no_key(folder, caplog, monkeypatch):
         asyncio.run(main())
     assert caplog.records
     assert "sk-do-not-show" not in json.dumps([record.getMessage() for record in caplog.records])
+
+
+# --- named by a call ------------------------------------------------------------------------------------------
+
+
+def by_call(spec):
+    return parse_critic(spec, trusted=False)
+
+
+async def test_a_server_of_this_machine_may_say_where_its_checkpoint_is(folder):
+    async with FakeVLLM(root=str(folder)) as server:
+        asked = [trajectory(2)]
+        np.testing.assert_allclose(await by_call(f"vllm:{server.url}").values(asked), expected(folder, asked))
+
+
+async def test_one_of_another_machine_may_not(folder, monkeypatch):
+    monkeypatch.setattr(http, "is_loopback", lambda host: False)
+    async with FakeVLLM(root=str(folder), names=[str(folder)]) as server:
+        with pytest.raises(CheckpointError, match="no checkpoint that was found here"):
+            await by_call(f"vllm:{server.url}").connect()
+        with pytest.raises(CheckpointError, match="no checkpoint that was found here"):
+            await by_call(f"vllm:{server.url}?model={folder}").connect()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(404, {"error": "CANARY"}),
+        Reply(500, {"error": "CANARY"}),
+        Reply(302, b"", {"Location": "http://CANARY/"}),
+        Reply(200, b"<html>CANARY"),
+        Reply(200, {"data": [{"id": "CANARY"}, {"id": "other"}]}),
+        Reply(200, {"data": "CANARY"}),
+        Reply(200, {"data": [{"id": "CANARY", "max_model_len": "CANARY"}]}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["vllm", "verdict"])
+async def test_no_part_of_its_answer_stands_in_an_error(reply, kind):
+    async with ScriptedServer(lambda request: reply) as server:
+        critic = by_call(f"{kind}:{server.url}?retry_for=0")
+        for ask in (critic.connect, lambda: critic.values([trajectory(1)])):
+            with pytest.raises(CriticServerError, match="More stands in the log alone") as caught:
+                await ask()
+            assert "CANARY" not in str(caught.value)

@@ -270,11 +270,11 @@ def test_another_beta_is_refused_wherever_the_critic_is_named(tmp_path, monkeypa
         with pytest.raises(ConfigurationError, match=OTHER_BETA):
             amc(number_agent(), named, environment=sum_world)
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
-        run_by(call={"context": {"critic": spec}})
+        run_by(call={"context": {"critic": "own"}}, critics={"own": spec})
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
         run_by(call={"context": {"critic": parse_critic(spec)}})
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
-        run_by(call={"config": {"configurable": {"critic": spec}}})
+        run_by(call={"config": {"configurable": {"critic": parse_critic(spec)}}})
     file = tmp_path / "amc.toml"
     file.write_text(f'critic = "{spec}"\n')
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
@@ -287,7 +287,7 @@ def test_another_beta_is_refused_wherever_the_critic_is_named(tmp_path, monkeypa
 def test_a_critic_that_fails_may_be_passed_over_and_one_of_another_beta_not(tmp_path):
     spec = f"embedded:{eq_5_folder(tmp_path)}"
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
-        run_by(call={"context": {"critic": spec}}, on_critic_error="uniform")
+        run_by(call={"context": {"critic": parse_critic(spec)}}, on_critic_error="uniform")
 
 
 def test_its_own_beta_is_taken_from_the_code_a_file_or_a_call(tmp_path):
@@ -296,7 +296,7 @@ def test_its_own_beta_is_taken_from_the_code_a_file_or_a_call(tmp_path):
     file.write_text(f'critic = "{spec}"\n[amc]\nbeta = 0.3\n')
     for run in (
         run_by(spec, beta=0.3),
-        run_by(beta=0.3, call={"context": {"critic": spec}}),
+        run_by(beta=0.3, call={"context": {"critic": spec}}, critics={spec: spec}),
         run_by(beta=None, config=Config.load(file)),
     ):
         assert (run.config["critic"], run.config["beta"]) == (spec, 0.3)

@@ -415,3 +415,86 @@ def test_a_wrong_file_is_one_line_on_the_command_line(monkeypatch, tmp_path, cap
     assert told.startswith("amc: config file")
     assert "did you mean 'critic'?" in told
     assert told.count("\n") == 1
+
+
+# Critics that a graph offers its calls
+
+OFFERED = {"small": "recording:small", "mine": Recording("object")}
+
+
+@pytest.mark.parametrize("where", ["context", "configurable"])
+@pytest.mark.parametrize(("name", "said"), [("small", "small"), ("mine", "object")])
+def test_a_call_chooses_among_the_critics_that_are_offered(where, name, said):
+    mine = graph(critics=OFFERED)
+    call = {"context": {"critic": name}} if where == "context" else {"config": {"configurable": {"critic": name}}}
+    run = mine.run(start(), **call)
+    assert set(asked) == {said}
+    assert (run.config["critic"], run.config["critic_from"]) == (name, where)
+
+
+@pytest.mark.parametrize("other", ["recording:other", "uniform", "Small", "", Recording("other")])
+def test_and_names_no_other(other):
+    mine = graph("recording:own", critics=OFFERED)
+    with pytest.raises(CriticSpecError, match=r"a call chooses its critic among small, mine, got"):
+        mine.run(start(), context={"critic": other})
+    with pytest.raises(CriticSpecError, match="among small, mine"):
+        mine.run(start(), {"configurable": {"critic": other}})
+    assert asked == []
+
+
+def test_a_graphs_own_critic_may_be_one_that_it_offers():
+    run = graph("small", critics=OFFERED).run(start())
+    assert set(asked) == {"small"}
+    assert (run.config["critic"], run.config["critic_from"]) == ("small", "constructor")
+
+
+def test_what_is_offered_is_read_when_the_graph_is_built():
+    with pytest.raises(CriticSpecError, match="was not understood"):
+        graph(critics={"bad": "nonsense:x"})
+    assert graph(critics={}).run(start()).config["critic"] == "uniform"
+    with pytest.raises(CriticSpecError, match="a call chooses its critic among"):
+        graph(critics={}).run(start(), context={"critic": "uniform"})
+
+
+SERVED = {"assistant_id": "a", "graph_id": "g"}
+"""What LangGraph's server adds to `configurable`."""
+
+
+def test_a_served_graph_takes_a_critic_of_a_call_only_where_it_offers_it():
+    with pytest.raises(CriticSpecError, match="offers none: build it with critics="):
+        graph().run(start(), {"configurable": {**SERVED, "critic": "recording:other"}})
+    with pytest.raises(CriticSpecError, match="offers none: build it with critics="):
+        graph().run(start(), {"configurable": SERVED}, context={"critic": "recording:other"})
+    assert asked == []
+    assert graph().run(start(), {"configurable": SERVED}).config["critic_from"] == "default"
+    graph(critics=OFFERED).run(start(), {"configurable": SERVED}, context={"critic": "small"})
+    # An object can only come from the program around the graph.
+    graph().run(start(), {"configurable": SERVED}, context={"critic": Recording("passed on")})
+    assert set(asked) == {"small", "passed on"}
+
+
+class Odds(Recording):
+    async def log_odds(self, trajectories):
+        return await self.values(trajectories)
+
+
+class Reaches:
+    async def reach(self, trajectory, thought, goals):
+        return np.full(len(goals), 0.5)
+
+
+@pytest.mark.parametrize(("middleware", "critic"), [(ActorCritic, Odds("mine")), (CritiqueRefine, Reaches())])
+def test_middleware_offers_critics_too(middleware, critic):
+    def agent(**offered):
+        return create_agent(tool_caller(1), [say], middleware=[middleware(critic, **offered)], context_schema=dict)
+
+    with pytest.raises(CriticSpecError, match="a call chooses its critic among mine"):
+        agent(critics={"mine": critic}).invoke(start(), context={"critic": "uniform"})
+    with pytest.raises(CriticSpecError, match="offers none"):
+        agent().invoke(start(), {"configurable": SERVED}, context={"critic": "uniform"})
+
+
+def test_a_key_in_a_critics_string_is_in_no_record_of_the_run():
+    run = graph("recording:own?api_key=sk-do-not-show").run(start())
+    assert run.config["critic"] == "recording:own?api_key=***"
+    assert "sk-do-not-show" not in repr(run)
