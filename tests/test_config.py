@@ -92,7 +92,7 @@ def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
         ("[amc]\nn_particle = 3", "[amc] has no key 'n_particle' (did you mean 'n_particles'?)"),
         ("[amc]\nzzz = 3", "[amc] has no key 'zzz' (it takes beta, finished, horizon, n_particles,"),
         ('[policy]\nmodel = "m"\nbase = "u"', "[policy] has no key 'base' (did you mean 'base_url'?)"),
-        ('[embeddings]\nmodel = "m"\ntemperature = 1', "no key 'temperature' (did you mean 'temperature' in [policy]?)"),
+        ('[embeddings]\nmodel = "m"\ntemperature = 1', "'temperature' (did you mean 'temperature' in [policy]?)"),
         ("n_particles = 3", "the top level has no key 'n_particles' (did you mean 'n_particles' in [amc]?)"),
         ("[amc]\non_critic_eror = 1", "no key 'on_critic_eror' (did you mean 'on_critic_error' at the top level?)"),
         (f'critic = "judge:openai:m?api_key={SECRET}"', "critic: expected a critic's string without a key"),
