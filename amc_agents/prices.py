@@ -120,9 +120,8 @@ def cost(usage_by_model: Mapping[str, Mapping[str, Usage]], prices: Mapping[str,
 def dollars_of(usage: Usage, price: Rates) -> float:
     """What a usage costs; tokens that a cache answered are paid at the cached rate."""
     cached_rate = price.input if price.cached_input is None else price.cached_input
-    cached = min(usage.cached_tokens, usage.input_tokens)
-    fresh = usage.input_tokens - cached
-    return (fresh * price.input + cached * cached_rate + usage.output_tokens * price.output) / MILLION
+    fresh = usage.input_tokens - usage.cached_tokens
+    return (fresh * price.input + usage.cached_tokens * cached_rate + usage.output_tokens * price.output) / MILLION
 
 
 def cost_of(run: Run, prices: Mapping[str, Rates] | None = None) -> Cost:
@@ -158,7 +157,7 @@ def _by_library(model: str, usage: Usage) -> float | None:
     tokens = Tokens(
         input_tokens=Decimal(usage.input_tokens) / requests,
         output_tokens=Decimal(usage.output_tokens) / requests,
-        cache_read_tokens=Decimal(min(usage.cached_tokens, usage.input_tokens)) / requests,
+        cache_read_tokens=Decimal(usage.cached_tokens) / requests,
     )
     try:
         return float(calc_price(tokens, name, provider_id=provider).total_price * requests)

@@ -27,6 +27,11 @@ class Usage:
     missing: int = 0
     """Calls whose provider reported no usage: the token counts are then lower bounds."""
 
+    def __post_init__(self) -> None:
+        """Cap the cached tokens, of which some providers report more than they say were read."""
+        if self.cached_tokens > self.input_tokens:
+            object.__setattr__(self, "cached_tokens", self.input_tokens)
+
     def __add__(self, other: Usage) -> Usage:
         """The usage of both together."""
         return Usage(

@@ -26,6 +26,7 @@ def test_each_kind_of_token_is_paid_at_its_own_rate():
         "without a cached rate, cached tokens are input"
     )
     assert dollars_of(usage, Price(0, 0)) == 0.0
+    assert dollars_of(Usage(1, 1_000_000, 0, 3_000_000), PRICE) == 0.5, "no more is cached than was read"
 
 
 @pytest.mark.parametrize("wrong", [{"input": -1}, {"output": float("nan")}, {"cached_input": float("inf")}])

@@ -14,6 +14,11 @@ def test_usages_add_up():
     assert total({}) == Usage()
 
 
+def test_cached_tokens_are_part_of_the_input_of_each_request():
+    assert Usage(1, 10, 2, 15) == Usage(1, 10, 2, 10)
+    assert Usage(1, 10, 2, 15) + Usage(1, 100) == Usage(2, 110, 2, 10), "not of the input of others"
+
+
 def test_a_meter_tells_roles_and_models_apart_and_they_agree():
     meter = Meter()
     with metering(meter):

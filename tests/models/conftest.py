@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from amc_agents.models.chat import EngineChatModel
+
 SPECIAL = ["<unk>", "<pad>", "<|user|>", "<|assistant|>", "<|end|>"]
 WORDS = [
     *(f" {metal} {part}" for metal in ("oak", "iron", "jade") for part in ("gate", "rod", "lamp")),
@@ -121,3 +123,21 @@ def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 def model_folder(make_folder: Callable[..., Path]) -> Path:
     """The shipped shape with random weights and a small vocabulary."""
     return make_folder()
+
+
+TEXT_OF_BYTES = "a \u00e9\u6f22\u5b57 \U0001f642\u0301!"
+"""Characters of one to four bytes."""
+
+
+@pytest.fixture
+def writes_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Makes a chat model write this text, one byte with each token, as tokenizers of bytes do."""
+
+    def writing(model: EngineChatModel) -> str:
+        decoder, written = model._engine().batcher.decoder, TEXT_OF_BYTES.encode()
+        monkeypatch.setattr(decoder, "decode", lambda tokens: written[: len(tokens)].decode(errors="replace"))
+        monkeypatch.setattr(decoder, "end_tokens", frozenset())
+        model.max_tokens = len(written)
+        return TEXT_OF_BYTES
+
+    return writing

@@ -86,6 +86,15 @@ async def test_sync_async_streams_and_batches_agree(model):
     assert whole.usage_metadata["total_tokens"] == expected.usage_metadata["total_tokens"]
 
 
+async def test_a_stream_holds_no_half_of_a_character(model_folder, writes_bytes):
+    model = EmbeddedChatModel(model=str(model_folder))
+    text = writes_bytes(model)
+    pieces = [chunk.content for chunk in model.stream(TASK)]
+    assert pieces == [chunk.content async for chunk in model.astream(TASK)]
+    assert "".join(pieces) == model.invoke(TASK).content == text
+    assert [piece for piece in pieces if piece] == list(text), "each as soon as it is whole"
+
+
 async def test_an_answer_does_not_depend_on_who_shares_the_batch(model):
     alone = [(await model.ainvoke(f"{TASK} {i}", seed=i)).content for i in range(20)]
     together = await asyncio.gather(*(model.ainvoke(f"{TASK} {i}", seed=i) for i in reversed(range(20))))

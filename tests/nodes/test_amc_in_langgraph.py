@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import TypedDict
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -177,6 +178,9 @@ def test_mutable_state_is_not_shared_between_siblings():
     @effect("read")
     def tools(state):
         state["bag"].append(len(state["messages"]))
+        nested = state["bag"][0]["inner"]
+        for change in (nested[0].add, nested[1].append):
+            change(uuid4().hex)
         return {"bag": state["bag"], "messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
 
     builder = StateGraph(State)
@@ -189,9 +193,10 @@ def test_mutable_state_is_not_shared_between_siblings():
             return -100.0 * np.arange(len(trajectories))
 
     wrapped = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(1), select="weight")
-    run = wrapped.run(start() | {"bag": []})
+    run = wrapped.run(start() | {"bag": [{"inner": (set(), [])}]})
     assert run.history[0].ancestors.tolist() == [0, 0, 0, 0]
-    assert all(len(output["bag"]) == 3 for output in run.outputs)
+    assert all(len(output["bag"]) == 4 for output in run.outputs)
+    assert [[len(kept) for kept in output["bag"][0]["inner"]] for output in run.outputs] == [[3, 3]] * 4
 
 
 def without_checkpointer():

@@ -126,6 +126,12 @@ async def test_an_answer_that_does_not_say_its_model_is_that_of_the_model_asked(
     assert meter.by_model()["policy"]["named:script"] == Usage(1, 5, 1)
 
 
+async def test_more_cached_tokens_than_were_read_count_as_those_that_were_read(meter, metered):
+    usage = {"input_tokens": 5, "output_tokens": 1, "total_tokens": 6, "input_token_details": {"cache_read": 9}}
+    await ScriptedChatModel(respond=lambda _: AIMessage("hi", usage_metadata=usage)).ainvoke("hello", metered)
+    assert meter.read() == {"policy": Usage(1, 5, 1, 5)}
+
+
 async def test_a_model_of_plain_text_is_counted(meter, metered):
     class Reports(FakeListLLM):
         async def _agenerate(self, prompts, *args, **kwargs):
