@@ -58,7 +58,7 @@ def check_effects(
     stateless_tools: bool,
     has_world: bool,
 ) -> None:
-    """Refuse tools and pausing nodes of which nobody has said what they do: N particles would all run them.
+    """Refuse tools and pausing nodes (and one named `tools`) of which nobody has said what they do.
 
     The most specific declaration holds: of `tools` by the tool's name, at the tool, of `tools` by the node's name,
     at last `stateless_tools`.
@@ -76,7 +76,7 @@ def check_effects(
     of_the_world: set[str] = set()
     for node, pregel_node in agent.nodes.items():
         for part in parts_of(pregel_node.bound):
-            if part.name is None and part.effect is None and node not in step_after:
+            if part.name is None and part.effect is None and node not in (*step_after, "tools"):
                 continue
             name = part.name or node
             names.add(name)

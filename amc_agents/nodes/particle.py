@@ -324,10 +324,10 @@ class ParticleRunner:
 
 
 _INTERRUPTED = (
-    "the agent asked for human input ({!r}) while running as particles: one question would be asked by every "
+    "the agent asked for human input ({!r:.100}) while running as particles: one question would be asked by every "
     "particle. Ask before or after amc(), in a node of the graph around it, or leave the interrupting tool out"
 )
 _NO_PARENT = (
-    "the agent handed off to {!r} by Command(graph=Command.PARENT), and no graph is around amc()'s: make it a node "
-    "of the swarm, supervisor or graph that has the other agents, or leave the hand-off tool out"
+    "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), and no graph is around amc()'s: make it a "
+    "node of the swarm, supervisor or graph that has the other agents, or leave the hand-off tool out"
 )

@@ -288,7 +288,8 @@ def test_more_sync_agents_than_threads_do_not_wait_for_each_other():
     graph.add_edge(START, "model")
     graph.add_edge("model", "tools")
     graph.add_edge("tools", END)
-    run = amc(graph.compile(), "uniform", n_particles=40, seed=0).run({"messages": [HumanMessage("?")]})
+    wrapped_graph = amc(graph.compile(), "uniform", tools={"tools": "read"}, n_particles=40, seed=0)
+    run = wrapped_graph.run({"messages": [HumanMessage("?")]})
     assert len(run.population.trajectories) == 40
 
 

@@ -315,6 +315,7 @@ def test_tools_are_found_in_nodes_that_do_not_pause():
     assert "tool send" in refused(agent(BasicToolNode([send])))
     assert "tool send" in refused(agent(ToolNode([send])))
     assert refused(agent(clerk), tools={"other": "read"}) == ""
+    assert "node tools" in refused(loop(by_hand), step_after=["agent"], tools={"agent": "read"})
 
 
 class Prepares(AgentMiddleware):
