@@ -171,7 +171,7 @@ def check_context(schema: Any, context: Any) -> None:
     if schema is AmcContext:
         if context is not None and not isinstance(context, Mapping):
             raise ConfigurationError(
-                f"context= is a {type(context).__name__}, and the agent has no context schema: give the agent one "
+                f"context= is of type {type(context).__name__}, and the agent has no context schema: give it one "
                 '(context_schema=...), or a dictionary with a "critic"'
             )
         unknown = next((key for key in context or () if key != "critic"), None)

@@ -301,7 +301,7 @@ def test_where_the_graph_is_built_keys_may_be_named(loads):
         ({"critc": "uniform"}, "no key 'critc', did you mean 'critic'?"),
         ({"critic": "uniform", "Critics": 1}, "no key 'Critics', did you mean 'critic'?"),
         ({"user": "ann"}, "no key 'user': the agent has no context schema"),
-        (3, "context= is a int, and the agent has no context schema"),
+        (3, "context= is of type int, and the agent has no context schema"),
     ],
 )
 async def test_a_context_that_nobody_reads_is_refused(is_async, context, message):
