@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import amc_agents.models.embedded
@@ -10,11 +10,11 @@ from amc_agents.critics.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.critics.render import Row
 from amc_agents.critics.scoring import Prompt, Scores, ScoringCritic
 from amc_agents.critics.tokenizing import TemplateTokenizer
-from amc_agents.errors import CheckpointError
+from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.types import FloatArray
+from amc_agents.types import FloatArray, Trajectory
 
 ADAPTER = "value"
 """Name of the adapter's folder inside the policy's."""
@@ -39,6 +39,17 @@ def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
     return folder
 
 
+def check_words(tokenize: TemplateTokenizer, texts: Iterable[str], name: str) -> None:
+    """Refuse a prompt that a word-level model cannot read. Raises `CriticError`."""
+    words = tokenize.unknown_words(texts)
+    if words.too_many:
+        raise CriticError(
+            f"critic {name} cannot read this text: {words}. It knows the words of its own world alone: train a critic "
+            "on text like this (amc train value --base with a language model), or name one that reads any text, such "
+            "as judge:provider:model"
+        )
+
+
 def shipped_names() -> set[str]:
     """The names of the shipped models."""
     return {path.parent.name for path in _HOME.glob("*/config.json")}
@@ -52,6 +63,8 @@ class EmbeddedCritic(ScoringCritic):
 
     Keys and values of prompts seen before are kept: siblings share their past, and a later state costs its new
     tokens alone.
+
+    Text that its tokenizer does not know is a `CriticError`: it would be scored all the same, by what is left of it.
 
     Args:
         folder: the policy's folder.
@@ -67,9 +80,23 @@ class EmbeddedCritic(ScoringCritic):
                 f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
             )
         self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
-        super().__init__(
-            f"embedded:{folder.name}", checkpoint, TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
-        )
+        self._words = TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
+        super().__init__(f"embedded:{folder.name}", checkpoint, self._words)
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """See `ScoringCritic.values`. Raises `CriticError` for texts that it cannot read, too."""
+        await self.connect()
+        self._check_texts(trajectories)
+        return await super().values(trajectories)
+
+    def state_values(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
+        """See `ScoringCritic.state_values`. Raises `CriticError` for texts that it cannot read, too."""
+        self._check_texts(trajectories)
+        return super().state_values(trajectories)
+
+    def _check_texts(self, trajectories: Sequence[Trajectory]) -> None:
+        for trajectory in {id(one): one for one in trajectories}.values():
+            check_words(self._words, self.checkpoint.prompt_format.segments(trajectory), self.name)
 
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
         cached = self._scorer.cached_tokens

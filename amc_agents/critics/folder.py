@@ -112,12 +112,15 @@ def tokenizer_of(folder: Path) -> Tokenize:
         either.no_truncation()
         either.no_padding()
     model: Any = tokenizer.model
-    unknown = tokenizer.token_to_id(getattr(model, "unk_token", None) or ""), getattr(model, "unk_id", None)
+    unknown = getattr(model, "unk_id", None)
+    if getattr(model, "unk_token", None):
+        unknown = tokenizer.token_to_id(model.unk_token)
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return TemplateTokenizer(
         lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
         lambda text: list(splitting.encode(text, add_special_tokens=False).ids),
-        special - {*unknown},
+        special,
+        unknown,
     )
 
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from amc_agents.critics.template import Segment
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 
 Tokenize = Callable[[str], Sequence[int]]
 """Token ids of one segment, without special tokens of its own."""
+
+
+MOST_UNKNOWN = 0.05
+"""Share of unknown words above which a text cannot be read."""
+
+
+class UnknownWords(NamedTuple):
+    """What a tokenizer of whole words does not know of some texts. One without unknown words counts none at all."""
+
+    unknown: int
+    words: int
+    example: str
+    """One of the unknown words."""
+
+    @property
+    def too_many(self) -> bool:
+        """Whether the texts cannot be read."""
+        return self.unknown > MOST_UNKNOWN * self.words
+
+    def __str__(self) -> str:
+        share = self.unknown / max(self.words, 1)
+        return f"{share:.0%} of the words are unknown to it, such as {self.example[:40]!r} (at most {MOST_UNKNOWN:.0%})"
 
 
 class TemplateTokenizer:
@@ -21,12 +45,17 @@ class TemplateTokenizer:
     Args:
         tokenize: reads special tokens that are spelled out in a text.
         plain: reads them as any other text.
-        special_ids: the special tokens, the one for unknown words left out: ordinary text brings it about.
+        special_ids: the special tokens. The one for unknown words does not count: ordinary text brings it about.
+        unknown_id: the token for unknown words; None: there is none.
     """
 
-    def __init__(self, tokenize: Tokenize, plain: Tokenize, special_ids: Collection[int]) -> None:
-        self._tokenize, self._plain, self._special_ids = tokenize, plain, frozenset(special_ids)
+    def __init__(
+        self, tokenize: Tokenize, plain: Tokenize, special_ids: Collection[int], unknown_id: int | None = None
+    ) -> None:
+        self._tokenize, self._plain = tokenize, plain
+        self._special_ids, self._unknown_id = frozenset(special_ids) - {unknown_id}, unknown_id
         self._written: dict[str, list[int]] = {}
+        self._words = lru_cache(maxsize=50_000)(self._counted)
 
     @classmethod
     def of_transformers(cls, tokenizer: Any) -> TemplateTokenizer:
@@ -36,13 +65,13 @@ class TemplateTokenizer:
             return list(tokenizer(text, add_special_tokens=False, **how)["input_ids"])
 
         special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-        return cls(ids, lambda text: ids(text, split_special_tokens=True), special - {tokenizer.unk_token_id})
+        return cls(ids, lambda text: ids(text, split_special_tokens=True), special, tokenizer.unk_token_id)
 
     @classmethod
     def of_words(cls, tokenizer: WordTokenizer) -> TemplateTokenizer:
         """Of the embedded models' own tokenizer."""
-        special = tokenizer.special_ids - {tokenizer.unknown_id}
-        return cls(tokenizer.encode, lambda text: tokenizer.encode(text, special=False), special)
+        plain = partial(tokenizer.encode, special=False)
+        return cls(tokenizer.encode, plain, tokenizer.special_ids, tokenizer.unknown_id)
 
     def __call__(self, text: str) -> list[int]:
         """Token ids of a text."""
@@ -51,6 +80,25 @@ class TemplateTokenizer:
             return ids
         expected = [token for words in text.pieces[::2] for token in self._special(words)]
         return ids if self._among(ids) == expected else self._apart(text)
+
+    def unknown_words(self, texts: Iterable[str]) -> UnknownWords:
+        """How much of some texts the tokenizer does not know; of segments, what the template did not write."""
+        pieces = [piece for text in texts for piece in (text.pieces[1::2] if isinstance(text, Segment) else (text,))]
+        counts = [self._words(piece) for piece in pieces]
+        unknown, words = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        example = next((piece for piece, count in zip(pieces, counts, strict=True) if count[0]), "")
+        return UnknownWords(unknown, words, self._unknown_word(example))
+
+    def _counted(self, text: str) -> tuple[int, int]:
+        """(unknown, all) words of a text: what is cut into several unknown tokens is one word."""
+        if self._unknown_id is None or not text:
+            return 0, 0
+        known = [token != self._unknown_id for token in self._plain(text)]
+        unknown = sum(not now and before for before, now in pairwise([True, *known]))
+        return unknown, unknown + sum(known)
+
+    def _unknown_word(self, text: str) -> str:
+        return next((word for word in text.split() if self._unknown_id in self._plain(f" {word}")), text[:20])
 
     def _apart(self, text: Segment) -> list[int]:
         """Ids of a segment with forged tokens: cut where the template has its own, plain text in between."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from amc_agents.critics.checkpoint import weights_hash
-from amc_agents.critics.embedded import shipped_folder
+from amc_agents.critics.embedded import check_words, shipped_folder
 from amc_agents.critics.options import allow, needed
 from amc_agents.critics.render import newest_start
 from amc_agents.critics.tokenizing import TemplateTokenizer
@@ -69,8 +69,11 @@ class EmbeddedVerdictReader:
         """`[N]` verdicts on N prompts; rounds are dropped by the rule of `windows` where one is too long.
 
         Raises:
-            CriticError: a prompt cannot be made to fit, or the model's numbers are broken.
+            CriticError: a prompt cannot be read or made to fit, or the model's numbers are broken.
         """
+        for prompt in prompts:
+            # The question is ours.
+            check_words(self._tokenize, prompt[:-1], self.name)
         rows = [self._row(prompt) for prompt in prompts]
         verdicts, used = await asyncio.to_thread(self._read, rows, Spellings.of(words, self._tokenize))
         self.usage += used

@@ -20,6 +20,7 @@ from amc_agents.critics.render import Encoder
 from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.training.card import CardFacts, write_card
 from amc_agents.training.dataset import data_hash, dataset_hash
+from amc_agents.training.known_words import check_words
 from amc_agents.training.value_calibration import calibrate, states_of
 from amc_agents.training.value_golden import golden_prompts, golden_scores, scores_without_adapter
 from amc_agents.training.value_metrics import evaluate
@@ -86,7 +87,8 @@ def train_value(
 
     Raises:
         ConfigurationError: `out` holds something or another process is training it, an interrupted training was left
-            there and is not to go on or is another one, or a setting does not suit the data.
+            there and is not to go on or is another one, a setting does not suit the data, or the base model does not
+            know its words.
     """
     settings = settings or ValueTrainingSettings()
     state = TrainingState(out)
@@ -104,6 +106,7 @@ def train_value(
         with state.left_if_useful():
             model, tokenizer = load_base(base_model, settings)
             encoder = make_encoder(tokenizer, settings.prompt_format, context(model, settings.max_tokens))
+            _on_first(lambda: check_words(data, encoder))
             sets = _sets(data, state, tokenizer, encoder, settings)
             trainer = ValueTrainer(
                 model, arguments, sets.training, sets.held_out, settings,

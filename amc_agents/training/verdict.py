@@ -24,6 +24,7 @@ from amc_agents.critics.verdict_spellings import Spellings
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
 from amc_agents.training.dataset import data_hash
+from amc_agents.training.known_words import check_words
 from amc_agents.training.value_data import split_by_task
 from amc_agents.training.verdict_data import Judged
 from amc_agents.training.verdict_labels import LABELS, Label
@@ -133,7 +134,7 @@ def train_verdict(
 
     Raises:
         ConfigurationError: `out` holds something or another process is making it, the words cannot be told apart or
-            the model never learnt them, or nothing is GOOD or nothing BAD.
+            the model never learnt them, it does not know the data's words, or nothing is GOOD or nothing BAD.
     """
     with sole_writer(Path(out)):
         return _train_verdict(base_model, judged, Path(out), settings or VerdictTrainingSettings(), progress)
@@ -154,6 +155,7 @@ def _train_verdict(
     model.config.pad_token_id = pad_token(tokenizer)
     builder = _builder(tokenizer, settings, context(model))
     _check_words(model, builder, settings.words)
+    check_words((one.trajectory for one in judged), builder.encoder)
     of = {id(one.trajectory): one for one in judged}
     parts = split_by_task([one.trajectory for one in judged], settings.validation_share, rng)
     training, validation = ([of[id(one)] for one in part] for part in parts)

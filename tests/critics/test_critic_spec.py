@@ -97,7 +97,7 @@ async def test_another_adapter_of_the_embedded_model_is_named_by_its_folder(tmp_
     weights = load_file(other / "adapter_model.safetensors")
     head = next(name for name in weights if "score" in name)
     save_file(weights | {head: -weights[head]}, other / "adapter_model.safetensors")
-    state = [Trajectory(Task("t", "Craft a thing."))]
+    state = [Trajectory(Task("t", "Goal: craft oak gate."))]
     with pytest.raises(CheckpointError, match="golden scores differ"):  # so these are the weights that are asked
         await parse_critic(f"embedded:crafting?adapter={other}").values(state)
     shipped = await parse_critic("embedded:crafting").values(state)

@@ -14,6 +14,7 @@ from amc_agents.bench.methods import Tuned, react
 from amc_agents.bench.methods import amc as method_amc
 from amc_agents.bench.runner import Comparison, _fingerprint
 from amc_agents.config import Config
+from amc_agents.critics import tokenizing
 from amc_agents.critics.checkpoint import FILE, ValueCheckpoint
 from amc_agents.critics.embedded import ADAPTER, EmbeddedCritic, shipped_folder
 from amc_agents.critics.isotonic import Pool, rising_pools
@@ -290,7 +291,9 @@ def test_a_critic_that_fails_may_be_passed_over_and_one_of_another_beta_not(tmp_
         run_by(call={"context": {"critic": parse_critic(spec)}}, on_critic_error="uniform")
 
 
-def test_its_own_beta_is_taken_from_the_code_a_file_or_a_call(tmp_path):
+def test_its_own_beta_is_taken_from_the_code_a_file_or_a_call(tmp_path, monkeypatch):
+    # A world whose words it does not know will do: what it says of them does not matter here.
+    monkeypatch.setattr(tokenizing, "MOST_UNKNOWN", 1.0)
     spec = f"embedded:{eq_5_folder(tmp_path)}"
     file = tmp_path / "amc.toml"
     file.write_text(f'critic = "{spec}"\n[amc]\nbeta = 0.3\n')
