@@ -40,9 +40,17 @@ def chat(body):
 
 def completions(body):
     """As vLLM answers."""
-    chosen = {f"token_id:{one}": -2.0 for one in body.get("logprob_token_ids", [])}
+    chosen = {f"token_id:{one}": -2.0 for one in body.get("logprob_token_ids", [])} or {" oak": -1.0}
     prompt = [None, {"2": {"logprob": -3.0, "rank": 1}}] if "prompt_logprobs" in body else None
     return 200, {"choices": [{"text": "", "logprobs": {"top_logprobs": [chosen]}, "prompt_logprobs": prompt}]}
+
+
+def overwritten(body):
+    """As vLLM 0.32 answers a request beside one with `logprob_token_ids`."""
+    status, found = completions(body)
+    if body["logprobs"] == 5 if "logprobs" in body else False:
+        found["choices"][0]["logprobs"]["top_logprobs"] = [{" oak": -1.0, " gate": -9999.0}]
+    return status, found
 
 
 def embeddings(body):
@@ -76,7 +84,8 @@ def states(checks):
     return {name: check.state for name, check in checks.items()}
 
 
-OK = dict.fromkeys(["server", "model", "chat", "n > 1", "logprobs", "chosen logprobs", "prompt logprobs"], "ok")
+OK = dict.fromkeys(["server", "model", "chat", "n > 1", "logprobs", "chosen logprobs", "prompt logprobs",
+                    "logprobs side by side"], "ok")  # fmt: skip
 
 
 async def test_a_policy_that_is_well_passes_every_check():
@@ -131,6 +140,7 @@ def chat_with(change):
          "chosen logprobs", "vLLM 0.32.0: logprob_token_ids"),
         ({"POST /v1/completions": lambda body: completions({k: v for k, v in body.items() if k != "prompt_logprobs"})},
          "prompt logprobs", "vLLM 0.32.0: prompt_logprobs"),
+        ({"POST /v1/completions": lambda body: overwritten(body)}, "logprobs side by side", "are -9999"),
     ],
 )  # fmt: skip
 async def test_a_missing_ability_fails_alone(changes, failed, told):
@@ -140,10 +150,28 @@ async def test_a_missing_ability_fails_alone(changes, failed, told):
     assert checks[failed].advice
 
 
-@pytest.mark.parametrize("answer", [refused(400, "unknown field"), lambda body: completions({}), None])
-async def test_extensions_of_vllm_are_not_expected_of_other_servers(answer):
+@pytest.mark.parametrize(
+    ("answer", "side_by_side"),
+    [(refused(400, "unknown field"), "skipped"), (lambda body: completions({}), "ok"), (None, "skipped")],
+)
+async def test_extensions_of_vllm_are_not_expected_of_other_servers(answer, side_by_side):
     checks = await diagnosed({"GET /version": None, "POST /v1/completions": answer})
-    assert states(checks) == OK | {"chosen logprobs": "skipped", "prompt logprobs": "skipped"}
+    skipped = dict.fromkeys(["chosen logprobs", "prompt logprobs"], "skipped")
+    assert states(checks) == OK | skipped | {"logprobs side by side": side_by_side}
+
+
+def test_what_servers_say_steers_no_terminal_and_shows_no_key(command, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-do-not-show")
+    name = "\x1b[2J\x1b]0;title\x07[bold]sk-do-not-show\u202e"
+    with scripted_server(WELL | {"GET /v1/models": models(name)}) as server:
+        where = ("--policy-url", server.url, "--policy-model", "policy", "--policy-key-env", "MY_KEY")
+        _, table = command(*where)
+        _, text = command("--json", *where)
+    assert "[bold]" in table
+    for shown in (table, text):
+        assert "sk-do-not-show" not in shown
+        assert "\\u001b" in shown
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
 async def test_a_wrong_key_names_its_variable(monkeypatch):

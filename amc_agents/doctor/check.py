@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from amc_agents.errors import AmcError, CriticServerError
+from amc_agents.quoting import excerpt, masked, printable
 
 State = Literal["ok", "failed", "skipped"]
 
@@ -27,6 +28,11 @@ class Check:
     """What was found."""
     advice: str = ""
     """What to do; empty where there is nothing to do."""
+
+    def __post_init__(self) -> None:
+        """Hide keys, and write out what would steer a terminal: names and answers are other people's."""
+        for field in ("name", "detail", "advice"):
+            object.__setattr__(self, field, printable(masked(getattr(self, field))))
 
 
 async def guarded(name: str, check: Callable[[], Awaitable[Check]], key_variable: str = "") -> Check:
@@ -49,7 +55,8 @@ async def guarded(name: str, check: Callable[[], Awaitable[Check]], key_variable
             name, "failed", f"no end within {PATIENCE:g} s", "Is the server overloaded, or stuck? See its log."
         )
     except Exception as error:
-        return Check(name, "failed", f"{type(error).__name__}: {error}", "Not expected: please report it.")
+        what = f"{type(error).__name__}: {excerpt(str(error))}"
+        return Check(name, "failed", what, "Not expected: please report it.")
 
 
 def server_advice(error: CriticServerError, key_variable: str = "") -> str:

@@ -20,6 +20,7 @@ from amc_agents.doctor.check import Check, guarded
 from amc_agents.doctor.installation import installation
 from amc_agents.doctor.servers import embeddings_checks, policy_checks, served
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 
 TIMEOUT = 30.0
@@ -81,9 +82,12 @@ async def critic_scores(critic: Any) -> Check:
     else:
         found, what = await critic.reach(STATE, "Silk is missing.", ["craft oak gate"]), "reach"
     seconds = time.perf_counter() - begun
-    scores = np.asarray(found, dtype=np.float64)
+    try:
+        scores = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        scores = np.zeros(0)
     if scores.shape != (1,) or not np.isfinite(scores).all():
-        return Check("critic answers", "failed", f"expected one finite number, got {found!r}", "Mend the critic.")
+        return Check("critic answers", "failed", f"expected one finite number, got {quoted(found)}", "Mend the critic.")
     handshake = ", handshake passed" if hasattr(critic, "checkpoint") else ""
     beta = getattr(critic, "beta", None)
     only = "" if beta is None else f"; trained by eq. 5, for runs with beta={beta:g} alone"
@@ -140,4 +144,7 @@ def _endpoint(found: Endpoint | None, given: Mapping[str, str | None]) -> Endpoi
     try:
         return Endpoint(**fields)
     except ValueError as error:
-        raise ConfigurationError(f"--policy-url looks like http://host:8000, got {fields['base_url']!r}") from error
+        raise ConfigurationError(
+            f"--policy-url looks like http://host:8000, without a name, a password or ?query, got "
+            f"{quoted(fields['base_url'])}"
+        ) from error

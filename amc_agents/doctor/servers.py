@@ -6,9 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from amc_agents.critics.classify import LEAST_LOGPROB, OVERWRITTEN, served_models
 from amc_agents.critics.http import ModelServer
 from amc_agents.doctor.check import Check, guarded, server_advice
 from amc_agents.errors import CriticServerError
+from amc_agents.quoting import excerpt, listed, quoted
 
 QUESTION = {"role": "user", "content": "Goal: craft oak gate. What is the first thing to get?"}
 TOKENS = 16
@@ -31,15 +33,14 @@ async def model_is_served(name: str, server: ModelServer, model: str | None) -> 
     """Whether the server knows the model by this name (None: any that it has), and how much it can read."""
     answer = await server.get("/v1/models")
     try:
-        lengths: dict[str, Any] = {one["id"]: one.get("max_model_len") for one in answer["data"]}
-    except (TypeError, KeyError, AttributeError):
-        return Check(name, "failed", f"expected a list of models, got {str(answer)[:200]}",
-                     "Is this the address of an OpenAI-compatible server?")  # fmt: skip
+        lengths = {one.name: one.limit for one in served_models(answer, f"{server.base_url}/v1/models")}
+    except CriticServerError as error:
+        return Check(name, "failed", error.reason, "Is this the address of an OpenAI-compatible server?")
     if model is None and len(lengths) == 1:
         model = next(iter(lengths))
     if model not in lengths:
         named = "no model was named" if model is None else f"no model {model!r}"
-        return Check(name, "failed", f"{named}; the server has {', '.join(sorted(lengths)) or 'none'}",
+        return Check(name, "failed", f"{named}; the server has {listed(sorted(lengths)) or 'none'}",
                      "Use one of these names, or start the server with --served-model-name.")  # fmt: skip
     length = lengths[model]
     return Check(name, "ok", model + (f", reads at most {length} tokens" if length else ""))
@@ -49,7 +50,7 @@ async def chat_answers(name: str, server: ModelServer, model: str) -> Check:
     """Whether the model answers a message."""
     choice = (await _choices(server, model))[0]
     message = choice["message"]
-    return Check(name, "ok", f"said {message.get('content') or ''!r}")
+    return Check(name, "ok", f"said {quoted(message.get('content') or '')}")
 
 
 async def several_candidates(name: str, server: ModelServer, model: str) -> Check:
@@ -91,6 +92,22 @@ async def prompt_logprobs(name: str, server: ModelServer, model: str) -> Check:
     return await _extension(name, server, "prompt_logprobs were asked for, and are not in the answer")
 
 
+async def logprobs_side_by_side(name: str, server: ModelServer, model: str) -> Check:
+    """Whether log-probabilities stay right beside requests for those of chosen tokens: vLLM 0.32 writes over them."""
+    neighbour = {"model": model, "prompt": [1, 2], "max_tokens": TOKENS, "logprobs": 5, "temperature": 1.0}
+    reading = {**neighbour, "max_tokens": 1, "logprobs": 1, "logprob_token_ids": [1, 2]}
+    answers = (await server.post("/v1/completions", [neighbour, reading] * 8))[::2]
+    places = [place for answer in answers for place in answer["choices"][0]["logprobs"]["top_logprobs"]]
+    values = [float(value) for place in places for value in (place or {}).values()]
+    if not values:
+        return await _extension(name, server, "logprobs were asked for, and are not in the answer")
+    if min(values) < LEAST_LOGPROB:
+        wrong = sum(value < LEAST_LOGPROB for value in values)
+        return Check(name, "failed", f"{wrong} of {len(values)} log-probabilities beside logprob_token_ids are "
+                     f"{min(values):g}", OVERWRITTEN)  # fmt: skip
+    return Check(name, "ok", f"{len(values)} log-probabilities beside logprob_token_ids are right")
+
+
 async def embeds(name: str, server: ModelServer, model: str) -> Check:
     """Whether a text becomes a vector."""
     (answer,) = await server.post("/v1/embeddings", [{"model": model, "input": ["craft oak gate"]}])
@@ -114,6 +131,7 @@ async def policy_checks(server: ModelServer, model: str, key_variable: str) -> l
     return await _all("policy", server, model, key_variable, {
         "chat": chat_answers, "n > 1": several_candidates, "logprobs": chat_logprobs,
         "chosen logprobs": chosen_logprobs, "prompt logprobs": prompt_logprobs,
+        "logprobs side by side": logprobs_side_by_side,
     })  # fmt: skip
 
 
@@ -148,11 +166,11 @@ def _bound(
         try:
             return await question(title, server, model)
         except CriticServerError as error:
-            if question in (chosen_logprobs, prompt_logprobs) and error.status is not None and error.status < 500:
+            if question in _EXTENSIONS and error.status is not None and error.status < 500:
                 return await _extension(title, server, str(error))
             return Check(title, "failed", str(error), server_advice(error, key_variable) or _ADVICE.get(question, ""))
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            what = f"the answer has another shape than OpenAI's ({type(error).__name__}: {error})"
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            what = f"the answer has another shape than OpenAI's ({type(error).__name__}: {excerpt(str(error))})"
             return Check(title, "failed", what, "Is this the address of an OpenAI-compatible server?")
 
     return asked
@@ -171,10 +189,11 @@ async def _extension(name: str, server: ModelServer, what: str) -> Check:
         version = (await server.get("/version"))["version"]
     except (CriticServerError, KeyError, TypeError):
         return Check(name, "skipped", f"an extension of vLLM, which this server does not offer ({what})", _NEEDS)
-    return Check(name, "failed", f"vLLM {version}: {what}", f"Use vLLM 0.22 or newer. {_NEEDS}")
+    return Check(name, "failed", f"vLLM {excerpt(str(version), 40)}: {what}", f"Use vLLM 0.22 or newer. {_NEEDS}")
 
 
 _NEEDS = "Needed for likelihoods (LAC's likelihood prior, verdict critics); AMC itself does without."
+_EXTENSIONS = (chosen_logprobs, prompt_logprobs, logprobs_side_by_side)
 _ADVICE: dict[_Question, str] = {
     chat_answers: "Is it a generating model, with a chat template?",
     several_candidates: "Candidates have to be asked for one by one, which costs the prompt each time.",
