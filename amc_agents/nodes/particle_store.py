@@ -13,6 +13,7 @@ from langgraph.store.memory import InMemoryStore
 
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.posterior_rows import PutIfAbsent, batch, put_if_absent_in
+from amc_agents.nodes.store_filter import matches
 from amc_agents.nodes.store_flush import Entry, Key, flush
 from amc_agents.nodes.store_index import index_like
 from amc_agents.nodes.store_merge import ALL, in_namespace, merged, own_hit, own_item, truncated
@@ -146,9 +147,13 @@ class ParticleStore(BaseStore):
             return [own_hit(item, item.score) for item in found]
         ranked = bool(op.query and self._index)
         store = yield from self._own(ranked, entries)
-        [hits] = yield store, [op._replace(offset=0, limit=ALL, query=op.query if ranked else None)]
+        [hits] = yield store, [op._replace(filter=None, offset=0, limit=ALL, query=op.query if ranked else None)]
         below = [own_hit(item, item.score) for item in found]
-        own = [own_hit(item, hit.score) for hit in hits if (item := writes.get((hit.namespace, hit.key)))]
+        own = [
+            own_hit(item, hit.score)
+            for hit in hits
+            if (item := writes.get((hit.namespace, hit.key))) and matches(item.value, op.filter or {})
+        ]
         return merged(op, below, own, set(writes), ranked=ranked, keeps_order=self.keeps_order)
 
     def _listed(self, op: ListNamespacesOp, found: Any, entries: dict[Key, Entry]) -> Requests:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
@@ -186,6 +187,34 @@ def test_a_batch_reads_what_was_there_before_it(sync):
         assert [got.value["n"], hits[0].value["n"]] == expected
     assert [item.value["n"] for item in view.search(("m",))] == [1, 2]
     assert view.get(("m",), "k").created_at == base.get(("m",), "k").created_at < view.get(("m",), "k").updated_at
+
+
+FILTERS: list[Any] = [
+    {"n": 1}, {"n": {"$eq": 1}}, {"n": {"$ne": 1}}, {"n": {"$gt": 1}}, {"n": {"$gte": 1}}, {"n": {"$lt": 2}},
+    {"n": {"$lte": 1}}, {"n": {"$gt": 0, "$lt": 2}}, {"of": {"kind": "p"}}, {"of": {"kind": "p"}, "n": 2},
+    {"all": [1, 2]}, {"all": [1]}, {"none": None}, {"n": True}, {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", FILTERS, ids=str)
+def test_own_items_are_filtered_as_others_are(wanted):
+    base, plain = InMemoryStore(), InMemoryStore()
+    view = ParticleStore(base)
+    for store in (view, plain):
+        for n in range(4):
+            store.put(("m",), str(n), {"n": n, "of": {"kind": "pq"[n % 2]}, "all": [1, n]})
+    assert facts(view.search(("m",), filter=wanted)) == facts(plain.search(("m",), filter=wanted))
+
+
+def test_what_cannot_be_compared_is_not_found():
+    view = ParticleStore(InMemoryStore())
+    view.put(("m",), "number", {"at": 5})
+    view.put(("m",), "text", {"at": "2026-02-01"})
+    view.put(("m",), "none", {"of": 1})
+    assert [hit.key for hit in view.search(("m",), filter={"at": {"$gt": 4}})] == ["number"]
+    assert [hit.key for hit in view.search(("m",), filter={"at": {"$gt": "2026-01-01"}})] == ["text"]
+    with pytest.raises(ValueError, match=r"a filter compares by \$eq"):
+        view.search(("m",), filter={"at": {"$near": 4}})
 
 
 VECTORS = {"cat": [1.0, 0.0], "kitten": [0.9, 0.1], "car": [0.0, 1.0], "lorry": [0.1, 0.9], "thing": [0.5, 0.5]}
