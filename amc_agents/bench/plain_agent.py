@@ -54,7 +54,7 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             while not done:
                 if "tasks" in stream_mode:
                     yield "tasks", {}
-                said = await self._asked(messages, cast(AsyncCallbackManager, config["callbacks"]))
+                said = await self._asked(messages, cast(AsyncCallbackManager | None, config.get("callbacks")))
                 answer = await current_environment().step(turn_of(said)[1])
                 done = answer.done
                 messages = [*messages, said, HumanMessage(answer.observation, id=str(uuid4()))]
@@ -66,9 +66,9 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             checkpoint["id"], checkpoint["channel_values"] = _NEWEST, {"messages": messages, "done": done}
             saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, {}, {})
 
-    async def _asked(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager) -> AIMessage:
+    async def _asked(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager | None) -> AIMessage:
         """The model's next message. Where nobody but the meter listens, the meter is told, and no run is made of it."""
-        if any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers):
+        if callbacks is not None and any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers):
             return await self.model.ainvoke(messages, {"callbacks": callbacks})
         found = await self.model._agenerate(messages)
         run_id, response = uuid4(), LLMResult(generations=[[*found.generations]], llm_output=found.llm_output)

@@ -51,7 +51,8 @@ class ParticleTrace:
         place = {"amc_run": amc_run, "particle": particle.index, "ancestor": particle.ancestor}
         self.config: RunnableConfig = {
             **config,
-            "callbacks": _stamping(callbacks, particle) if self._heard else callbacks.copy(),
+            # Where nobody listens, each node would still copy and merge the manager.
+            "callbacks": _stamping(callbacks, particle) if self._heard else None,
             "metadata": {**config.get("metadata", {}), **place},
             "run_name": f"particle {particle.index}{origin}",
             "run_id": self._run_id,
