@@ -7,7 +7,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.func import task
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -81,6 +81,11 @@ def by_hand(state):
     return {"messages": [ToolMessage("sent", tool_call_id="1")]}
 
 
+def by_hand_streaming(states):
+    for state in states:
+        yield by_hand(state)
+
+
 def calls_a_tool_node(state, config):
     return ToolNode([send]).invoke(state, config)
 
@@ -119,6 +124,7 @@ HOLES = {
     "a graph's invoke": lambda: inner_graph().invoke,
     "a graph's ainvoke": lambda: subgraph_by_hand().ainvoke,
     "task": lambda: task(by_hand),
+    "generator": lambda: RunnableGenerator(by_hand_streaming),
     "object of a framework": lambda: type("Calls", (BasicToolNode,), {"__module__": "langchain.somewhere"})([]),
     "function": lambda: by_hand,
     "partial": lambda: functools.partial(by_hand),
