@@ -43,6 +43,14 @@ VALUE = ServedModel("value", "/models/value", "value", "bfloat16", 4096)
 COMPOSE = ROOT / "deploy/docker-compose.yml"
 
 
+@pytest.mark.parametrize("config", ["", "{", "[]", "null", "[" * 100_000, '{"architectures": 3}', '{"id2label": 3}',
+                                    '{"architectures": ["LlamaForCausalLM"], "dtype": [1]}'])  # fmt: skip
+def test_a_damaged_config_is_named(value_folder, config):
+    (value_folder / "config.json").write_text(config)
+    with pytest.raises(CheckpointError, match=r"config\.json|with 1 label"):
+        value_model(str(value_folder))
+
+
 @pytest.fixture
 def value_folder(tmp_path):
     return export_embedded_value(model_folder("crafting"), tmp_path / "my-value")

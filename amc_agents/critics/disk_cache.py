@@ -49,13 +49,13 @@ class DiskCache:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             # A connection of its own for each call: they may come from any thread.
             with closing(sqlite3.connect(self.path, timeout=60.0)) as connection, connection:
                 connection.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer BLOB NOT NULL)")
                 yield connection
-        except sqlite3.DatabaseError as error:
+        except (OSError, sqlite3.Error) as error:
             raise CheckpointError(f"{self.path} cannot be used as a cache ({error}): name another file") from error
 
 

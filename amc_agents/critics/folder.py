@@ -10,6 +10,7 @@ from typing import Any
 from amc_agents.critics.checkpoint import FILE
 from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
 from amc_agents.errors import CheckpointError, CriticSpecError
+from amc_agents.quoting import excerpt
 
 TOKENIZER = "tokenizer.json"
 
@@ -105,7 +106,7 @@ def tokenizer_of(folder: Path) -> Tokenize:
     try:
         tokenizer, splitting = (Tokenizer.from_file(str(path)) for _ in range(2))
     except Exception as error:  # the library raises plain `Exception`
-        raise CheckpointError(f"{path} is not a tokenizer: {error}") from error
+        raise CheckpointError(f"{path} is not a tokenizer: {excerpt(str(error))}") from error
     # The same tokenizer, to which special tokens are text.
     splitting.encode_special_tokens = True
     for either in (tokenizer, splitting):
@@ -133,5 +134,5 @@ def _from_hub(repository: str, wanted: Wanted) -> tuple[Path | None, str]:
     try:
         folder = Path(snapshot_download(repository, allow_patterns=list(wanted.fetched)))
     except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
-        return None, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        return None, f"{type(error).__name__}: {excerpt((str(error).strip().splitlines() or [''])[0])}"
     return (folder, "") if (folder / wanted.file).is_file() else (None, f"it has no {wanted.file}")

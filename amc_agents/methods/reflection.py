@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from amc_agents.critics.render import turn
 from amc_agents.errors import AmcError, CriticError
+from amc_agents.quoting import cause_of, excerpt
 from amc_agents.types import Step, Trajectory
 
 Answers = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
@@ -102,7 +103,7 @@ async def asked(answers: Answers, prompts: Sequence[str], what: str) -> Sequence
     except AmcError:
         raise
     except Exception as error:  # each provider's package has errors of its own
-        raise CriticError(f"the {what} failed: {type(error).__name__}: {error}") from error
+        raise CriticError(f"the {what} failed: {type(error).__name__}: {excerpt(str(error))}") from cause_of(error)
     if len(found) != len(prompts):
         raise CriticError(f"the {what} gave {len(found)} answers to {len(prompts)} prompts")
     return found

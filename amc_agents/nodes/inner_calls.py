@@ -26,6 +26,7 @@ from langgraph.runtime import get_runtime
 from amc_agents.methods.reflection import Answers
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.nodes.metering import PolicyMeter, model_of, policy_meter, usage_of
+from amc_agents.quoting import keep_secrets_of
 from amc_agents.usage import metering, record
 
 T = TypeVar("T")
@@ -109,6 +110,7 @@ async def ask(
         tags: besides that which keeps it out of streams.
         **call: further arguments of the request.
     """
+    keep_secrets_of(model)
     rng = particle_rng()
     # Each request draws from a stream of its own, whichever comes first.
     with nullcontext() if rng is None else use_rng(rng.spawn(1)[0]):

@@ -14,6 +14,7 @@ import amc_agents.models.embedded
 from amc_agents.critics.checkpoint import FILE, ValueCheckpoint, weights_hash
 from amc_agents.critics.embedded import ADAPTER
 from amc_agents.errors import CheckpointError
+from amc_agents.quoting import excerpt, quoted
 
 Role = Literal["value", "policy", "embeddings"]
 
@@ -69,14 +70,15 @@ def value_model(checkpoint: str, *, name: str | None = None, cache: Path | None 
     _refuse_adapter(folder)
     described = ValueCheckpoint.load(folder)
     config = _config(folder)
-    architectures = config.get("architectures") or []
-    labels = len(config.get("id2label") or [None, None])
+    architectures, names = config.get("architectures"), config.get("id2label")
+    architectures = architectures if isinstance(architectures, list) else []
+    labels = len(names) if isinstance(names, dict) and names else 2
     if not any(str(one).endswith("ForSequenceClassification") for one in architectures) or labels != 1:
         raise CheckpointError(
             f"{folder}: expected a ...ForSequenceClassification with 1 label, as `amc train value` writes it; its "
             f"config.json says {', '.join(map(str, architectures)) or 'no architecture'} with {labels} labels"
         )
-    limits = [one for one in (described.max_tokens, config.get("max_position_embeddings")) if one is not None]
+    limits = [one for one in (described.max_tokens, config.get("max_position_embeddings")) if type(one) is int]
     found = shipped.name if shipped is not None else folder.resolve().name
     return ServedModel("value", str(folder.resolve()), name or found, _number_type(config), min(limits, default=None))
 
@@ -114,17 +116,19 @@ def _general(role: Role, model: str, name: str | None) -> ServedModel:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} does not exist: expected a transformers model's folder") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not JSON: {excerpt(str(error))}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: expected an object, got {quoted(config)}")
     return config
 
 
 def _number_type(config: dict[str, Any]) -> str:
     written = config.get("dtype") or config.get("torch_dtype")
-    return written if written in NUMBER_TYPES else "auto"
+    return written if isinstance(written, str) and written in NUMBER_TYPES else "auto"
 
 
 def _refuse_adapter(folder: Path) -> None:

@@ -350,6 +350,8 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path):
     (tmp_path / "cache.sqlite").write_bytes(b"something else" * 100)
     with pytest.raises(CheckpointError, match="cannot be used as a cache"):
         DiskCache(tmp_path / "cache.sqlite", "x").get(["a"])
+    with pytest.raises(CheckpointError, match="cannot be used as a cache"):
+        DiskCache(tmp_path / "cache.sqlite" / "below-a-file", "x").get(["a"])
 
 
 # ---------------------------------------------------------------- summaries
