@@ -41,13 +41,13 @@ async def within(limit_s: float | None, work: Awaitable[T], what: str, *, contex
 
 
 async def stop(tasks: list[asyncio.Task[T]]) -> None:
-    """Cancel what is still running and wait until it has ended."""
+    """Cancel what is still running and wait until it has ended; no failure of a task is reported as lost."""
     running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()
     if running:
         await asyncio.wait(running, timeout=CANCELLING_LIMIT_S)
-    for task in running:
+    for task in tasks:
         task.add_done_callback(_retrieve)
 
 
@@ -82,6 +82,6 @@ async def _as_coroutine(work: Awaitable[T]) -> T:
 
 
 def _retrieve(task: asyncio.Task[T]) -> None:
-    # Nobody waits for the failure of what was cancelled.
+    # Nobody waits for the failures that come after the first.
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,7 @@
 """One thing that hangs does not hold the run: `step_timeout` and `run_timeout`."""
 
 import asyncio
+import gc
 import threading
 
 import numpy as np
@@ -256,3 +257,18 @@ def test_a_limit_is_a_positive_number_of_seconds(name, tmp_path):
     path.write_text(f"[amc]\n{name} = 12.5\n")
     assert getattr(Settings.chosen(Config.load(path), {}), name) == 12.5
     assert getattr(Settings.chosen(Config.load(path), {name: 3.0}), name) == 3.0
+
+
+async def test_what_failed_beside_the_first_failure_is_not_reported_as_lost():
+    async def fail():
+        raise ValueError("another one")
+
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["message"]))
+    tasks = [asyncio.create_task(fail()) for _ in range(2)]
+    await asyncio.wait(tasks)
+    await time_limits.stop(tasks)
+    await asyncio.sleep(0)
+    del tasks
+    gc.collect()
+    assert reported == []
