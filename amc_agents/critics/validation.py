@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, DecisionError, MissingExtra
+from amc_agents.quoting import cause_of, excerpt
 from amc_agents.types import FloatArray
 
 MOST_TOLD = 300
@@ -31,7 +32,9 @@ def failing_as_critic_error(who: str) -> Iterator[None]:
     except (CriticError, ConfigurationError, CheckpointError, MissingExtra, DecisionError):
         raise
     except Exception as error:
-        raise CriticError(f"{who} failed: {type(error).__name__}: {str(error)[:MOST_TOLD]}") from error
+        raise CriticError(f"{who} failed: {type(error).__name__}: {excerpt(str(error), MOST_TOLD)}") from cause_of(
+            error
+        )
 
 
 def checked_values(values: Any, n: int, critic: str) -> FloatArray:

@@ -47,7 +47,8 @@ class LacOptions(TypedDict, total=False):
     reflect: bool
     """Past and imagined steps get a reflection. Default: no."""
     on_critic_error: Literal["raise", "uniform"]
-    """Where the critic fails, "uniform" lets the prior decide, and notes it. Default: the file's, else "raise"."""
+    """Where the critic fails, "uniform" lets the prior decide; where the world model fails to reflect, the
+    decision goes without. Both are noted. Default: the file's, else "raise"."""
     world_model: BaseChatModel | Imagination | None
     """Imagines and reflects. Default: the policy itself."""
     scorer: TextScorer | None

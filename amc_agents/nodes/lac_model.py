@@ -14,7 +14,7 @@ from pydantic import Field, SkipValidation
 from amc_agents.config import OnCriticError
 from amc_agents.critics.render import turn
 from amc_agents.critics.rescoring import TextScorer
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.methods.imagination import ChatImagination
 from amc_agents.methods.lac import Decision, Imagination, LacSettings, Rescorer, decide, decide_among
 from amc_agents.methods.reflection import Answers, ChatReflector
@@ -22,7 +22,7 @@ from amc_agents.methods.rescoring import ChatRescorer
 from amc_agents.nodes.deciding_model import Asked, DecidingModel, Made, Record, plain
 from amc_agents.nodes.inner_calls import world_model_answers
 from amc_agents.nodes.lac_actor import ChatActor
-from amc_agents.nodes.lac_history import reflect, trajectory_of
+from amc_agents.nodes.lac_history import reflect, trajectory_of, with_past_reflections
 from amc_agents.types import Step
 
 Listed = Sequence[str] | Callable[[Sequence[BaseMessage]], Sequence[str]]
@@ -59,11 +59,8 @@ class ActorCriticModel(DecidingModel):
         return self.settings.k + 1
 
     async def _decide(self, asked: Asked) -> Made:
-        shown, reflection = asked.messages, ""
         answers = world_model_answers(self._world, asked.threads)
-        if self.settings.reflect:
-            reflector = ChatReflector(answers)
-            shown, reflection = await reflect(shown, reflector, system_is_task=self.system_is_task)
+        shown, reflection, notes = await self._reflected(asked.messages, answers)
         actor = ChatActor(
             self.actor,
             shown,
@@ -86,9 +83,22 @@ class ActorCriticModel(DecidingModel):
             thinking = actor if self.settings.prior == "thoughts" else None
             decision = await decide_among(trajectory, listed, rescorer, *known, actor=thinking, **more)
         decision = replace(
-            decision, round_trips=decision.round_trips + bool(reflection), notes=(*actor.notes, *decision.notes)
+            decision, round_trips=decision.round_trips + bool(reflection), notes=(*notes, *actor.notes, *decision.notes)
         )
         return _made(decision, actor, reflection)
+
+    async def _reflected(
+        self, messages: list[BaseMessage], answers: Answers
+    ) -> tuple[list[BaseMessage], str, tuple[str, ...]]:
+        """The conversation with its reflections, the newest of them, and notes on it."""
+        if not self.settings.reflect:
+            return messages, "", ()
+        try:
+            return *await reflect(messages, ChatReflector(answers), system_is_task=self.system_is_task), ()
+        except CriticError as error:
+            if self.settings.on_critic_error == "raise":
+                raise
+            return with_past_reflections(messages), "", (f"nothing was reflected on: {error}",)
 
     @property
     def _world(self) -> BaseChatModel:

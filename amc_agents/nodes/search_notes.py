@@ -36,11 +36,11 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
     Args:
         history: all weighing points of the run; the last one is its end.
         settings: of the run.
-        stopped: the run ended early, at `stop_at`.
+        stopped: the run ended early, at `stop_at` or because its time was over.
     """
-    *before, end = history
-    if settings.n_particles == 1:
+    if settings.n_particles == 1 or not history:
         return []
+    *before, end = history
     notes = []
     if settings.resample != Never():
         if not before and not stopped:

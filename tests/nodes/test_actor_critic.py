@@ -728,6 +728,21 @@ def test_rollouts_are_imagined_by_the_world_model():
     assert answer.response_metadata["lac"]["round_trips"] == 3
 
 
+def test_a_world_model_that_fails_to_reflect_may_be_passed_over():
+    def fails(messages):
+        return OSError("its server is gone")
+
+    settings = {"k": 1, "reflect": True, "world_model": ScriptedChatModel(respond=fails)}
+    state = [HumanMessage("?"), AIMessage("Action: look"), HumanMessage("a door")]
+    with pytest.raises(CriticError, match="its server is gone"):
+        actor_critic_model(in_turn("left"), Prefers(), **settings).invoke(state)
+    answer = actor_critic_model(in_turn("left"), Prefers(), on_critic_error="uniform", **settings).invoke(state)
+    assert "left" in answer.text
+    (note,) = answer.response_metadata["lac"]["notes"]
+    assert note.startswith("nothing was reflected on:")
+    assert "its server is gone" in note
+
+
 @both_ways
 def test_reflections_stay_in_the_history_that_actor_and_critic_read(sync):
     critic, shown = Prefers(), []

@@ -1,6 +1,7 @@
 import asyncio
 import operator
 import random
+import traceback
 from dataclasses import replace
 from typing import Annotated, TypedDict
 
@@ -22,7 +23,10 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.nodes import population
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.effects import effect
+from amc_agents.nodes.search_notes import search_notes as search_notes_of
+from amc_agents.nodes.settings import Settings
 from amc_agents.nodes.text_agent import text_agent
+from amc_agents.quoting import keep_secret
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step, Task, TimeStep, Trajectory
@@ -204,6 +208,10 @@ def test_a_search_that_told_no_particles_apart_says_so_and_what_to_change(caplog
         assert [record.message for record in caplog.records].count(note) == 1
         amc(number_agent(), critic, environment=sum_world, n_particles=8, resample=AtSteps(1, 3), beta=1e4).run(start())
         assert [record.message for record in caplog.records].count(note) == 1, "logged once for the same settings"
+
+
+def test_a_run_whose_time_was_over_before_it_was_weighed_has_nothing_to_say_of_its_search():
+    assert search_notes_of([], Settings(), stopped=True) == []
 
 
 def test_a_search_with_one_uneven_point_is_not_called_idle():
@@ -430,6 +438,15 @@ def test_whatever_a_critic_raises_or_answers_is_a_critics_error(answer, match):
     assert np.isnan(run.history[0].values).all()
     assert np.isfinite(run.population.values).all(), "ends need no critic where rewards are seen"
     assert SumWorld.open == 0
+
+
+def test_a_key_in_a_critics_exception_is_not_repeated():
+    keep_secret("sk-verysecret")
+    leaks = Fails(ConnectionError("Bearer sk-verysecret refused by http://me:hunter2@host/"))
+    with pytest.raises(CriticError) as told:
+        amc(number_agent(), leaks, environment=sum_world, n_particles=2, resample=AtSteps(1)).run(start())
+    assert "refused by http://***@host/" in str(told.value)
+    assert "verysecret" not in "".join(traceback.format_exception(told.value))
 
 
 def test_cancelling_and_wrong_settings_are_no_critics_failure():
