@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
 FLOORS = (
-    {"types", "errors", "config", "usage", "messages", "plain", "prices", "run_summary", "quoting", "files"},
+    {"types", "errors", "config", "usage", "threads", "messages", "plain", "prices", "run_summary", "quoting", "files"},
     {"smc", "envs", "models"},
     {"critics"},
     {"methods"},

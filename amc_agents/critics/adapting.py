@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial, partialmethod
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from amc_agents.critics.validation import failing_as_critic_error
 from amc_agents.errors import CriticError, CriticSpecError
+from amc_agents.threads import DaemonThreads
 from amc_agents.types import Critic, Trajectory
 
 
@@ -153,7 +153,7 @@ def _is_async(method: Any) -> bool:
 async def _in_thread(method: Callable[..., Any], *arguments: Any) -> Any:
     # A thread of its own: those of the loop may all be waiting for this answer (sync nodes that ask a deciding model).
     # What is recorded there is counted by the meter in use here.
-    threads = ThreadPoolExecutor(1, thread_name_prefix="amc-critic")
+    threads = DaemonThreads(1, "amc-critic")
     try:
         call = partial(copy_context().run, method, *arguments)
         answer = await asyncio.get_running_loop().run_in_executor(threads, call)

@@ -147,7 +147,8 @@ class Batcher:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="amc-batcher", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            # All: in a forked process, threads that are gone wait here, too.
+            self._changed.notify_all()
 
     # From here on: the worker's thread.
 

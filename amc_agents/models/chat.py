@@ -19,13 +19,14 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.models.engine import MAX_TOP_LOGPROBS, Answer, Request, Sampling
 from amc_agents.models.replies import Engine, Piece, chunk, result, spoken
 from amc_agents.models.seeding import request_seed
+from amc_agents.threads import lock_across_forks
 
 # Settings of LangChain's other chat models that mean nothing here, and that shared code passes to every model.
 _NOT_APPLICABLE = frozenset({"api_key", "timeout", "max_retries"})
 _CALL_SETTINGS = frozenset({"temperature", "top_p", "max_tokens", "n", "logprobs", "top_logprobs", "seed"})
 _FROM_LANGCHAIN = frozenset({"stream", "ls_structured_output_format"})
 
-_LOADING = threading.Lock()
+_LOADING = lock_across_forks()
 
 
 class EngineChatModel(BaseChatModel):

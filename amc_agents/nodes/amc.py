@@ -8,7 +8,7 @@ See docs/amc.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
@@ -32,7 +32,7 @@ from amc_agents.critics.uses import for_amc
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, RunTimedOut
 from amc_agents.messages import MessageReader
 from amc_agents.nodes import contract
-from amc_agents.nodes.background import run_in_background
+from amc_agents.nodes.background import read_in_thread, run_in_background
 from amc_agents.nodes.chosen_critic import CriticChoice
 from amc_agents.nodes.containers import own_containers
 from amc_agents.nodes.effects import Effect, effect
@@ -83,9 +83,9 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """Stream as any compiled graph; at the end, every world is closed."""
         contract.check_context(self.builder.context_schema, kwargs.get("context"))
         owner = OpenRun()
-        events = super().stream(input, owner.within(config), **kwargs)
+        events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
         try:
-            yield from events
+            yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
         finally:
             owner.close()
 
@@ -455,6 +455,13 @@ async def _stream_messages(messages: Any, config: RunnableConfig) -> None:
 def _overwriting(agent: CompiledStateGraph[Any, Any, Any, Any], key: str, value: Any) -> Any:
     channel = agent.channels.get(key)
     return Overwrite(value) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else value
+
+
+def _streams_while_nodes_run(options: Mapping[str, Any]) -> bool:
+    modes = options.get("stream_mode") or ()
+    return bool(options.get("subgraphs")) or not {"custom", "messages"}.isdisjoint(
+        [modes] if isinstance(modes, str) else modes
+    )
 
 
 def _runs_in(event: Any) -> list[Run]:

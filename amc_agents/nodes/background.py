@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from typing import Any, Final, TypeVar
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.threads import DaemonThreads, in_forked_process
 
 T = TypeVar("T")
 
 STOPPING_LIMIT_S = 10.0
 """Most seconds that an interrupted caller waits until its work has stopped."""
+
+_END: Final = object()
+_started: ContextVar[_Started | None] = ContextVar("amc_started_in_background", default=None)
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -44,9 +49,13 @@ def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
     tasks: list[asyncio.Task[T]] = []
     ended = threading.Event()
 
+    started = _started.get()
+
     def start() -> None:
         tasks.append(loop.create_task(work))
         tasks[0].add_done_callback(lambda _: ended.set())
+        if started is not None:
+            started.add(tasks[0])
 
     def stop() -> None:
         if tasks:
@@ -66,6 +75,34 @@ def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
     return tasks[0].result()
 
 
+def read_in_thread(events: Generator[T, None, None]) -> Iterator[T]:
+    """Read a stream in another thread, so that its reader can be interrupted or leave while the next event is made.
+
+    Where LangGraph streams while nodes run, it waits for them however its stream ends. Here the work that they started
+    in the background is stopped first.
+    """
+    context, started = copy_context(), _Started()
+    context.run(_started.set, started)
+    thread = DaemonThreads(1, "amc-stream")
+
+    def following() -> Any:
+        return next(events, _END)
+
+    try:
+        while True:
+            event = thread.submit(context.run, following).result()
+            if event is _END:
+                return
+            yield event
+    finally:
+        _background_loop(1).call_soon_threadsafe(started.stop)
+        closing = thread.submit(context.run, events.close)
+        thread.shutdown()
+        if not on_background_loop():
+            with suppress(TimeoutError):
+                closing.result(STOPPING_LIMIT_S)
+
+
 def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
     """Run a coroutine on the background loop without waiting for it."""
     asyncio.run_coroutine_threadsafe(work, _background_loop(1))
@@ -76,6 +113,25 @@ def on_background_loop() -> bool:
     return _loop is not None and _running_loop() is _loop
 
 
+class _Started:
+    """What was started from one stream and has not ended. Used on the background loop alone."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._stopped:
+            task.cancel()
+
+    def stop(self) -> None:
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+
 def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
     global _loop, _workers
     with _lock:
@@ -84,9 +140,21 @@ def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
             threading.Thread(target=_loop.run_forever, name="amc-agents", daemon=True).start()
         if n_workers > _workers:
             _workers = max(n_workers, 32)
-            executor = ThreadPoolExecutor(_workers, thread_name_prefix="amc-agents")
-            _loop.call_soon_threadsafe(_loop.set_default_executor, executor)
+            _loop.call_soon_threadsafe(_loop.set_default_executor, DaemonThreads(_workers, "amc-agents"))
         return _loop
+
+
+def _start_anew() -> None:
+    # The thread of the loop did not come along into a forked process.
+    global _lock, _loop, _workers
+    if _loop is not None:
+        _of_the_parent.append(_loop)
+    _lock, _loop, _workers = threading.Lock(), None, 0
+
+
+_of_the_parent: list[asyncio.AbstractEventLoop] = []
+"""Never closed in a forked process: its selector is the parent's, too."""
+in_forked_process(_start_anew)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -32,6 +32,7 @@ from amc_agents.nodes.contract import as_mapping
 from amc_agents.nodes.effects import effect
 from amc_agents.nodes.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.nodes.lac_actor import unbound
+from amc_agents.threads import DaemonThreads
 from amc_agents.usage import Usage
 
 Record = dict[str, Any]
@@ -180,7 +181,7 @@ class DecidingModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         # Not the loop's own threads: all of them may be waiting for calls like this one.
-        threads = ThreadPoolExecutor(self._n_threads, thread_name_prefix=self.method)
+        threads = DaemonThreads(self._n_threads, self.method)
         try:
             work = self._answer(messages, run_manager, {**kwargs, "stop": stop}, threads)
             message = run_in_background(work, n_workers=1)

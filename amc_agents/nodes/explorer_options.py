@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -15,6 +15,7 @@ from amc_agents.methods.priors import Prior
 from amc_agents.methods.roles import Updater
 from amc_agents.nodes.background import run_in_background
 from amc_agents.nodes.role_models import RoleModel
+from amc_agents.threads import DaemonThreads
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Place:
 def in_sync(runtime: Any, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
     """Do async work from a sync node, with the models' sync clients."""
     # Not the loop's own threads: all of them may be waiting for calls like this one.
-    threads = ThreadPoolExecutor(N_THREADS, thread_name_prefix="explorer")
+    threads = DaemonThreads(N_THREADS, "explorer")
     try:
         return run_in_background(work(Place(runtime, threads)), n_workers=1)
     finally:

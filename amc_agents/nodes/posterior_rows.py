@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
+
+from amc_agents.threads import lock_across_forks
 
 T = TypeVar("T")
 Row = tuple[str, str, str]
@@ -29,7 +30,7 @@ POSTGRES = (
     "ON CONFLICT (prefix, key) DO NOTHING RETURNING key"
 )
 
-_in_memory = threading.Lock()
+_in_memory = lock_across_forks()
 
 
 async def batch(store: BaseStore, *ops: Op) -> list[Any]:

@@ -7,7 +7,6 @@ machine of two cores a decoding step took 4 times the processor time. Other BLAS
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from amc_agents.threads import lock_across_forks
 
 # (prefix, suffix) of the symbols, by how the library was built; numpy's own wheels use the first.
 _SPELLINGS = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))
@@ -25,7 +26,7 @@ class _OpenBlas(NamedTuple):
     set_threads: Callable[[int], None]
 
 
-_lock = threading.Lock()
+_lock = lock_across_forks()
 _users = 0
 _before = 1
 
