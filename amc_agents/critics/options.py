@@ -30,8 +30,9 @@ def needed(kind: str, target: str, example: str) -> str:
 def positive_integer(kind: str, options: Mapping[str, str], option: str, default: int) -> int:
     """An integer of at least 1."""
     text = options.get(option, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a positive integer, got {text!r}")
+    # Python refuses to read thousands of digits.
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
+        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a positive integer, got {text[:40]!r}")
     return int(text)
 
 
@@ -80,3 +81,6 @@ def near(word: str, words: Iterable[str]) -> str:
     """A hint at the nearest word, or nothing."""
     close = difflib.get_close_matches(word, list(words), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+_MOST_DIGITS = 18

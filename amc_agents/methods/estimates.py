@@ -60,9 +60,9 @@ class ChatEstimator:
         timeout: float | None = None,
     ) -> None:
         own = REGRET if best_return is None else RETURN
-        self._regret = Role("regret estimator", regret, regret_prompt or own, _FIELDS, timeout)
+        self._regret = Role("regret estimator", regret, regret_prompt or own, _FIELDS, timeout, marked=True)
         self._information = Role(
-            "information estimator", information, information_prompt or INFORMATION, _FIELDS, timeout
+            "information estimator", information, information_prompt or INFORMATION, _FIELDS, timeout, marked=True
         )
         self._best_return = best_return
 

@@ -22,6 +22,7 @@ from amc_agents.methods.reflection import (
     Answers,
     asked,
     before_verdict,
+    fenced,
     told,
     verdict_of,
     with_reflection,
@@ -99,7 +100,7 @@ class ChatImagination:
         return [one.result() for one in rollouts]
 
     def _prompt(self, trajectory: Trajectory) -> str:
-        return (IMAGINE_AND_REFLECT if self._reflect else IMAGINE).format(past=told(trajectory))
+        return fenced(IMAGINE_AND_REFLECT if self._reflect else IMAGINE).format(past=told(trajectory))
 
 
 class _Rollout:

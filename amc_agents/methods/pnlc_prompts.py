@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.methods.reflection import told
+from amc_agents.methods.reflection import fenced, told
 from amc_agents.types import Trajectory
 
 
@@ -52,7 +52,7 @@ class PnlcPrompts:
     def to_propose(self, trajectory: Trajectory, thought: str, n: int, *, positive: bool) -> str:
         """Asks for n goals of one kind."""
         examples = self.positive_goals if positive else self.negative_goals
-        return self.propose.format(
+        return fenced(self.propose).format(
             task=_paragraph(self.task),
             past=told(trajectory),
             thought=f"The agent is about to act on this thought:\n{thought}\n\n" if thought else "",
@@ -65,7 +65,7 @@ class PnlcPrompts:
     def to_refine(self, trajectory: Trajectory, thought: str, critique: str) -> str:
         """Asks whether a thought is kept."""
         examples = [f"Thought: {old}\nBetter thought: {new}" for old, new in self.refinements]
-        return self.refine.format(
+        return fenced(self.refine).format(
             task=_paragraph(self.task),
             past=told(trajectory),
             thought=thought,
@@ -80,14 +80,14 @@ class PnlcPrompts:
     def to_estimate(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> str:
         """Asks for likelihoods of goals."""
         numbered = "\n".join(f"{number}. {goal}" for number, goal in enumerate(goals, start=1))
-        return self.likelihoods.format(
+        return fenced(self.likelihoods).format(
             task=_paragraph(self.task), past=told(trajectory), thought=thought, goals=numbered
         )
 
     def to_select(self, trajectory: Trajectory, turns: Sequence[str]) -> str:
         """Asks which of several turns is best."""
         numbered = "\n\n".join(f"{number}.\n{turn}" for number, turn in enumerate(turns, start=1))
-        return self.select.format(task=_paragraph(self.task), past=told(trajectory), turns=numbered)
+        return fenced(self.select).format(task=_paragraph(self.task), past=told(trajectory), turns=numbered)
 
 
 def _paragraph(text: str) -> str:

@@ -7,6 +7,8 @@ a prompt of its own. Exact ones, where a conjugate model exists: `amc_agents.met
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
 from collections.abc import Callable, Sequence
 from string import Formatter
 from typing import Protocol, TypeVar
@@ -72,13 +74,22 @@ class Role:
         prompt: the template.
         fields: that the template has to use.
         timeout: seconds for an answer, the second try included; None: as long as it takes.
+        marked: the tags that close a field get a random mark, `</episode> 5f3a`, so that no text can close its own: for
+            roles that say a number.
 
     Raises:
         ConfigurationError: the template leaves out a field, or has an unknown one.
     """
 
     def __init__(
-        self, name: str, answers: Answers, prompt: str, fields: Sequence[str], timeout: float | None = None
+        self,
+        name: str,
+        answers: Answers,
+        prompt: str,
+        fields: Sequence[str],
+        timeout: float | None = None,
+        *,
+        marked: bool = False,
     ) -> None:
         used = {found for _, found, _, _ in Formatter().parse(prompt) if found is not None}
         if used != set(fields):
@@ -86,6 +97,8 @@ class Role:
                 f"the prompt of the {name} has the fields {sorted(used)} and needs {sorted(fields)}. Write a brace "
                 "that is meant as one twice"
             )
+        if marked:
+            prompt = re.sub(rf"^</({'|'.join(fields)})>$", rf"\g<0> {secrets.token_hex(5)}", prompt, flags=re.MULTILINE)
         self._name, self._answers, self._prompt, self._timeout = name, answers, prompt, timeout
 
     async def ask(self, read: Callable[[str], T | None], check: Callable[[T], str] = lambda _: "", **fields: str) -> T:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from amc_agents.errors import DecisionError
 from amc_agents.methods.reflection import Answers, asked
+from amc_agents.quoting import quoted
 
 T = TypeVar("T")
 
@@ -36,8 +37,9 @@ async def strictly(
         found[i] = read[i](text)
         if found[i] is None:
             raise DecisionError(
-                f"the {what} did not answer in the form that was asked for, twice: {texts[i]!r}, then {text!r}. Look "
-                f"at its prompt, and at the most tokens that it may write. It ended: {prompts[i][-300:]!r}"
+                f"the {what} did not answer in the form that was asked for, twice: {quoted(texts[i], 60)}, then "
+                f"{quoted(text, 60)}. Look at its prompt, and at the most tokens that it may write. It ended: "
+                f"{quoted(prompts[i][-80:])}"
             )
     return [one for one in found if one is not None], 2
 

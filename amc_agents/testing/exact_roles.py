@@ -70,5 +70,5 @@ class _ExactRoles:
         return self._model.policy(self._task, read_hypothesis(hypothesis))
 
 
-_TAGGED = re.compile(r"^<(\w+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
+_TAGGED = re.compile(r"^<(\w+)>\n(.*?)\n</\1>(?: \w+)?$", re.MULTILINE | re.DOTALL)
 _ASKS_FOR_NUMBER = {mark: f"{mark} <number>" for mark in (REGRET_IS, GAIN_IS)}

@@ -70,6 +70,7 @@ def test_a_target_may_hold_colons_and_slashes(monkeypatch):
         ("hf", "needs a target, as in hf:path/to/value"),
         ("hf:x?devise=cuda", r"no option 'devise': it takes device, dtype, batch_size; did you mean 'device'"),
         ("hf:x?batch_size=many", "positive integer, got 'many'"),
+        (f"hf:x?batch_size={'9' * 5000}", "positive integer, got '9999"),
         ("hf:x?dtype=int", "one of auto, float32, bfloat16, float16, got 'int'"),
         ("uniform:x", "takes no target"),
         (f"{__name__}:reedy", "did you mean 'ready'"),

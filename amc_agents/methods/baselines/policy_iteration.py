@@ -65,7 +65,7 @@ class InContextPolicyIteration:
         self._policy = Role("rollout policy", policy, acts, ("world", "examples", "state"), timeout)
         fields = ("world", "examples", "state", "action")
         self._transition = Role("transition function", transition, leads, fields, timeout)
-        self._reward = Role("reward function", reward, pays, fields, timeout)
+        self._reward = Role("reward function", reward, pays, fields, timeout, marked=True)
         self._horizon, self._actions, self._n_examples, self._told_world = horizon, actions, n_examples, world
         self._seen: list[_Seen] = []
         self._rng = np.random.default_rng(0)
