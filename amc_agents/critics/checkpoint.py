@@ -24,7 +24,7 @@ from amc_agents.critics.template import segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray
 
 FILE = "amc_value.json"
@@ -221,8 +221,8 @@ class ValueCheckpoint:
             )
         if not np.all(np.abs(actual - expected) <= tolerance):
             raise CheckpointError(
-                f"{where}: golden scores differ: expected {np.round(expected, 5).tolist()}, got "
-                f"{np.round(actual, 5).tolist()} (tolerance {tolerance}). "
+                f"{where}: golden scores differ: expected {quoted(np.round(expected, 4).tolist(), 32)}, got "
+                f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). "
                 f"Likely cause: {likely_cause(self.golden, expected, actual, tolerance)}"
             )
 

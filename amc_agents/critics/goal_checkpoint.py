@@ -26,7 +26,7 @@ from amc_agents.critics.embeddings import Vectors
 from amc_agents.critics.saved import Number, SavedFields, TokenCount, read_saved
 from amc_agents.errors import CheckpointError
 from amc_agents.files import replace_file
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray
 
 FILE = "amc_goal.json"
@@ -206,9 +206,9 @@ class GoalCheckpoint:
         actual = self.network.q(vectors[:, 0], vectors[:, 1], vectors[:, 2])
         if not np.all(np.abs(actual - expected) <= tolerance):
             raise CheckpointError(
-                f"{where}: golden scores differ: expected {np.round(expected, 4).tolist()}, got "
-                f"{np.round(actual, 4).tolist()} (tolerance {tolerance}). Likely cause: other weights, or embeddings "
-                f"of another length or precision than those of {self.embeddings} in training"
+                f"{where}: golden scores differ: expected {quoted(np.round(expected, 4).tolist(), 32)}, got "
+                f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). Likely cause: other weights, or "
+                f"embeddings of another length or precision than those of {self.embeddings} in training"
             )
 
 

@@ -26,7 +26,7 @@ from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, r
 from amc_agents.critics.template import Template, segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray, Trajectory
 
 FILE = "amc_verdict.json"
@@ -191,9 +191,9 @@ class VerdictCheckpoint:
         if actual.shape == expected.shape and np.all(np.abs(actual - expected) <= tolerance):
             return
         raise CheckpointError(
-            f"{where}: golden log-odds differ: expected {np.round(expected, 4).tolist()}, got "
-            f"{np.round(actual, 4).tolist()} (tolerance {tolerance}). Likely cause: other weights (the base "
-            "model without its adapter), log-probabilities that are not the model's own (vLLM: --logprobs-mode "
+            f"{where}: golden log-odds differ: expected {quoted(np.round(expected, 4).tolist(), 32)}, got "
+            f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). Likely cause: other weights (the "
+            "base model without its adapter), log-probabilities that are not the model's own (vLLM: --logprobs-mode "
             "raw_logprobs), or a number type with less precision: serve it in the checkpoint's own, or accept the loss "
             "by tolerance="
         )

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ from amc_agents.critics.goal_checkpoint import GoalCheckpoint
 from amc_agents.critics.verdict_checkpoint import VerdictCheckpoint
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded import model_folder
+from tests.critics.mutations import mutations
 from tests.critics.test_goal import checkpoint_for
 
 SHIPPED = model_folder("crafting")
 DAMAGED = (b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 10_000, b'{"kind": [], "version": {}}')
-WRONG = (None, True, -1, 3, 0.5, 10**400, "x", [], [1], [None], {}, {"a": None}, [[["x"]]])
 KINDS: dict[str, Any] = {
     "amc_value.json": ValueCheckpoint,
     "amc_verdict.json": VerdictCheckpoint,
@@ -35,20 +34,6 @@ def saved(tmp_path_factory):
     shutil.copy(SHIPPED / "verdict" / "amc_verdict.json", folder)
     asyncio.run(checkpoint_for(HashedWords(64), 64)).save(folder)
     return folder
-
-
-def places(plain, path=()):
-    """Every place in some JSON, the first items of lists alone."""
-    items = plain.items() if isinstance(plain, dict) else enumerate(plain[:2]) if isinstance(plain, list) else ()
-    yield from chain.from_iterable([(*path, key), *places(value, (*path, key))] for key, value in items)
-
-
-def changed(plain, path, value):
-    if not path:
-        return value
-    copy = dict(plain) if isinstance(plain, dict) else list(plain)
-    copy[path[0]] = changed(copy[path[0]], path[1:], value)
-    return copy
 
 
 def loads_or_is_named(load, *arguments):
@@ -78,11 +63,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(saved, tmp_path, name):
 def test_a_field_of_another_type_is_refused_or_means_the_same(saved, tmp_path, name):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     plain = json.loads((saved / name).read_text())
-    typed = {key for key in plain if key not in ("settings", "metrics", "base_model_hash", "data_hash")}
-    for path in places({key: plain[key] for key in typed}):
-        for value in WRONG:
-            (tmp_path / name).write_text(json.dumps(changed(plain, path, value)))
-            loads_or_is_named(KINDS[name].load, tmp_path)
+    free = ("settings", "metrics", "base_model_hash", "data_hash")
+    for changed in mutations({key: value for key, value in plain.items() if key not in free}):
+        (tmp_path / name).write_text(json.dumps(plain | changed if isinstance(changed, dict) else changed))
+        loads_or_is_named(KINDS[name].load, tmp_path)
     for key in plain:
         (tmp_path / name).write_text(json.dumps({**plain, key: {"a": [None]}}))
         assert not loads_or_is_named(KINDS[name].load, tmp_path) or key in ("settings", "metrics")
