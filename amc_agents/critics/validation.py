@@ -32,9 +32,8 @@ def failing_as_critic_error(who: str) -> Iterator[None]:
     except (CriticError, ConfigurationError, CheckpointError, MissingExtra, DecisionError):
         raise
     except Exception as error:
-        raise CriticError(f"{who} failed: {type(error).__name__}: {excerpt(str(error), MOST_TOLD)}") from cause_of(
-            error
-        )
+        told = excerpt(str(error), MOST_TOLD)
+        raise CriticError(f"{who} failed: {type(error).__name__}: {told}") from cause_of(error)
 
 
 def checked_values(values: Any, n: int, critic: str) -> FloatArray:

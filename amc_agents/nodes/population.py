@@ -8,28 +8,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
-from amc_agents.critics.validation import checked_values, failing_as_critic_error
-from amc_agents.errors import AllWeightsZero, CriticError, QuorumLost, RunTimedOut, TimeLimitExceeded
+from amc_agents.errors import AllWeightsZero, QuorumLost, RunTimedOut
 from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.search_notes import reward_notes, search_notes
 from amc_agents.nodes.selection import selected
 from amc_agents.nodes.settings import Settings
-from amc_agents.nodes.time_limits import Deadline, stop, within
+from amc_agents.nodes.time_limits import Deadline, stop
 from amc_agents.nodes.twins import Twins
+from amc_agents.nodes.valuation import valued
 from amc_agents.nodes.world import Worlds
 from amc_agents.smc.weights import BoolArray
-from amc_agents.types import Critic, FloatArray, IntArray, Population, Run, WeighingPoint
-from amc_agents.usage import Meter, metering
-
-T = TypeVar("T")
+from amc_agents.types import Critic, IntArray, Population, Run, WeighingPoint
+from amc_agents.usage import Meter
 
 _log = logging.getLogger(__name__)
 
@@ -127,11 +125,13 @@ class ParticleSystem:
         """Weigh the particles where they stand, and see whether they are due to be resampled."""
         if not self.deadline.passed:
             async with self.deadline.cutting():
-                potentials = await self._potentials()
+                valuation = await valued(self.particles, self.critic, self.runner, self.settings, self.meter)
         if self.deadline.passed:
             return
-        self._known = ~np.isnan(potentials)
-        self._weights = smc.weigh(self._weights, potentials, self._known)
+        if valuation.error is not None:
+            self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({valuation.error})")
+        self._values, self._known = valuation.values, ~np.isnan(valuation.potentials)
+        self._weights = smc.weigh(self._weights, valuation.potentials, self._known)
         # What a resampling would draw from: "keep" draws from finished particles too.
         live = np.full(len(self.particles), True) if self.settings.finished == "keep" else ~self._weighed_to_the_end()
         triggered = self.settings.resample.triggered(self.step, self._weights.log_weights, live)
@@ -234,50 +234,6 @@ class ParticleSystem:
         everyone = {id(one): one for one in [*self.particles, *(kept.particle for kept in self.retired)]}
         await asyncio.gather(*(self.runner.release(particle) for particle in everyone.values()))
         await self.worlds.close_all()
-
-    async def _potentials(self) -> FloatArray:
-        """`[N]` phi_t (`smc.potentials`), f = 0 at every end; without rewards of the whole return, ends included.
-
-        NaN where the critic was asked and failed, which `on_critic_error` allows.
-        """
-        observed = self.settings.rewards_observed
-        asked = [
-            slot
-            for slot, particle in enumerate(self.particles)
-            if particle.error is None and (not observed or not particle.ended)
-        ]
-        returns = np.array([particle.return_ if observed else 0.0 for particle in self.particles])
-        future = np.zeros(len(self.particles))
-        if asked:
-            try:
-                future[asked] = await self._ask_critic([self.particles[slot] for slot in asked])
-            except CriticError as error:
-                if self.settings.on_critic_error == "raise":
-                    raise
-                self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({error})")
-                future[asked] = np.nan
-        failed = [particle.error is not None for particle in self.particles]
-        self._values = np.where(failed, np.nan, returns + future)
-        found = smc.potentials(returns, future, self.settings.beta, self.settings.success_reward)
-        return np.where(failed, -np.inf, found)
-
-    async def _ask_critic(self, particles: Sequence[Particle]) -> FloatArray:
-        """`[len(particles)]` what the critic expects: the return still to come, or the whole without rewards."""
-        trajectories = [self.runner.trajectory_of(particle) for particle in particles]
-        name = self.settings.critic
-        with metering(self.meter), failing_as_critic_error(f"critic {name}"):
-            answer = await self._in_time(self.critic.values(trajectories))
-            values = checked_values(answer, len(particles), name)
-        whole = getattr(self.critic, "predicts", "future") == "return"
-        if self.settings.rewards_observed and whole:
-            values = values - np.array([particle.return_ for particle in particles])
-        return values
-
-    async def _in_time(self, answer: Awaitable[T]) -> T:
-        try:
-            return await within(self.settings.step_timeout, answer, "the critic took longer than step_timeout")
-        except TimeLimitExceeded as error:
-            raise CriticError(str(error)) from error
 
     async def _continue_from(self, ancestors: IntArray, retired: Sequence[_Retired]) -> None:
         """Make slot i go on from particle `ancestors[i]`; the first offspring keeps its ancestor's world."""
