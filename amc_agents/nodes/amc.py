@@ -7,10 +7,12 @@ See docs/amc.md.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
@@ -51,6 +53,8 @@ from amc_agents.nodes.world import RecordingWorld, make_worlds
 from amc_agents.smc import Schedule
 from amc_agents.types import Run, Task
 from amc_agents.usage import Meter, metering
+
+_log = logging.getLogger(__name__)
 
 EnvironmentFunction = Callable[[State], Any]
 """(Environment, Task), or a `Forkable`, or an awaitable of it, from the state that the agent is given."""
@@ -373,6 +377,8 @@ class _Nodes:
 
     def after_weighing(self, state: _RunState) -> str:
         """Where the particles go from a weighing point."""
+        if "amc_system" not in state:
+            return "init"
         system = state["amc_system"]
         if system.concluded:
             return "finalize"
@@ -401,18 +407,42 @@ def _assemble(nodes: _Nodes, checkpointer: Checkpointer, name: str) -> AmcGraph:
     n_workers = nodes.settings.n_particles
     graph.add_node("init", _both_ways(nodes.init, n_workers))
     for node in ("propagate", "weigh", "resample", "finalize"):
-        graph.add_node(node, _both_ways(getattr(nodes, node), n_workers), input_schema=_RunState)
+        graph.add_node(node, _both_ways(_with_particles(getattr(nodes, node)), n_workers), input_schema=_RunState)
     graph.add_edge(START, "init")
     graph.add_edge("init", "propagate")
-    graph.add_edge("propagate", "weigh")
-    graph.add_conditional_edges("weigh", nodes.after_weighing, ["finalize", "resample", "propagate"])
-    graph.add_edge("resample", "propagate")
-    graph.add_edge("finalize", END)
+    graph.add_conditional_edges("propagate", _or_start_again("weigh"), ["weigh", "init"])
+    graph.add_conditional_edges("weigh", nodes.after_weighing, ["finalize", "resample", "propagate", "init"])
+    graph.add_conditional_edges("resample", _or_start_again("propagate"), ["propagate", "init"])
+    graph.add_conditional_edges("finalize", _or_start_again(END), [END, "init"])
     compiled = graph.compile(checkpointer=checkpointer, store=nodes.agent.store, name=name)
     shown = [
         key for key in compiled.channels if key in nodes.agent.channels and key in nodes.agent.stream_channels_list
     ]
     return AmcGraph(**{**compiled.__dict__, "stream_channels": shown})
+
+
+def _with_particles(work: Any) -> Any:
+    """A node that does nothing where its run's particles are gone: they are never checkpointed.
+
+    Only a thread whose run broke off, or was paused within, comes there. Its run starts again at `init`, from the
+    agent's input, which the thread does keep.
+    """
+
+    @wraps(work)
+    async def work_if_there(state: _RunState, *args: Any, **kwargs: Any) -> Any:
+        if "amc_system" in state:
+            return await work(state, *args, **kwargs)
+        _log.warning("this thread's run broke off before %r and starts again: particles are not kept", work.__name__)
+        return None
+
+    return work_if_there
+
+
+def _or_start_again(following: str) -> Callable[[_RunState], str]:
+    def route(state: _RunState) -> str:
+        return following if "amc_system" in state else "init"
+
+    return route
 
 
 def _both_ways(work: Any, n_workers: int) -> RunnableLambda[Any, Any]:

@@ -1,7 +1,8 @@
 """`amc` as a citizen of LangGraph: streams, context, nesting, memory."""
 
+import asyncio
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 from uuid import uuid4
 
 import numpy as np
@@ -14,12 +15,13 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
 
+from amc_agents.errors import QuorumLost
 from amc_agents.nodes.amc import amc
 from amc_agents.nodes.effects import effect
 from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage
-from tests.nodes.worlds import TASK, ReturnSoFar, digits, number_agent, say, start, sum_world, tool_caller
+from tests.nodes.worlds import TASK, ReturnSoFar, SumWorld, digits, number_agent, say, start, sum_world, tool_caller
 
 
 def graph(**settings):
@@ -271,3 +273,63 @@ def test_create_agent_with_tools_end_to_end():
     run = wrapped.run(start())
     assert run.best.task is TASK or run.best.task == TASK
     assert [point.step for point in run.history] == [1, 2, 3]
+
+
+class FailsOnce(SumWorld):
+    """A world whose first step in its third round fails."""
+
+    failures = 0
+
+    async def step(self, action):
+        if len(self.taken) == 2 and type(self).failures == 0:
+            type(self).failures += 1
+            raise ConnectionError("the container restarts")
+        return await super().step(action)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_thread_whose_run_broke_off_starts_it_again(nested, asynchronous, caplog):
+    class World(FailsOnce):
+        failures = made = open = 0
+
+    compiled: Any = amc(number_agent(), "uniform", environment=lambda state: (World(), TASK), n_particles=2, quorum=2,
+                   resample=AtSteps(1), checkpointer=None if nested else InMemorySaver())  # fmt: skip
+    if nested:
+        outer = StateGraph(MessagesState)
+        outer.add_node("amc", compiled)
+        outer.add_edge(START, "amc")
+        compiled = outer.compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t"}}
+
+    def call(given):
+        return asyncio.run(compiled.ainvoke(given, config)) if asynchronous else compiled.invoke(given, config)
+
+    with pytest.raises(QuorumLost):
+        call(start())
+    answer = call(None)
+    assert [message.type for message in answer["messages"]] == ["human", *["ai", "human"] * 4]
+    assert "starts again" in caplog.text
+    assert World.open == 0
+    follow_up = call({"messages": [HumanMessage("again")]})
+    assert len(follow_up["messages"]) > 9
+
+
+def test_every_point_of_a_threads_history_can_be_resumed():
+    wrapped = graph(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t"}}
+    wrapped.invoke(start(), config)
+    history = list(wrapped.get_state_history(config))
+    assert {state.next for state in history} >= {("propagate",), ("weigh",), ("resample",), ("finalize",)}
+    for state in history:
+        answer = wrapped.invoke(None, state.config)
+        assert len(answer["messages"]) == 9
+
+
+@pytest.mark.parametrize("pause", ["propagate", "weigh", "resample", "finalize"])
+def test_a_run_that_was_paused_within_starts_again(pause):
+    wrapped = graph(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t"}}
+    wrapped.invoke(start(), config, interrupt_before=[pause])
+    assert SumWorld.open == 0
+    assert len(wrapped.invoke(None, config)["messages"]) == 9
