@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import random
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -30,28 +26,15 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
 from amc_agents.critics.addresses import checked_address, is_loopback, refuse_link_local
-from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticServerError, PromptTooLong
+from amc_agents.critics.answers import as_json, read, retry_after, what_went_wrong
+from amc_agents.critics.outside import discreet, named_by_call
+from amc_agents.errors import ConfigurationError, CriticServerError
 from amc_agents.quoting import excerpt, keep_secret, quoted
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable of the key that servers are asked with: the one that vLLM itself reads."""
-MOST_BYTES = 1 << 28
-"""Of one answer: the log-probabilities of many long texts take tens of MiB."""
-_MOST_OF_AN_ERROR = 1 << 16
 
-_log = logging.getLogger(__name__)
-_from_outside: ContextVar[bool] = ContextVar("amc_from_outside", default=False)
 _trusted_addresses: set[str] = set()
-
-
-@contextmanager
-def named_from_outside() -> Iterator[None]:
-    """Servers made within were named by a caller: the key is sent to addresses that this process has named itself."""
-    token = _from_outside.set(True)
-    try:
-        yield
-    finally:
-        _from_outside.reset(token)
 
 
 class ModelServer:
@@ -85,7 +68,7 @@ class ModelServer:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.base_url = _checked(base_url)
-        self.named_by_call = _from_outside.get()
+        self.named_by_call = named_by_call()
         """A call has named it, who may be anybody's: it is asked more cautiously, and less is told."""
         if self.named_by_call:
             self._refuse_link_local()
@@ -105,16 +88,9 @@ class ModelServer:
             not self.named_by_call or self.base_url in _trusted_addresses or is_loopback(httpx.URL(self.base_url).host)
         )
 
-    @contextmanager
-    def discreet(self) -> Iterator[None]:
+    def discreet(self) -> AbstractContextManager[None]:
         """Where a call has named this server, an error within tells nothing that it answered; the log has it all."""
-        try:
-            yield
-        except AmcError as error:
-            if not self.named_by_call:
-                raise
-            _log.warning("a server that a call has named: %s", error)
-            raise self._without_answer(error) from None
+        return discreet(self.base_url, self.named_by_call)
 
     async def get(self, path: str) -> Any:
         """The JSON at a path. Raises `CriticServerError`."""
@@ -201,7 +177,7 @@ class ModelServer:
                 asyncio.timeout(self._timeout),
                 client.stream(method, path, content=content, headers=headers, extensions=self._named) as response,
             ):
-                body = await _read(url, response)
+                body = await read(url, response)
         except (TimeoutError, httpx.RequestError, UnicodeError) as error:
             raise self._lost(url, error) from error
         self._answered = True
@@ -209,12 +185,12 @@ class ModelServer:
         if status == 429 or status >= 500:
             # A gateway's word for a server that is gone.
             self.interruptions += status in (502, 503, 504)
-            wait = _retry_after(response)
+            wait = retry_after(response)
             asked = "" if wait is None else f", asks for {wait:.0f} s of patience"
-            raise _Passing(f"HTTP {status}: {_message(response, body)}{asked}", status, wait)
+            raise _Passing(f"HTTP {status}: {what_went_wrong(response, body)}{asked}", status, wait)
         if not 200 <= status < 300:
             raise CriticServerError(url, self._refusal(response, body), status)
-        return _json(url, status, body)
+        return as_json(url, status, body)
 
     @property
     def _named(self) -> dict[str, str]:
@@ -229,21 +205,6 @@ class ModelServer:
             raise
         except ValueError:  # a name, which is resolved when it is asked
             return
-
-    def _without_answer(self, error: AmcError) -> AmcError:
-        """What may be said of a failure to a caller who may have chosen the server for that."""
-        if isinstance(error, PromptTooLong):
-            return PromptTooLong(f"the task and one round alone are longer than {self.base_url} reads")
-        if isinstance(error, CheckpointError):
-            return CheckpointError(
-                f"{self.base_url}: its model has no checkpoint that was found here, or does not answer as that says. "
-                f"{_NOT_TOLD}"
-            )
-        if isinstance(error, CriticServerError) and error.status == 401:
-            return CriticServerError(self.base_url, f"it wants another key, or one at all. {_NOT_TOLD}", error.status)
-        if isinstance(error, ConfigurationError):
-            return error
-        return CriticServerError(self.base_url, f"it could not be asked, or did not answer as a critic. {_NOT_TOLD}")
 
     def _lost(self, url: str, error: Exception) -> Exception:
         what = f"{type(error).__name__}: {excerpt(str(error))}" if str(error) else type(error).__name__
@@ -270,62 +231,7 @@ class ModelServer:
             # What follows the path may hold anything.
             target = response.headers.get("Location", "nowhere").partition("?")[0].partition("#")[0]
             hint = f"it points to {excerpt(target)}: use that address"
-        return f"HTTP {status}: {_message(response, body)}" + (f" ({hint})" if hint else "")
-
-
-async def _read(url: str, response: httpx.Response) -> bytes:
-    """All of an answer; of an error's, the beginning. Raises `CriticServerError` where it is too long."""
-    well = response.is_success
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        if well:
-            raise CriticServerError(
-                url,
-                f"its answer is compressed ({excerpt(encoding, 20)}), and that was not accepted: turn compression off",
-                response.status_code,
-            )
-        return b""
-    body, most = bytearray(), MOST_BYTES if well else _MOST_OF_AN_ERROR
-    async for piece in response.aiter_bytes():
-        body += piece
-        if len(body) > most:
-            break
-    if well and len(body) > most:
-        raise CriticServerError(
-            url,
-            f"its answer is longer than {most >> 20} MiB, and was given up: ask for less at once, by a smaller batch",
-            response.status_code,
-        )
-    return bytes(body[:most])
-
-
-def _json(url: str, status: int, body: bytes) -> Any:
-    try:
-        return _parsed(body)
-    except ValueError as error:
-        what = quoted(body.decode("utf-8", errors="replace"))
-        raise CriticServerError(
-            url, f"expected JSON, got {what}. Is this the address of a model server?", status
-        ) from error
-
-
-def _parsed(body: bytes) -> Any:
-    """The JSON in a body. Raises `ValueError`."""
-    try:
-        return json.loads(body, parse_int=_whole)
-    except RecursionError as error:
-        raise ValueError("lists within lists, too deep to be read") from error
-
-
-def _whole(digits: str) -> int | float:
-    """A whole number; a huge one is infinite, as a huge one with a point is."""
-    return int(digits) if len(digits) < 20 else float(digits)
-
-
-_NOT_TOLD = (
-    "More stands in the log alone, since a call has named this server (no key is sent there then): name it where the "
-    "graph is built"
-)
+        return f"HTTP {status}: {what_went_wrong(response, body)}" + (f" ({hint})" if hint else "")
 
 
 class _Passing(Exception):
@@ -343,28 +249,6 @@ def _pause(state: RetryCallState) -> float:
     asked = error.retry_after if isinstance(error, _Passing) else None
     # A little later than asked, and not all clients at the same moment.
     return backoff if asked is None else max(backoff, asked * random.uniform(1.0, 1.1))
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds, from a number or a date."""
-    text = response.headers.get("Retry-After", "").strip()
-    if text.isdecimal():
-        return float(text)
-    try:
-        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _message(response: httpx.Response, body: bytes) -> str:
-    """What an answer says went wrong."""
-    try:
-        found = _parsed(body)
-    except ValueError:
-        return excerpt(body.decode("utf-8", errors="replace")) or excerpt(response.reason_phrase)
-    for key in ("error", "message", "detail"):
-        found = found[key] if isinstance(found, dict) and key in found else found
-    return excerpt(found) if isinstance(found, str) else quoted(found)
 
 
 def _checked(base_url: str) -> str:

@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of, side_by_side
 from amc_agents.critics.judge_style import ZERO_SHOT, JudgeStyle, ascending, new_marker
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
+from amc_agents.critics.outside import discreet, named_by_call
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.quoting import masked
 from amc_agents.types import FloatArray, Trajectory
@@ -61,7 +62,7 @@ class JudgeCritic:
                 f"a judge needs retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
             )
         self.style, self.returns = style, ascending("a judge's returns", returns)
-        self._retries, self._marker = retries, new_marker()
+        self._retries, self._marker, self._by_call = retries, new_marker(), named_by_call()
         if timeout is not None and isinstance(model, str):
             model_options["timeout"] = timeout
         made = _made(model, model_options)
@@ -91,7 +92,8 @@ class JudgeCritic:
         rows: dict[str, int] = {}
         for prompt in prompts:
             rows.setdefault(prompt, len(rows))
-        judged = np.array(await side_by_side(map(self._judge, rows)), dtype=np.float64)
+        with discreet(self.name, self._by_call):
+            judged = np.array(await side_by_side(map(self._judge, rows)), dtype=np.float64)
         said = judged[[rows[prompt] for prompt in prompts]]
         (worst, best), (low, high) = self.style.range, self.returns
         return low + (high - low) * (said - worst) / (best - worst)

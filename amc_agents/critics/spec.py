@@ -28,8 +28,8 @@ from typing import Any, cast
 from urllib.parse import parse_qsl
 
 from amc_agents.critics.adapting import CriticLike, adapted
-from amc_agents.critics.http import named_from_outside
 from amc_agents.critics.options import allow, choice, near, needed, positive_integer
+from amc_agents.critics.outside import named_from_outside
 from amc_agents.errors import CriticSpecError
 from amc_agents.quoting import quoted
 from amc_agents.types import Critic

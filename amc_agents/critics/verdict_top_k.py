@@ -21,6 +21,7 @@ from langchain_core.messages import HumanMessage
 
 from amc_agents.critics.asking import PATIENCE, AskedModel, name_of, side_by_side
 from amc_agents.critics.classify import LEAST_LOGPROB, OVERWRITTEN
+from amc_agents.critics.outside import discreet, named_by_call
 from amc_agents.critics.verdict_checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict_reading import Verdicts
 from amc_agents.errors import ConfigurationError, CriticError
@@ -117,7 +118,7 @@ class TopKReader:
     def __init__(
         self, model: BaseChatModel, *, name: str = "", max_concurrent: int = 16, timeout: float = PATIENCE
     ) -> None:
-        name = name or name_of(model)
+        name, self._by_call = name or name_of(model), named_by_call()
         self.name = f"verdict:{name}"
         settings = {"logprobs": True, "top_logprobs": TOP, "max_tokens": MAX_TOKENS, "temperature": 0.0}
         self._asked = AskedModel(
@@ -153,7 +154,8 @@ class TopKReader:
         async def ask(prompt: VerdictPrompt) -> tuple[float, float, bool]:
             return cautious(*intervals(await self._places("".join(prompt)), words))
 
-        found = await side_by_side(map(ask, prompts))
+        with discreet(self.name, self._by_call):
+            found = await side_by_side(map(ask, prompts))
         table = np.array([pair for *pair, _ in found], dtype=np.float64).reshape(-1, 2)
         log_good, log_bad = np.log(np.maximum(table, _TINY)).T
         return Verdicts(log_good, log_bad, np.array([flagged for *_, flagged in found], dtype=np.bool_))

@@ -16,6 +16,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from amc_agents.critics.asking import usage_of
 from amc_agents.critics.embeddings import LangChainEmbeddings
 from amc_agents.critics.judge import JudgeCritic
+from amc_agents.critics.outside import named_from_outside
 from amc_agents.critics.summaries import ChatSummary
 from amc_agents.critics.verdict import VerdictCritic
 from amc_agents.critics.verdict_top_k import TopKReader
@@ -152,6 +153,17 @@ def test_a_key_that_the_provider_repeats_is_not_shown(server, make):
     shown = "".join(traceback.format_exception(caught.value))
     assert "wrong key" in str(caught.value)
     assert KEY[:8] not in shown
+
+
+@pytest.mark.parametrize("make", [judge, verdict])
+def test_what_it_answers_is_in_no_error_where_a_call_has_named_it(server, make, caplog):
+    server.respond = lambda request: Reply(status=400, body={"error": {"message": "CANARY"}})
+    with named_from_outside():
+        ask, _ = make(server)
+    with pytest.raises(CriticError, match="More stands in the log alone") as caught:
+        asyncio.run(ask(ASKED))
+    assert "CANARY" not in "".join(traceback.format_exception(caught.value))
+    assert "CANARY" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from email.utils import format_datetime
 import pytest
 from tenacity import AsyncRetrying
 
-from amc_agents.critics import http
+from amc_agents.critics import answers, http
 from amc_agents.critics.http import ModelServer
+from amc_agents.critics.outside import named_from_outside
 from amc_agents.errors import (
     AmcError,
     CheckpointError,
@@ -181,7 +182,7 @@ async def test_a_huge_whole_number_is_read_as_a_huge_one_with_a_point_is():
 
 
 async def test_an_answer_without_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(http, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(answers, "MOST_BYTES", 1 << 20)
     error, server = await fault_of(Reply(body=b"1" * ((1 << 20) + 1)), retry_for=60)
     assert "longer than 1 MiB" in str(error)
     assert len(server.requests) == 1
@@ -353,7 +354,7 @@ async def test_a_key_goes_to_no_address_that_only_a_caller_has_named(monkeypatch
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
     monkeypatch.setattr(http, "_trusted_addresses", set())
     async with ScriptedServer(in_turn(*[Reply(401)] * 2, Reply(body=1), Reply(body=1))) as server:
-        with http.named_from_outside():
+        with named_from_outside():
             outside = ModelServer(server.url, retry_for=0)
         with pytest.raises(CriticServerError, match="a call alone has named this address"):
             await outside.get("/x")
@@ -387,7 +388,7 @@ def names(monkeypatch):
 
 
 def by_call(url):
-    with http.named_from_outside():
+    with named_from_outside():
         return ModelServer(url, retry_for=0)
 
 
