@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import RunnableBinding
 
+from amc_agents.critics.classify import LEAST_LOGPROB
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import turn_of
 from amc_agents.methods.lac import Sample
@@ -114,6 +115,8 @@ class ChatActor:
         written = "".join(entry["token"] for entry in entries)
         if written == message.text and message.response_metadata.get("finish_reason") != "length":
             return None  # The end token is not among them, and without it a text is no likelier than its own beginning.
+        if any(entry["logprob"] < LEAST_LOGPROB for entry in entries):
+            return None  # OpenAI's mark of a token outside the likeliest, whose log-probability it does not say.
         return float(sum(entry["logprob"] for entry in entries))
 
     def setting(self, name: str, default: Any = None) -> Any:

@@ -347,6 +347,13 @@ def test_a_text_without_its_end_token_has_no_likelihood():
     assert actor._sample(message).log_likelihood == -1.0
 
 
+def test_a_token_whose_probability_is_not_said_leaves_the_text_without_a_likelihood():
+    content = [entry("Action: go", -1.0), entry("<end>", -9999.0)]
+    message = AIMessage("Action: go", response_metadata={"finish_reason": "stop", "logprobs": {"content": content}})
+    actor = ChatActor(ChatOpenAI(model="small", api_key="none"), [], log_likelihoods=True)
+    assert actor._sample(message).log_likelihood is None
+
+
 def test_copies_made_by_a_cache_or_a_seed_are_told_of(caplog):
     class Seeded(ScriptedChatModel):
         seed: int | None = None
