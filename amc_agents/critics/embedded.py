@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import amc_agents.models.embedded
@@ -14,7 +15,7 @@ from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.types import FloatArray, Trajectory
+from amc_agents.types import FloatArray
 
 ADAPTER = "value"
 """Name of the adapter's folder inside the policy's."""
@@ -80,23 +81,9 @@ class EmbeddedCritic(ScoringCritic):
                 f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
             )
         self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
-        self._words = TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
-        super().__init__(f"embedded:{folder.name}", checkpoint, self._words)
-
-    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """See `ScoringCritic.values`. Raises `CriticError` for texts that it cannot read, too."""
-        await self.connect()
-        self._check_texts(trajectories)
-        return await super().values(trajectories)
-
-    def state_values(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
-        """See `ScoringCritic.state_values`. Raises `CriticError` for texts that it cannot read, too."""
-        self._check_texts(trajectories)
-        return super().state_values(trajectories)
-
-    def _check_texts(self, trajectories: Sequence[Trajectory]) -> None:
-        for trajectory in {id(one): one for one in trajectories}.values():
-            check_words(self._words, self.checkpoint.prompt_format.segments(trajectory), self.name)
+        tokenize = TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
+        super().__init__(f"embedded:{folder.name}", checkpoint, tokenize)
+        self._encoder.check = partial(check_words, tokenize, name=self.name)
 
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
         cached = self._scorer.cached_tokens

@@ -9,7 +9,7 @@ The same functions render for training and for serving (design: "Prompts of a cr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -192,12 +192,17 @@ class Encoder:
     ) -> None:
         self.format, self.max_tokens, self.prefix_ids = prompt_format, max_tokens, tuple(prefix_ids)
         self.tokenize = tokenize
+        self.check: Callable[[Sequence[Segment]], object] | None = None
+        """Called with the texts of every trajectory; raises where they cannot be read."""
         self._known: dict[Segment, tuple[int, ...]] = {}
         self._remembered = 0
 
     def segments(self, trajectory: Trajectory) -> list[tuple[int, ...]]:
         """Token ids of each segment, `prefix_ids` in the first."""
-        first, *rounds = (self._ids(text) for text in self.format.segments(trajectory))
+        texts = self.format.segments(trajectory)
+        if self.check is not None:
+            self.check(texts)
+        first, *rounds = map(self._ids, texts)
         return [self.prefix_ids + first, *rounds]
 
     def rows(self, trajectory: Trajectory) -> list[Row]:

@@ -55,7 +55,7 @@ class TemplateTokenizer:
         self._tokenize, self._plain = tokenize, plain
         self._special_ids, self._unknown_id = frozenset(special_ids) - {unknown_id}, unknown_id
         self._written: dict[str, list[int]] = {}
-        self._words = lru_cache(maxsize=50_000)(self._counted)
+        self._words = lru_cache(maxsize=50_000, typed=True)(self._counted)
 
     @classmethod
     def of_transformers(cls, tokenizer: Any) -> TemplateTokenizer:
@@ -83,22 +83,26 @@ class TemplateTokenizer:
 
     def unknown_words(self, texts: Iterable[str]) -> UnknownWords:
         """How much of some texts the tokenizer does not know; of segments, what the template did not write."""
-        pieces = [piece for text in texts for piece in (text.pieces[1::2] if isinstance(text, Segment) else (text,))]
-        counts = [self._words(piece) for piece in pieces]
-        unknown, words = sum(count[0] for count in counts), sum(count[1] for count in counts)
-        example = next((piece for piece, count in zip(pieces, counts, strict=True) if count[0]), "")
-        return UnknownWords(unknown, words, self._unknown_word(example))
+        unknown = words = 0
+        example = ""
+        for text in texts:
+            some, of = self._words(text)
+            unknown, words = unknown + some, words + of
+            if some and not example:
+                example = next(filter(None, map(self._unknown_word, _pieces(text))), "")
+        return UnknownWords(unknown, words, example)
 
     def _counted(self, text: str) -> tuple[int, int]:
         """(unknown, all) words of a text: what is cut into several unknown tokens is one word."""
-        if self._unknown_id is None or not text:
-            return 0, 0
-        known = [token != self._unknown_id for token in self._plain(text)]
-        unknown = sum(not now and before for before, now in pairwise([True, *known]))
-        return unknown, unknown + sum(known)
+        unknown = words = 0
+        for piece in _pieces(text) if self._unknown_id is not None else ():
+            known = [token != self._unknown_id for token in self._plain(piece)]
+            begun = sum(not now and before for before, now in pairwise([True, *known]))
+            unknown, words = unknown + begun, words + begun + sum(known)
+        return unknown, words
 
     def _unknown_word(self, text: str) -> str:
-        return next((word for word in text.split() if self._unknown_id in self._plain(f" {word}")), text[:20])
+        return next((word for word in text.split() if self._unknown_id in self._plain(f" {word}")), "")
 
     def _apart(self, text: Segment) -> list[int]:
         """Ids of a segment with forged tokens: cut where the template has its own, plain text in between."""
@@ -120,6 +124,11 @@ class TemplateTokenizer:
 
     def _among(self, ids: Sequence[int]) -> list[int]:
         return [token for token in ids if token in self._special_ids]
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    """What the template did not write."""
+    return text.pieces[1::2] if isinstance(text, Segment) else (text,)
 
 
 def as_stored(text: str, tokenize: Tokenize) -> str:
