@@ -20,7 +20,7 @@ from uuid import uuid4
 import numpy as np
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.errors import ParentCommand
+from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
@@ -72,6 +72,8 @@ class Particle:
     """Pauses so far."""
     saved: bool = False
     """Its thread holds a checkpoint to go on from."""
+    supersteps: int = 0
+    """Supersteps of its agent up to that checkpoint."""
     finished: bool = False
     """Ended by the agent, or cut at the horizon."""
     at_horizon: bool = False
@@ -158,6 +160,9 @@ class ParticleRunner:
         await self._in_its_context(particle, self._end(particle, "forked"))
         self.saver.prune([particle.thread_id])
         particle.saved, particle.ancestor = True, particle.index
+        checkpoint = self.saver.get_tuple({"configurable": {"thread_id": particle.thread_id}})
+        assert checkpoint is not None
+        particle.supersteps = checkpoint.metadata["step"] + 1
 
     async def fork(self, particle: Particle, index: int) -> Particle:
         """An offspring for slot `index`: the same past by reference, a random stream of its own.
@@ -177,6 +182,7 @@ class ParticleRunner:
             ancestor=particle.index,
             steps=particle.steps,
             saved=particle.saved,
+            supersteps=particle.supersteps,
             finished=particle.finished,
             at_horizon=particle.at_horizon,
             return_=particle.return_,
@@ -248,6 +254,8 @@ class ParticleRunner:
             else:
                 particle.finished = True
                 particle.stream = None
+        except GraphRecursionError as error:
+            raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
         except ParentCommand as raised:
             if not self.nested:
                 raise AgentContractError(_NO_PARENT.format(raised.args[0].goto)) from raised
@@ -266,6 +274,8 @@ class ParticleRunner:
             # a subgraph with a memory of its own would ignore what they give it.
             configurable["__pregel_resuming"] = False
         own: RunnableConfig = {**trace.config, "configurable": configurable}
+        if particle.saved and "recursion_limit" in config:
+            own["recursion_limit"] = _left_of(config["recursion_limit"], particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
         stream = agent.astream(
             None if particle.saved else particle.state,
@@ -321,6 +331,22 @@ class ParticleRunner:
         if not math.isfinite(return_):
             raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
         return return_
+
+
+def _left_of(limit: int, supersteps: int) -> int:
+    """What is left of a user's recursion limit after a particle's past, as LangGraph counts it for a first start."""
+    left = limit - supersteps - 1
+    if left < -1:
+        raise _too_many_supersteps(limit)
+    return max(1, left)  # LangGraph's least; a superstep or two beyond the limit.
+
+
+def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
+    allowed = "LangGraph's own recursion limit" if limit is None else f"Recursion limit of {limit}"
+    return GraphRecursionError(
+        f"{allowed} reached without hitting a stop condition, the steps before a fork included: raise recursion_limit "
+        "in the config of the call"
+    )
 
 
 _INTERRUPTED = (

@@ -353,6 +353,29 @@ def test_long_runs_meet_no_recursion_limit_but_the_users_own():
         graph.run(start(), {"recursion_limit": 30})
 
 
+@pytest.mark.parametrize("limit", range(5, 20))
+def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit):
+    def steps_reached(resample):
+        longest = 0
+
+        class Endless(SumWorld):
+            async def step(self, action):
+                nonlocal longest
+                answer = await super().step(action)
+                longest = max(longest, len(self.taken))
+                return answer
+
+        graph = amc(number_agent(), ReturnSoFar(), environment=lambda state: (Endless(100), TASK), n_particles=3,
+                    resample=resample, seed=1)  # fmt: skip
+        with pytest.raises(QuorumLost, match=f"Recursion limit of {limit} reached"):
+            graph.run(start(), {"recursion_limit": limit})
+        return longest
+
+    # The outer graph needs its share of the limit: few resamplings.
+    alone = steps_reached(Never())
+    assert alone <= steps_reached(AtSteps(1)) <= alone + 1
+
+
 def test_stop_at_ends_the_run_early_and_says_so():
     run = amc(number_agent(lambda m: "Action: 9" if "any" not in m[-1].text else ""), environment=sum_world,
               n_particles=1, stop_at=20).run(start())  # fmt: skip
