@@ -72,7 +72,7 @@ class PairedDifference(_Strict):
     b: str
     metric: str
     difference: float
-    low: float = Field(description="Percentile bootstrap over tasks, 10,000 resamples.")
+    low: float = Field(description="Lower end of the 95% interval over tasks: bootstrap, Student's t below 50 tasks.")
     high: float
     standard_error: float
     tasks: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ Measured = Mapping[tuple[str, int], float]
 """(task, seed) -> a score."""
 
 N_RESAMPLES = 10_000
+ENOUGH_TASKS = 50
+"""From here on the interval of a paired difference is a bootstrap's; below, a percentile bootstrap is too narrow."""
 _BLOCK = 2_000_000
 """Draws held at a time: 16 MB."""
 
@@ -39,7 +42,7 @@ class Paired(NamedTuple):
 
     difference: float
     low: float
-    """Lower end of the 95% interval: percentile bootstrap over tasks."""
+    """Lower end of the 95% interval over tasks: percentile bootstrap, Student's t below `ENOUGH_TASKS` tasks."""
     high: float
     standard_error: float
     """Of the mean difference over tasks, as a t-test has it."""
@@ -62,6 +65,11 @@ def estimate(measured: Measured) -> Estimate:
 def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESAMPLES) -> Paired:
     """The mean difference a - b over the tasks that both have, with a 95% interval over tasks.
 
+    From 50 tasks on the interval is a percentile bootstrap's, which follows skewed differences. With fewer tasks it
+    would be too narrow (of normal differences it covers 85% at 5 tasks and 93% at 20), so the interval is Student's t,
+    which covers 95% of normal differences at any number of tasks. No interval is reliable where few tasks show a
+    difference at all: if 1 task in 10 does, both cover 80% at 20 tasks. Look at more tasks then.
+
     Args:
         a: one method's scores.
         b: another's; (task, seed) pairs that only one of them has are left out.
@@ -75,35 +83,61 @@ def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESA
     differences = _task_means({key: a[key] - b[key] for key in common}) if common else np.zeros(0)
     if len(differences) < 2:
         raise ConfigurationError(f"a paired interval needs at least 2 common tasks, got {len(differences)}")
-    means = bootstrap_means(differences, np.random.default_rng(seed), n_resamples)
-    low, high = np.percentile(means, [2.5, 97.5])
-    error = _standard_error(differences)
+    mean, error = float(differences.mean()), _standard_error(differences)
     assert error is not None
-    return Paired(
-        float(differences.mean()), float(low), float(high), error, len(differences), len({key[1] for key in common})
-    )
+    if len(differences) < ENOUGH_TASKS:
+        half = t_quantile(len(differences) - 1) * error
+        low, high = mean - half, mean + half
+    else:
+        means = bootstrap_means(differences, np.random.default_rng(seed), n_resamples)
+        low, high = map(float, np.percentile(means, [2.5, 97.5]))
+    return Paired(mean, low, high, error, len(differences), len({key[1] for key in common}))
 
 
-def crossed_interval(differences: FloatArray, *, seed: int = 0, n_resamples: int = N_RESAMPLES) -> tuple[float, float]:
-    """95% interval of a mean over tasks AND training seeds, both resampled: what another training could have given.
+def crossed_interval(differences: FloatArray) -> tuple[float, float]:
+    """95% interval of a mean over tasks AND training seeds: what another training could have given.
+
+    Tasks and seeds are crossed random effects. The variance of the mean is the sum of the mean squares of tasks and of
+    seeds over T K, which counts the residual twice and so errs on the wide side; the quantile is Student's t with
+    Satterthwaite's degrees of freedom. In simulations of 100 tasks the interval covers 97% where seeds do not differ.
+    Where they differ most it covers 95% with five seeds, 94% with three and 88% with two: two or three seeds say
+    little about another training, however narrow the interval looks.
 
     Args:
-        differences: `[tasks, K]` paired differences, K the models that were trained with seeds of their own. With the
-            few seeds that one can afford, the interval is rough.
-        seed: of the bootstrap.
-        n_resamples: of the bootstrap.
+        differences: `[T, K]` paired differences of T tasks, K the models that were trained with seeds of their own.
 
     Raises:
         ConfigurationError: fewer than two tasks, or fewer than two training seeds.
     """
     n_tasks, n_seeds = differences.shape
     if n_tasks < 2 or n_seeds < 2:
-        raise ConfigurationError(f"resampling tasks and training seeds needs 2 of each, got {n_tasks} and {n_seeds}")
-    rng = np.random.default_rng(seed)
-    tasks = rng.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), size=n_resamples) / n_tasks
-    seeds = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=n_resamples) / n_seeds
-    low, high = np.percentile(((tasks @ differences) * seeds).sum(axis=1), [2.5, 97.5])
-    return float(low), float(high)
+        raise ConfigurationError(
+            f"an interval over tasks and training seeds needs at least 2 of each, got {n_tasks} and {n_seeds}"
+        )
+    mean = float(differences.mean())
+    of_tasks = n_seeds * float(differences.mean(axis=1).var(ddof=1))
+    of_seeds = n_tasks * float(differences.mean(axis=0).var(ddof=1))
+    squares = of_tasks + of_seeds
+    if not squares:
+        return mean, mean
+    freedom = squares**2 / (of_tasks**2 / (n_tasks - 1) + of_seeds**2 / (n_seeds - 1))
+    half = t_quantile(freedom) * math.sqrt(squares / (n_tasks * n_seeds))
+    return mean - half, mean + half
+
+
+@lru_cache(maxsize=256)
+def t_quantile(freedom: float) -> float:
+    """The 97.5% quantile of Student's t, by integrating its density.
+
+    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1).
+
+    Args:
+        freedom: degrees of freedom, at least 1; not necessarily whole.
+    """
+    angles = np.linspace(0.0, np.pi / 2, 20_001)
+    density = np.cos(angles) ** (freedom - 1.0)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return float(math.sqrt(freedom) * np.tan(np.interp(0.95, below / below[-1], angles)))
 
 
 def bootstrap_means(values: FloatArray, rng: np.random.Generator, n_resamples: int) -> FloatArray:
