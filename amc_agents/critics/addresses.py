@@ -40,7 +40,7 @@ def refuse_link_local(host: str, address: str) -> None:
 
 
 async def checked_address(host: str, port: int) -> str:
-    """The IP address of a host, resolved once: what was checked is what is asked then.
+    """The IP address of a host, of IPv4 where it has one, resolved once: what was checked is what is asked then.
 
     Raises:
         ConfigurationError: one of its addresses may not be named by a call.
@@ -53,7 +53,7 @@ async def checked_address(host: str, port: int) -> str:
     addresses = [str(socket_address[0]) for *_, socket_address in found]
     for address in addresses:
         refuse_link_local(host, address)
-    return addresses[0]
+    return min(addresses, key=lambda address: ":" in address)
 
 
 def _within(address: Address) -> list[Address]:

@@ -127,7 +127,7 @@ class ModelServer:
         key = self._found_key()
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         url = httpx.URL(self.base_url)
-        if self.named_by_call and self._transport is None:
+        if self.named_by_call and not is_loopback(url.host) and self._transport is None:
             headers["Host"] = url.netloc.decode("ascii")
             port = url.port or (443 if url.scheme == "https" else 80)
             url = url.copy_with(host=await checked_address(url.host, port))

@@ -411,6 +411,14 @@ async def test_a_name_of_a_call_is_resolved_once(names):
     assert server.requests[0].headers["host"] == f"critic.test:{port}"
 
 
+async def test_this_machine_is_asked_by_its_name(names):
+    """A server may listen on one of the two addresses of localhost."""
+    _, looked_up = names
+    async with ScriptedServer(in_turn(Reply(body=1))) as server:
+        assert await by_call(server.url.replace("127.0.0.1", "localhost")).get("/x") == 1
+    assert looked_up == []
+
+
 async def test_a_name_without_an_address_is_no_connection(names):
     table, _ = names
     table["nowhere.test"] = []
