@@ -49,15 +49,15 @@ class ParticleTrace:
         self._heard = any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers)
         origin = "" if particle.ancestor is None else f" from particle {particle.ancestor} at step {particle.steps}"
         place = {"amc_run": amc_run, "particle": particle.index, "ancestor": particle.ancestor}
-        self.config: RunnableConfig = {
-            **config,
-            # Where nobody listens, each node would still copy and merge the manager.
-            "callbacks": _stamping(callbacks, particle) if self._heard else None,
-            "metadata": {**config.get("metadata", {}), **place},
-            "run_name": f"particle {particle.index}{origin}",
-            "run_id": self._run_id,
-        }
-        self.stream_mode: list[StreamMode] = ["values", "updates", "tasks"] if self._heard else ["values", "updates"]
+        # Where nobody listens, each node would still copy the callbacks and merge the metadata.
+        self.config: RunnableConfig = {**config, "callbacks": None}
+        self.stream_mode: list[StreamMode] = ["values", "updates"]
+        if self._heard:
+            self.config["callbacks"] = _stamping(callbacks, particle)
+            self.config["metadata"] = {**config.get("metadata", {}), **place}
+            self.config["run_name"] = f"particle {particle.index}{origin}"
+            self.config["run_id"] = self._run_id
+            self.stream_mode.append("tasks")
 
     async def end(self, stream: AsyncGenerator[Any, None], outcome: Outcome) -> None:
         """End a paused agent."""
