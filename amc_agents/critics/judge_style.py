@@ -114,10 +114,10 @@ def written(trajectory: Trajectory, marker: str = MARKER, *, end: bool = False) 
     texts = (trajectory.task.instruction, *(text for step in trajectory.steps for text in _texts(step)))
     while any(marker in text for text in texts):
         marker = f"{marker[:-1]}+{marker[-1]}"
-    lines = [_EXPLAINED.format(marker=marker), f"{marker} Task\n{_quoted(trajectory.task.instruction)}"]
+    lines = [_EXPLAINED.format(marker=marker), f"{marker} Task\n{without_role_tokens(trajectory.task.instruction)}"]
     for number, step in enumerate(trajectory.steps, 1):
         told = zip(("Thought", "Action", "Observation"), _texts(step), strict=True)
-        parts = [f"{marker} {name}: {_quoted(text)}" for name, text in told if text or name != "Thought"]
+        parts = [f"{marker} {name}: {without_role_tokens(text)}" for name, text in told if text or name != "Thought"]
         lines.append("\n".join((f"{marker} Step {number}", *parts)))
     return "\n\n".join([*lines, *[f"{marker} End of the record"] * end])
 
@@ -126,8 +126,11 @@ def _texts(step: Step) -> tuple[str, str, str]:
     return step.thought, step.action, step.observation
 
 
-def _quoted(text: str) -> str:
-    """A text without role tokens: each is broken by a zero-width space, one more than it has, so that none is lost."""
+def without_role_tokens(text: str) -> str:
+    """A text whose role tokens are broken by a zero-width space, one more than it has: different texts stay different.
+
+    For models that are sent text: a server may read a role token of its chat template as one.
+    """
     return _ROLE_TOKEN.sub("\\g<0>\u200b", text)
 
 

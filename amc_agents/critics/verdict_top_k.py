@@ -21,7 +21,9 @@ from langchain_core.messages import HumanMessage
 
 from amc_agents.critics.asking import PATIENCE, AskedModel, name_of, side_by_side
 from amc_agents.critics.classify import LEAST_LOGPROB, OVERWRITTEN
+from amc_agents.critics.judge_style import without_role_tokens
 from amc_agents.critics.outside import discreet, named_by_call
+from amc_agents.critics.template import Segment
 from amc_agents.critics.verdict_checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict_reading import Verdicts
 from amc_agents.errors import ConfigurationError, CriticError
@@ -152,7 +154,7 @@ class TopKReader:
             raise ConfigurationError(f"the verdict words {words[0]!r} and {words[1]!r} begin with one another")
 
         async def ask(prompt: VerdictPrompt) -> tuple[float, float, bool]:
-            return cautious(*intervals(await self._places("".join(prompt)), words))
+            return cautious(*intervals(await self._places("".join(map(_guarded, prompt))), words))
 
         with discreet(self.name, self._by_call):
             found = await side_by_side(map(ask, prompts))
@@ -191,6 +193,13 @@ def _place(reported: Mapping[str, Any]) -> Place:
     if not all(0.0 <= probability <= 1.0 + 1e-3 for _, probability in top):
         raise ValueError("these are no log-probabilities")
     return Place(str(reported["token"]), top)
+
+
+def _guarded(text: str) -> str:
+    """A part of a prompt; what the template did not write has no role tokens."""
+    if not isinstance(text, Segment):
+        return text
+    return "".join(without_role_tokens(piece) if place % 2 else piece for place, piece in enumerate(text.pieces))
 
 
 def _plain(text: str) -> str:
