@@ -150,7 +150,11 @@ class CopyFork:
         twin = CopyFork(world)
         twin._task = self._task
         if isinstance(world, Reseedable):
-            await world.reseed(seed)
+            try:
+                await world.reseed(seed)
+            except BaseException:
+                await twin.close()
+                raise
         return twin
 
     async def close(self) -> None:

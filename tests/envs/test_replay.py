@@ -185,6 +185,23 @@ async def test_copy_refuses_what_cannot_be_copied():
         await CopyFork(Locked()).fork(1)
 
 
+async def test_a_copy_that_cannot_be_reseeded_is_closed():
+    closed: list[int] = []
+
+    class Unwilling(ReseedableDice):
+        async def reseed(self, seed: int) -> None:
+            raise RuntimeError("no other future")
+
+        async def close(self) -> None:
+            closed.append(1)
+
+    world = CopyFork(Unwilling(1))
+    await world.reset(TASK)
+    with pytest.raises(RuntimeError, match="no other future"):
+        await world.fork(1)
+    assert closed == [1]
+
+
 async def test_copy_shares_the_task():
     class Remembers(Dice):
         async def reset(self, task: Task) -> TimeStep:

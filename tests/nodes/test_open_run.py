@@ -161,6 +161,18 @@ async def test_nested_and_configured_graphs_close_their_own_worlds():
     assert_all_closed_once(world)
 
 
+def test_copies_of_the_graph_close_their_worlds_too():
+    # A server gives the graph its own checkpointer by `copy`.
+    world = counted()
+    copied = graph_of(world).copy(update={"checkpointer": InMemorySaver()})
+    for _ in copied.stream(start(), {"configurable": {"thread_id": "t"}}):
+        break
+    with pytest.raises(GraphRecursionError):
+        graph_of(world).with_config(tags=["t"]).with_retry(stop_after_attempt=2).invoke(start(), {"recursion_limit": 4})
+    gc.collect()
+    assert_all_closed_once(world)
+
+
 # --- worlds that cannot be made -----------------------------------------------------------------------------
 
 
