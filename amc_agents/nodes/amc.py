@@ -85,18 +85,26 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Stream as any compiled graph; at the end, every world is closed."""
+        yield from self._stream(OpenRun(), input, config, **kwargs)
+
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        """Stream as any compiled graph; at the end, every world is closed."""
+        async with aclosing(self._astream(OpenRun(), input, config, **kwargs)) as events:
+            async for event in events:
+                yield event
+
+    def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
         contract.check_context(self.builder.context_schema, kwargs.get("context"))
-        owner = OpenRun()
         events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
         try:
             yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
         finally:
             owner.close()
 
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        """Stream as any compiled graph; at the end, every world is closed."""
+    async def _astream(
+        self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
         contract.check_context(self.builder.context_schema, kwargs.get("context"))
-        owner = OpenRun()
         events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
         try:
             async with aclosing(events):
@@ -108,14 +116,14 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `invoke`, but returns the `Run`: best trajectory, population, weights, log Z, usage."""
         found: list[Run] = []
-        for event in self.stream(input, config, stream_mode="custom", **kwargs):
+        for event in self._stream(OpenRun(wants_events=False), input, config, stream_mode="custom", **kwargs):
             found += _runs_in(event)
         return _only(found)
 
     async def arun(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `ainvoke`, but returns the `Run`."""
         found: list[Run] = []
-        async for event in self.astream(input, config, stream_mode="custom", **kwargs):
+        async for event in self._astream(OpenRun(wants_events=False), input, config, stream_mode="custom", **kwargs):
             found += _runs_in(event)
         return _only(found)
 
@@ -308,7 +316,7 @@ class _Nodes:
                 rewards=settings.rewards,
                 reward=self.reward,
                 trajectory=self.trajectory,
-                on_event=event_listener(emit),
+                on_event=event_listener(emit) if owner.wants_events else None,
                 nested="|" in config["configurable"].get("checkpoint_ns", ""),
             ),
             settings=settings,

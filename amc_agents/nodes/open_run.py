@@ -15,9 +15,15 @@ _KEY = "__amc_open_run"
 
 
 class OpenRun:
-    """Worlds and paused agents of one run. `init` fills it, whoever reads the graph's stream closes it."""
+    """Worlds and paused agents of one run. `init` fills it, whoever reads the graph's stream closes it.
 
-    def __init__(self) -> None:
+    Args:
+        wants_events: the reader of the custom stream wants what the agents write to it. Hearing them costs a tenth of
+            a step.
+    """
+
+    def __init__(self, *, wants_events: bool = True) -> None:
+        self.wants_events = wants_events
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
 

@@ -99,3 +99,15 @@ async def test_particles_are_heard_only_where_somebody_listens(monkeypatch, stre
     of_particles = modes[1:]
     assert len(of_particles) >= 4
     assert {"custom" in mode for mode in of_particles} == {listened}
+
+
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_a_run_as_a_value_hears_no_particle(way, monkeypatch):
+    listeners = []
+    monkeypatch.setattr("amc_agents.nodes.amc.event_listener", listeners.append)
+    wrapped = graph()
+    run = wrapped.run(start()) if way == "run" else asyncio.run(wrapped.arun(start()))
+    assert len(run.history) == 2
+    assert listeners == []
+    list(wrapped.stream(start(), stream_mode="custom"))
+    assert len(listeners) == 1
