@@ -15,6 +15,7 @@ from rich.table import Table
 from amc_agents.bench.explore_agents import Explorer
 from amc_agents.bench.explore_measures import Curve, curve, lost_turns, minimum_frequencies, regrets, suffix_failures
 from amc_agents.bench.explore_trials import Trial
+from amc_agents.bench.report import markdown_row
 from amc_agents.bench.statistics import Estimate, Paired, estimate, paired
 from amc_agents.files import replace_file
 from amc_agents.types import FloatArray
@@ -119,14 +120,14 @@ def markdown(results: ExplorationResults) -> str:
     """The scores and the paired differences."""
     headings = _headings(results)
     lines = [f"    {results.command}\n"] if results.command else []
-    lines += [_row(["agent", *headings]), _row(["---", *["---:"] * len(headings)])]
-    lines += [_row([one.name, *_cells(one, results)]) for one in results.explorers]
+    lines += [markdown_row(["agent", *headings]), markdown_row(["---", *["---:"] * len(headings)])]
+    lines += [markdown_row([one.name, *_cells(one, results)]) for one in results.explorers]
     if results.differences:
         lines += ["", "| paired over instances | difference in total regret | 95% interval |", "|---|---:|---:|"]
         for one in results.differences:
             told = one.total_regret
             interval = f"{told.low:+.3f} to {told.high:+.3f}"
-            lines.append(_row([f"{one.a} - {one.b}", f"{told.difference:+.3f}", interval]))
+            lines.append(markdown_row([f"{one.a} - {one.b}", f"{told.difference:+.3f}", interval]))
     return "\n".join([*lines, "", _caption(results), ""])
 
 
@@ -201,10 +202,6 @@ def _some_asked(results: ExplorationResults) -> bool:
 
 def _cell(mean: float, standard_error: float | None) -> str:
     return f"{mean:.3f}" if standard_error is None else f"{mean:.3f} ± {standard_error:.3f}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _caption(results: ExplorationResults) -> str:

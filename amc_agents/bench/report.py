@@ -18,6 +18,7 @@ from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Estimate, Measured, estimate, paired
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
+from amc_agents.quoting import printable
 
 
 class _Strict(BaseModel):
@@ -195,14 +196,20 @@ def markdown(results: Results) -> str:
     costs = _costs(results)
     headings = ["method", *shown.values(), *costs]
     rows = [_cells(method, shown, costs) for method in results.methods]
-    lines = [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)]), *map(_row, rows), "", _caption(results)]
+    lines = [
+        markdown_row(headings),
+        markdown_row(["---", *["---:"] * (len(headings) - 1)]),
+        *map(markdown_row, rows),
+        "",
+        _caption(results),
+    ]
     labels = {method.name: method.label for method in results.methods}
     asked = asked_first(results)
     if asked:
-        lines += ["", _row(["paired difference", "metric", "mean", "95% interval"])]
-        lines += [_row(["---", "---", "---:", "---:"])]
+        lines += ["", markdown_row(["paired difference", "metric", "mean", "95% interval"])]
+        lines += [markdown_row(["---", "---", "---:", "---:"])]
         lines += [
-            _row([f"{labels[one.a]} - {labels[one.b]}", METRICS[one.metric], f"{one.difference:+.3f}",
+            markdown_row([f"{labels[one.a]} - {labels[one.b]}", METRICS[one.metric], f"{one.difference:+.3f}",
                   f"{one.low:+.3f} to {one.high:+.3f}"])
             for one in asked
         ]  # fmt: skip
@@ -397,8 +404,10 @@ def score_text(score: Mean | Estimate | None) -> str:
     return f"{score.mean:.3f} ± {score.standard_error:.3f}"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a Markdown table: whatever a method is called stays in its cell."""
+    shown = [printable(" ".join(cell.split())).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(shown)} |"
 
 
 def _caption(results: Results) -> str:

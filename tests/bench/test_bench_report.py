@@ -15,6 +15,7 @@ from amc_agents.bench.report import (
     detail_table,
     difference_table,
     markdown,
+    markdown_row,
     results_schema,
     score_table,
     summarise,
@@ -134,3 +135,7 @@ def test_where_a_success_is_not_always_worth_the_same_both_are_compared_each_wit
     # Where every success is worth 1, one of the two says it all.
     whole = [record(name, str(task), float(one > 0)) for name, both in returns.items() for task, one in enumerate(both)]
     assert "success" not in markdown(summarise(whole, methods, {"n_particles": 15}))
+
+
+def test_a_name_stays_in_its_cell():
+    assert markdown_row(["a|b\nc", "0.5 ± 0.1", "\x1b[2J"]) == "| a\\|b c | 0.5 ± 0.1 | \\u001b[2J |"
