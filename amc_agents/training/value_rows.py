@@ -211,6 +211,8 @@ def build_rows(
         "max_tokens": encoder.max_tokens,
         "prefix_ids": list(encoder.prefix_ids),
         "tokenizer": tokenizer,
+        # Rows from before this rule may hold role tokens that a text spelled out.
+        "special_tokens": "template",
         "success": success,
     }
     fingerprint = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
