@@ -33,8 +33,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from amc_agents.quoting import excerpt
+
 if TYPE_CHECKING:
     from amc_agents.types import Trajectory
+
+
+def brief_causes(causes: Sequence[BaseException]) -> str:
+    """The first two different causes, each on a line of at most 110 characters, for a message."""
+    different = list(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
+    more = f"; and {len(different) - 2} others" if len(different) > 2 else ""
+    return "; ".join(excerpt(cause, 110) for cause in different[:2]) + more
 
 
 class AmcError(Exception):
@@ -128,10 +137,9 @@ class QuorumLost(PopulationError):
 
     def __init__(self, alive: int, quorum: int, causes: Sequence[BaseException]) -> None:
         self.alive, self.quorum, self.causes = alive, quorum, tuple(causes)
-        listed = "; ".join(f"{type(cause).__name__}: {cause}" for cause in self.causes)
         super().__init__(
-            f"only {alive} particles are alive and the quorum is {quorum}. Causes: {listed}. "
-            "Mend the cause, or lower `quorum`."
+            f"only {alive} particles are alive and the quorum is {quorum}. Causes: {brief_causes(causes)}. "
+            "Remove the cause, or lower `quorum`; `causes` has all of them."
         )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
-from amc_agents.errors import AllWeightsZero, QuorumLost, RunTimedOut
+from amc_agents.errors import AllWeightsZero, QuorumLost, RunTimedOut, brief_causes
 from amc_agents.nodes.particle import Particle, ParticleRunner
 from amc_agents.nodes.search_notes import reward_notes, search_notes
 from amc_agents.nodes.selection import selected
@@ -25,6 +25,7 @@ from amc_agents.nodes.time_limits import Deadline, stop
 from amc_agents.nodes.twins import Twins
 from amc_agents.nodes.valuation import valued
 from amc_agents.nodes.world import Worlds
+from amc_agents.quoting import cause_of
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, IntArray, Population, Run, WeighingPoint
 from amc_agents.usage import Meter
@@ -294,11 +295,11 @@ class ParticleSystem:
         causes = [particle.error for particle in self.particles if particle.error is not None]
         alive = len(self.particles) - len(causes)
         if alive < self.settings.least_alive:
-            raise QuorumLost(alive, self.settings.least_alive, causes) from causes[0]
+            raise QuorumLost(alive, self.settings.least_alive, causes) from cause_of(causes[0])
         if causes:
             lost = (
                 f"{len(causes)} of {len(self.particles)} particles failed: log Z is that of runs that do not fail "
-                f"({listed_causes(causes)})"
+                f"({brief_causes(causes)})"
             )
             if lost not in self.notes:
                 self.notes.append(lost)
@@ -317,12 +318,6 @@ class ParticleSystem:
     def _look_at_twins(self) -> None:
         alive = [particle for particle in self.particles if particle.error is None]
         self._twins.look([self.runner.trajectory_of(particle) for particle in alive])
-
-
-def listed_causes(causes: Sequence[BaseException]) -> str:
-    """The first three distinct causes, cut to a line each."""
-    distinct = list(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
-    return "; ".join(cause if len(cause) <= 100 else f"{cause[:97]}..." for cause in distinct[:3])
 
 
 @functools.lru_cache(maxsize=128)

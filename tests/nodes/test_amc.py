@@ -563,6 +563,28 @@ def test_below_the_quorum_every_cause_is_raised_and_worlds_are_closed():
     assert SumWorld.open == 0
 
 
+def test_many_long_causes_make_a_short_error_and_note():
+    def respond(messages):
+        said = digits(messages)
+        return RuntimeError(f"{said[-1]} failed at https://me:secret@host/ " + "x" * 10_000)
+
+    with pytest.raises(QuorumLost, match=r"RuntimeError: \d failed at https://\*\*\*@host/ xx") as caught:
+        amc(number_agent(respond), "uniform", environment=sum_world, n_particles=30, seed=1).run(start())
+    assert len(str(caught.value)) <= 400
+    assert len(caught.value.causes) == 30
+
+    def sometimes(messages):
+        said = digits(messages)
+        return RuntimeError(f"{said[-1]} is too many " + "x" * 10_000) if said[-1] in "56789" else said
+
+    run = amc(number_agent(sometimes), environment=sum_world, n_particles=30, quorum=1, resample=Never(), seed=1).run(
+        start()
+    )
+    note = next(note for note in run.notes if "particles failed" in note)
+    assert "is too many" in note
+    assert len(note) <= 400
+
+
 def test_a_reward_that_is_not_finite_is_named():
     agent = create_agent(tool_caller(1), [say_nothing])
     with pytest.raises(QuorumLost, match="reward= must give a finite return, got -inf"):
