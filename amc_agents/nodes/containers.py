@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
 from langgraph.types import Send
-
-_CONTAINERS = (list, dict, set, tuple, Send)
 
 
 def own_containers(value: Any) -> Any:
@@ -17,9 +16,9 @@ def own_containers(value: Any) -> Any:
     """
     kind = type(value)
     if kind is list:
-        return [own_containers(item) if isinstance(item, _CONTAINERS) else item for item in value]
+        return [own_containers(item) for item in value] if _nested(value) else value.copy()
     if kind is dict:
-        return {key: own_containers(item) if isinstance(item, _CONTAINERS) else item for key, item in value.items()}
+        return {key: own_containers(item) for key, item in value.items()} if _nested(value.values()) else value.copy()
     if kind is set:
         return set(value)
     if kind is Send:
@@ -30,3 +29,8 @@ def own_containers(value: Any) -> Any:
         items = map(own_containers, value)
         return tuple(items) if kind is tuple else kind._make(items)
     return value
+
+
+def _nested(items: Iterable[Any]) -> bool:
+    # A conversation's hundreds of messages are of three types.
+    return any(issubclass(kind, (list, dict, set, tuple, Send)) for kind in {*map(type, items)})
