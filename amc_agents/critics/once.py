@@ -6,7 +6,10 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from amc_agents.threads import in_forked_process
 
 T = TypeVar("T")
 
@@ -23,8 +26,12 @@ class Once(Generic[T]):
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make
-        self._lock = threading.Lock()
         self._value: T | None = None
+        self._start_anew()
+        _all.add(self)
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()
         self._pending: Future[None] | None = None
 
     async def get(self) -> T:
@@ -64,3 +71,13 @@ class Once(Generic[T]):
                 mine.set_result(None)
             else:
                 mine.set_exception(error)
+
+
+def _start_all_anew() -> None:
+    # Whoever was making a value did not come along into the forked process.
+    for once in [*_all]:
+        once._start_anew()
+
+
+_all: WeakSet[Once[Any]] = WeakSet()
+in_forked_process(_start_all_anew)

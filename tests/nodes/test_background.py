@@ -138,6 +138,34 @@ def test_what_has_threads_of_its_own_works_in_a_forked_process(repository):
     assert (code, printed) == (0, ["7"]), errors
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_handshake_under_way_at_a_fork_is_made_again_in_the_forked_process(repository):
+    program = """
+    from amc_agents.critics.once import Once
+
+    made = []
+    async def make():
+        made.append(os.getpid())
+        if len(made) == 1:
+            await asyncio.Event().wait()
+        return "ready"
+
+    once = Once(make)
+    threading.Thread(target=lambda: asyncio.run(once.get()), daemon=True).start()
+    while not made:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        assert asyncio.run(once.get()) == "ready"
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os._exit(0)
+    """
+    code, printed, errors = outcome(program, repository)
+    assert (code, printed) == (0, ["7"]), errors
+
+
 # --- the threads --------------------------------------------------------------------------------------------
 
 
