@@ -156,10 +156,15 @@ class Config(_Table):
             raise ConfigurationError(f"config file {path}: {error.strerror or error}") from error
         except ValueError as error:  # TOML's own, with line and column, and bytes that are no text.
             raise ConfigurationError(f"config file {path} is no TOML: {error}") from error
+        except RecursionError as error:
+            raise ConfigurationError(f"config file {path}: its values are nested too deep to be read") from error
         try:
             config = cls.model_validate(plain)
         except ValidationError as error:
-            told = "; ".join(_sentence(one) for one in error.errors(include_url=False))
+            faults = error.errors(include_url=False)
+            told = "; ".join(map(_sentence, faults[:_SHOWN])) + (
+                f"; and {len(faults) - _SHOWN} more" * (len(faults) > _SHOWN)
+            )
             raise ConfigurationError(f"config file {path}: {told}") from error
         config._path = str(path)
         return config
@@ -242,3 +247,5 @@ def _quoted(key: str) -> str:
 _TABLES: dict[str, type[BaseModel]] = {
     "": Config, "amc": AmcTable, "policy": PolicyTable, "embeddings": Endpoint, "prices": PriceTable,
 }  # fmt: skip
+_SHOWN = 3
+"""Faults of a file that an error names."""

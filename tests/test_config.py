@@ -185,3 +185,18 @@ def test_the_file_may_be_given_by_its_path(kind, tmp_path):
 def test_what_is_no_configuration_is_refused():
     with pytest.raises(ConfigurationError, match=r"takes a path such as .* or a Config, got dict"):
         configured({"critic": "uniform"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * 100_000, "nested too deep"),
+        ("".join(f"k{number} = 1\n" for number in range(2000)), "has no key 'k0'.*; and 1997 more"),
+    ],
+)
+def test_a_hostile_file_is_a_short_error(tmp_path, text, message):
+    file = tmp_path / "amc.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        Config.load(file)
+    assert len(str(caught.value)) < 600

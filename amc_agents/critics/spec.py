@@ -17,10 +17,12 @@ Nothing is imported before a kind is asked for.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -36,6 +38,9 @@ from amc_agents.types import Critic
 
 CriticFactory = Callable[[str, Mapping[str, str]], Critic]
 """(target, options) -> critic. Imports what it needs when called."""
+
+MOST_CHARACTERS = 1000
+"""Longest critic string that is parsed; ordinary paths and addresses are far shorter."""
 
 GROUP = "amc_agents.critics"
 """Entry-point group in which other packages offer kinds; each names a `CriticFactory`."""
@@ -60,6 +65,11 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
     if not isinstance(spec, str):
         found: Critic = adapted(spec)
         return found
+    if len(spec) > MOST_CHARACTERS:
+        raise CriticSpecError(
+            f"a critic's string has at most {MOST_CHARACTERS:,} characters, got {len(spec):,} that begin with "
+            f"{quoted(spec, 60)}"
+        )
     kind, _, rest = spec.partition(":")
     target, _, query = rest.partition("?")
     if "?" in kind:
@@ -69,10 +79,8 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
     if not trusted:
         _refuse_for_calls(spec, kind, target, options)
     if factory is not None:
-        if trusted:
-            return cast(Critic, adapted(factory(target, options)))
-        with named_from_outside():
-            return cast(Critic, adapted(factory(target, options)))
+        with nullcontext() if trusted else named_from_outside():
+            return _made(factory, spec, target, options)
     if target and not trusted:
         raise CriticSpecError(
             f"critic {quoted(spec)}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); "
@@ -81,6 +89,15 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
     if target and _is_module(kind):
         return _from_module(spec, kind, target, options)
     raise CriticSpecError(_not_understood(spec, kind))
+
+
+def _made(factory: CriticFactory, spec: str, target: str, options: Mapping[str, str]) -> Critic:
+    try:
+        return cast(Critic, adapted(factory(target, options)))
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise CriticSpecError(f"critic {quoted(spec, 60)}: the file name is too long for this system") from error
 
 
 def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, str]) -> None:
@@ -189,7 +206,7 @@ def _loader(point: Any) -> CriticFactory:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):
+    except (ModuleNotFoundError, ValueError, RecursionError):
         return False
 
 
