@@ -6,7 +6,9 @@
 2. The same with log-normal latencies (mean 100 ms, sigma 0.8) and one resampling point: ratio of the mean wall time
    to the mean of the slowest bare agent, on common latencies. Bound 1.3; a barrier alone costs 1.18 on average.
 3. An instant model: CPU time, resampled every ten steps from step 4 on, as N and T grow: medians of paired ratios, with
-   their quartiles. Bound 1.3. The rows "never" and "every step" are the two ends of resampling; the last has no bound.
+   their quartiles. Bounds 1.5 at T = 10, where one resampling weighs most, and else 1.35: at least four standard
+   deviations above the mean of what this measured on a busy machine, where ratios vary by a tenth. The rows "never" and
+   "every step" are the two ends of resampling; the last has no bound.
 4. The same agents' memory: its peak per message at T = 100 against T = 25. Bound 1: it grows with the messages alone.
 
 N = 15 particles, T = 10 steps where nothing else is said. Exits with 1 where a bound is broken.
@@ -101,14 +103,16 @@ async def wrapped(graph: Any) -> None:
     await graph.ainvoke(INPUT)
 
 
-def as_particles(agent: Any, schedule: Schedule, n_particles: int = N, n_steps: int = T) -> Any:
+def as_particles(
+    agent: Any, schedule: Schedule, n_particles: int = N, n_steps: int = T, seed: int | None = None
+) -> Any:
     return amc(
         agent,
         environment=lambda state: (Walk(n_steps), TASK),
         n_particles=n_particles,
         resample=schedule,
         horizon=n_steps + 1,
-        seed=0,
+        seed=seed,
     )
 
 
@@ -150,10 +154,12 @@ def instant_agent() -> Any:
     return text_agent(ScriptedChatModel(respond=lambda messages: f"Thought: {len(messages)}\nAction: 1"))
 
 
-async def cpu_time(schedule: Schedule, n_particles: int, n_steps: int, pairs: int) -> dict[str, Any]:
+async def cpu_time(
+    schedule: Schedule, n_particles: int, n_steps: int, pairs: int, bound: float | None = 1.35
+) -> dict[str, Any]:
     """Ratios of CPU time, each of two runs side by side."""
     agent = instant_agent()
-    graph = as_particles(agent, schedule, n_particles, n_steps)
+    graph = as_particles(agent, schedule, n_particles, n_steps, seed=0)
     await bare(agent)
     await as_particles(agent, schedule).ainvoke(INPUT)
     times = []
@@ -169,25 +175,26 @@ async def cpu_time(schedule: Schedule, n_particles: int, n_steps: int, pairs: in
     ratios = np.array(times)[:, 1] / np.array(times)[:, 0]
     low, median, high = (float(quartile) for quartile in np.percentile(ratios, [25, 50, 75]))
     per_step_ms = 1e3 * float(np.median(times, axis=0)[0]) / (n_particles * n_steps)
-    return {"bare_ms_per_step": per_step_ms, "ratio": median, "quartiles": [low, high], "pairs": pairs, "bound": 1.3}
+    return {"bare_ms_per_step": per_step_ms, "ratio": median, "quartiles": [low, high], "pairs": pairs, "bound": bound}
 
 
 async def growth(runs: int) -> dict[str, dict[str, Any]]:
     """The instant model at several N and T. The largest sizes are measured least often: each pair is long."""
     rows = {}
-    for n_particles, n_steps, share in ((15, 10, 1.0), (15, 50, 0.4), (15, 200, 0.1), (500, 10, 0.1)):
+    sizes = ((15, 10, 1.0, 1.5), (15, 50, 0.4, 1.35), (15, 200, 0.1, 1.35), (500, 10, 0.1, 1.35))
+    for n_particles, n_steps, share, bound in sizes:
         every_ten = AtSteps(*range(4, n_steps, 10))
         name = f"instant model, N = {n_particles}, T = {n_steps}"
-        rows[name] = await cpu_time(every_ten, n_particles, n_steps, max(3, round(share * runs)))
+        rows[name] = await cpu_time(every_ten, n_particles, n_steps, max(3, round(share * runs)), bound)
     rows["instant model, never"] = await cpu_time(Never(), N, T, max(3, runs))
-    every_step = await cpu_time(EveryStep(), N, 50, max(3, runs // 10))
-    return {**rows, "instant model, every step, T = 50": {**every_step, "bound": None}}
+    rows["instant model, every step, T = 50"] = await cpu_time(EveryStep(), N, 50, max(3, runs // 10), None)
+    return rows
 
 
 async def peak_per_message(n_steps: int) -> float:
     """The most bytes allocated at once in a run of half as many particles, for each message of its population."""
     n_particles = N // 2
-    graph = as_particles(instant_agent(), AtSteps(*range(4, n_steps, 10)), n_particles, n_steps)
+    graph = as_particles(instant_agent(), AtSteps(*range(4, n_steps, 10)), n_particles, n_steps, seed=0)
     gc.collect()
     tracemalloc.start()
     await wrapped(graph)
