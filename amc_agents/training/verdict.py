@@ -229,7 +229,7 @@ def _fit(
             verdicts, observations = losses(model, batch)
             loss = verdicts + settings.observation_weight * observations
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
             optimizer.step()
             schedule.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def draw_cost(told: Mapping[str, Any], path: Path) -> None:
 
 
 _NO_CRITIC = {"critic_calls": 0.0, "critic_tokens": 0.0, "critic_cached_tokens": 0.0}
-_SPENT = {
+_SPENT: Mapping[str, Callable[[Mapping[str, float]], float]] = {
     "model calls of policy and critic, a task": lambda cost: cost["policy_calls"] + cost["critic_calls"],
     "tokens a task: policy's written, critic's new": lambda cost: (
         cost["policy_output_tokens"] + cost["critic_tokens"] - cost["critic_cached_tokens"]
