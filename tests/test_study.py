@@ -33,6 +33,10 @@ def study(monkeypatch, tmp_path):
         "results",
         "ablations",
         "ablation_tables",
+        "budget",
+        "populations",
+        "room",
+        "room_tables",
         "figures",
         "strata",
         "curve",
@@ -151,30 +155,84 @@ def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     text = Path("told/tables.md").read_text()
     assert "| AMC - Best-of-15 | oracle's pick | -0.188 |" in text
     assert "| +0.312, -0.688 |" in text
-    assert "| mean-beta-1 | 0.250 ± 0.000 | -0.750 [-0.750, -0.750] |" in text
+    assert "| mean-beta-1 | 0.250 ± 0.000 | **-0.750 [-0.750, -0.750]** |" in text
     assert text.strip() in f"# The study's tables\n\n{capsys.readouterr().out}"
     plain = json.loads(Path("told/results.json").read_text())
-    assert set(plain) == {"12 to 16 optimal steps", "curve", "strata", "ablations"}
+    assert set(plain) == {"12 to 16 optimal steps", "room", "curve", "strata", "ablations"}
     assert Path("told/curve.png").stat().st_size > 5000
+
+
+def summary_lines(study, band="hard"):
+    runs = list(study["results"].records(band))
+    told = study["report"].summary(study["results"].read(band), runs)
+    return study["summary"].summary_table({"easy": told}).splitlines()
 
 
 def test_the_summary_has_a_line_for_each_world_and_regime(study):
     packed_band(study)
-    report, read = study["report"], study["results"].read
-    head, rule, line = study["summary"].summary_table({"easy": report.summary(read("hard"))}).splitlines()
+    head, rule, line, _, note = summary_lines(study)
     assert head.count("|") == rule.count("|") == line.count("|")
     assert line.startswith("| easy, 4 x 2 seeds | tuned | .250 ± .250 | .688 ± .237 | .500 ± .000 | -.188 [")
-    assert line.split(" | ")[6] == ""  # nothing ran with rewards hidden
+    assert "0.36 M parameters" in note
 
 
 def test_an_interval_without_0_is_heavy(study):
     pack(study, "pool", 0, [record("hot-pool", task, 0.0, pool=20) for task in TASKS], "hot")
-    pack(study, "amc", 0, [record("hot-amc-15", task, 2.0) for task in TASKS], "hot")
-    told = study["report"].summary(study["results"].read("hard"))
-    line = study["summary"].summary_table({"easy": told}).splitlines()[-1]
+    pack(study, "amc", 0, [record("hot-amc-15", task, 3.0) for task in TASKS], "hot")
+    line = summary_lines(study)[2]
     assert "| easy, 4 x 1 seed | temperature 1 |  |" in line
-    assert "| **+1.312 [" in line
+    assert "| **+2.312 [" in line
     assert line.split(" | ")[2] == ""  # greedy play has not been run
+
+
+def test_the_summary_tells_the_interval_over_training_seeds_where_there_are_several(study):
+    packed_band(study)
+    line = summary_lines(study)[2]
+    pick = study["report"].summary(study["results"].read("hard"))["differences"][0]
+    assert f"-.188 [{pick['low_crossed']:.3f}, {pick['high_crossed']:.3f}]" in line
+
+
+def test_a_method_is_held_against_the_tries_that_its_tokens_pay_for(study):
+    # A try writes 200 tokens; AMC writes 4,000 and its critic reads 1,000: 25 tries, of 40 in two pools.
+    packed_band(study)
+    (found,) = study["budget"].budget(study["results"].records("hard"))
+    assert (found["tokens"], found["tries"]) == (5000, 25)
+    # b: 2 successes among 40, both among the 15 that are left out with probability 15/40 x 14/39.
+    best = (0 + (1 - 15 * 14 / (40 * 39)) + 1 + 1) / 4
+    assert found["best_of_n"] == pytest.approx(best)
+    assert found["oracle"]["difference"] == pytest.approx(0.5 - best)
+
+
+def test_a_budget_above_the_pool_is_told(study):
+    pack(study, "pool", 0, [record("tuned-pool", task, 0.0, pool=20) for task in TASKS])
+    pack(study, "amc", 0, [record("tuned-amc-15", task, 1.0) for task in TASKS])
+    found = study["budget"].budget(study["results"].records("hard"))
+    assert (found[0]["tries"], found[0]["affordable"]) == (20, 25)
+    assert "| 5,000 | 20.0 (of 25.0) | 0.750 | 1.000 |" in study["budget"].budget_table({"easy": found})
+
+
+def test_a_population_is_counted_with_its_copies(study):
+    pack(study, "pool", 0, [record("tuned-pool", task, 0.0, pool=20) for task in TASKS])
+    copies = Particles((1.0, 1.0, 0.0), (0.9, 0.9, 0.1), (0, 0, 2))
+    runs = [replace(record("tuned-amc-15", task, 1.0, particles=3), particles=copies) for task in TASKS]
+    pack(study, "amc", 0, runs)
+    (found,) = study["populations"].populations(study["results"].records("hard"))
+    assert (found["particles"], found["most"], found["distinct_successes"]) == (3, 3, 1)
+    # Of a pool of 20 different trajectories 15 are in: three quarters of 0, 1, 10 and 20 successes.
+    assert found["of_tries"] == pytest.approx(0.75 * 31 / 4)
+    assert found["auc"] == 1.0  # a pool's values are its returns here
+
+
+def test_final_values_that_say_nothing_have_an_area_of_a_half(study):
+    blind = Particles((1.0, 0.0, 1.0, 0.0), (0.5, 0.5, 0.5, 0.5), (0, 1, 2, 3))
+    mixed = Particles((1.0, 0.0, 1.0, 0.0), (0.9, 0.5, 0.5, 0.1), (0, 1, 2, 3))
+    assert study["populations"].auc([blind]) == 0.5
+    # Of four pairs of a success and a failure three are in order and one is tied.
+    assert study["populations"].auc([mixed]) == pytest.approx(3.5 / 4)
+
+
+def test_holm_corrects_for_every_look(study):
+    assert study["ablation_tables"].holm([0.03, 0.01, 0.04]) == pytest.approx([0.06, 0.03, 0.06])
 
 
 def test_the_curve_pairs_each_size_with_its_own_subsets(study):
@@ -185,16 +243,44 @@ def test_the_curve_pairs_each_size_with_its_own_subsets(study):
     # b: a fourth of the subsets of 5 have its one success; c: nearly all have one of its ten.
     misses = np.prod([(10 - i) / (20 - i) for i in range(5)])
     best = (0 + 0.25 + (1 - misses) + 1) / 4
-    assert found[5]["best_of_n"]["oracle"] == pytest.approx(best)
+    assert found[5]["best_of_n"]["oracle"]["mean"] == pytest.approx(best)
     assert found[5]["differences"]["oracle"]["difference"] == pytest.approx(1 - best)
-    assert (found[5]["differences"]["oracle"]["n_seeds"], found[15]["differences"]["oracle"]["n_seeds"]) == (1, 2)
+    # Seed 1 has been run at 15 alone: the sizes of a curve share their seeds.
+    assert [found[size]["differences"]["oracle"]["n_seeds"] for size in (5, 15)] == [1, 1]
+    assert found[15]["amc"]["oracle"]["mean"] == 1.0
     assert f"| tuned | 5 | 4 x 1 | {best:.3f} | 1.000 | +{1 - best:.3f} [" in study["curve"].curve_table([found[5]])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results/study/README.md"])
-def test_a_page_has_the_summary_that_is_kept(page):
+@pytest.mark.parametrize(
+    ("page", "table"),
+    [
+        ("README.md", "summary.md"),
+        ("docs/results/study/README.md", "summary.md"),
+        ("docs/results/study/README.md", "room.md"),
+    ],
+)
+def test_a_page_has_the_table_that_is_kept(page, table):
     root = STUDY.parent.parent
-    assert (root / "docs/results/study/summary.md").read_text() in (root / page).read_text()
+    assert (root / "docs/results/study" / table).read_text() in (root / page).read_text()
+
+
+def test_what_an_oracle_gains_is_told_against_subsets_of_one_pool(study):
+    room = study["room"]
+    pool = [record(room.POOL_NAME, task, 0.0, pool=60) for task in TASKS]
+    oracles = [record(name, task, 1.0) for name in (room.AT_ITS_OWN, room.AT_STUDYS_SETTINGS) for task in TASKS]
+    study["packed"].pack("room-0", {"settings": {}, "methods": {}}, pool + oracles)
+    found = study["room_tables"].room()
+    best = {n: found[f"Best-of-{n}"]["scores"]["oracle"]["mean"] for n in (15, 30, 60)}
+    # b has one success in 60, d has 20: a subset of 15 misses them all with probability C(40, 15) / C(60, 15).
+    misses = {hits: np.prod([(60 - hits - i) / (60 - i) for i in range(15)]) for hits in (1, 10, 20)}
+    assert best[15] == pytest.approx((3 - sum(misses.values())) / 4)
+    assert best[15] < best[30] < best[60] == 0.75
+    oracle = found["AMC, oracle, settings of its own"]["changes"]["oracle"]["difference"]
+    assert oracle == pytest.approx(1 - best[15])
+    assert found["Best-of-15"]["policy_calls"] == 50
+    text = study["room_tables"].room_table(found)
+    assert text.startswith("4 fresh tasks")
+    assert "| AMC, oracle, the study's settings | 200 | 1.000 ± 0.000 | +" in text
 
 
 def test_the_ceiling_is_told_against_best_of_15(study):
@@ -204,8 +290,8 @@ def test_the_ceiling_is_told_against_best_of_15(study):
     study["packed"].pack("ablation-ceiling", {"settings": {}, "methods": {n: settings for n, _ in pairs}}, records)
     told = study["ablation_tables"].read_ablations()
     text = study["ablation_tables"].ablation_tables(told)
-    assert "| planner | 1.000 ± 0.000 | +0.750 [+0.750, +0.750] |" in text
-    assert "| chosen | 0.500 ± 0.000 | +0.250 [" in text
+    assert "| planner | 1.000 ± 0.000 | **+0.750 [+0.750, +0.750]** |" in text
+    assert "| chosen | 0.500 ± 0.000 | **+0.250 [" in text
     assert "| best-of-15 | 0.250 ± 0.000 |  |" in text
 
 
@@ -219,8 +305,8 @@ def test_a_change_is_told_against_every_play_of_the_chosen_setting(study):
         records = [record(name, task, score, top5=score) for task in TASKS for name, score in pairs]
         study["packed"].pack(f"ablation-{group}", {"settings": {}, "methods": {n: settings for n, _ in pairs}}, records)
     text = study["ablation_tables"].ablation_tables(study["ablation_tables"].read_ablations())
-    assert "| at-8 | 1.000 ± 0.000 | +0.625 [" in text
-    assert "| keep | 0.500 ± 0.000 | +0.125 [" in text
+    assert "| at-8 | 1.000 ± 0.000 | **+0.625 [" in text
+    assert "| keep | 0.500 ± 0.000 | **+0.125 [" in text
     assert "| at-3-6-9-12-15 | 0.250 ± 0.000 |  |" in text
     assert text.count("against its 2 plays with different luck") == 2
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from math import comb
 
 import numpy as np
@@ -48,6 +51,43 @@ def best_of(particles: Particles, n: int, *, success: float = 1.0, draws: int = 
     }
 
 
+def expected_top(returns: Sequence[float], n: float, k: int = 1) -> float:
+    """Mean of the k highest returns of N of a pool's trajectories, averaged exactly over which N they are.
+
+    Args:
+        returns: of M independent trajectories.
+        n: N, from k to M. Between two whole numbers the result is interpolated linearly, so that a budget need not be
+            a whole number of trajectories.
+        k: how many are averaged; 1: the oracle's pick.
+
+    Raises:
+        ConfigurationError: N is not within k to M.
+    """
+    size = len(returns)
+    if not k <= n <= size:
+        raise ConfigurationError(
+            f"the top {k} of N trajectories from a pool of {size} need N from {k} to {size}, got {n:g}"
+        )
+    ranked = np.sort(np.array(returns))[::-1]
+    below, above = (float(_kth_best(size, whole, k) @ ranked) / k for whole in (math.floor(n), math.ceil(n)))
+    return below + (n - math.floor(n)) * (above - below)
+
+
+def distinct_successes(particles: Particles, n: int, *, success: float = 1.0) -> float:
+    """Different successful trajectories among N of a pool, averaged exactly over which N they are.
+
+    Args:
+        particles: M independent trajectories.
+        n: N, at most M.
+        success: least return that counts as a success, in reward units.
+    """
+    size = len(particles.returns)
+    pairs = zip(particles.same_as, particles.returns, strict=True)
+    copies = Counter(kind for kind, earned in pairs if earned >= success)
+    return sum(1 - comb(size - many, n) / comb(size, n) for many in copies.values())
+
+
+@lru_cache(maxsize=256)
 def _kth_best(size: int, n: int, k: int) -> FloatArray:
     """`[M]` chance of the i-th best of a pool to be among the k best of a random subset of n."""
     subsets = comb(size, n)

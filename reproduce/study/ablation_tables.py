@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from packed import packed, unpack
-from table_rows import change, row, score
+from table_rows import PARAMETERS, change, row, score
 
 METRICS = {"oracle": "oracle's pick", "top5": "top 5", "mean": "mean particle"}
 HEADINGS = {
@@ -48,7 +49,36 @@ def read_ablations() -> dict[str, Any]:
                 for name, each in scores[group].items()
             },
         }
+    _correct(_changes(found))
     return found
+
+
+def _changes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every difference of every group."""
+    scores = [one for group in found.values() for of in group["methods"].values() for one in of.values()]
+    return [one["change"] for one in scores if "change" in one]
+
+
+def _correct(changes: Sequence[dict[str, Any]]) -> None:
+    """Add each change's p, by a normal test, after Holm's correction for all of them."""
+    corrected = holm([_p(one["difference"], one["standard_error"]) for one in changes])
+    for one, p in zip(changes, corrected, strict=True):
+        one["p_holm"] = p
+
+
+def _p(difference: float, error: float) -> float:
+    if not error:
+        return float(not difference)
+    return math.erfc(abs(difference) / error / math.sqrt(2))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """P-values after Holm's correction for as many looks as there are."""
+    adjusted, largest = [0.0] * len(ps), 0.0
+    for done, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        largest = max(largest, min(1.0, (len(ps) - done) * ps[index]))
+        adjusted[index] = largest
+    return adjusted
 
 
 def _scores(told: Mapping[str, Any], records: Sequence[Record]) -> Scores:
@@ -76,7 +106,11 @@ def _methods(told: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def ablation_tables(told: Mapping[str, Any]) -> str:
     """All groups as Markdown."""
-    lines: list[str] = []
+    lines = [
+        f"Exploratory: {len(_changes(told))} differences were looked at. Intervals are not corrected; a difference is "
+        f"heavy where p < .05 after Holm's correction for all of them. {PARAMETERS}",
+        "",
+    ]
     for group, one in told.items():
         base = one["base"]
         seen = one["methods"][BASE]["oracle"]
@@ -101,4 +135,7 @@ def ablation_tables(told: Mapping[str, Any]) -> str:
 
 
 def _cells(found: Mapping[str, Any]) -> list[str]:
-    return [score(found), change(found["change"]) if "change" in found else ""]
+    if "change" not in found:
+        return [score(found), ""]
+    text = change(found["change"])
+    return [score(found), f"**{text}**" if found["change"]["p_holm"] < 0.05 else text]

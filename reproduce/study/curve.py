@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from results import Cells, difference
+from amc_agents.bench.statistics import estimate
+from results import Cells, Scored, difference
 from settings import SIZES
 from table_rows import SAMPLING, change, row
 
@@ -12,18 +13,26 @@ METRICS = ("oracle", "top5")
 
 
 def curve(cells: Cells) -> list[dict[str, Any]]:
-    """For each regime and N that was run: both methods' scores on their common tasks and seeds, and the differences."""
+    """For each regime and N that was run: both methods' scores, and the differences.
+
+    Every N is of the same tasks and seeds: those that all sizes of the regime have.
+    """
     found = []
     for regime in SAMPLING:
-        for size in SIZES:
-            names = {"amc": f"{regime}-amc-{size}", "best_of_n": f"{regime}-best-of-{size}"}
-            if any(name not in cells.scores for name in names.values()):
-                continue
-            amc, best = (cells.scores[name] for name in names.values())
-            common = sorted(amc["oracle"].scores.keys() & best["oracle"].scores.keys())
+        named = {size: (f"{regime}-amc-{size}", f"{regime}-best-of-{size}") for size in SIZES}
+        done = {size: names for size, names in named.items() if all(name in cells.scores for name in names)}
+        if not done:
+            continue
+        every = [cells.scores[name]["oracle"].scores.keys() for names in done.values() for name in names]
+        common = sorted(set.intersection(*map(set, every)))
+        for size, names in done.items():
+            amc, best = (
+                {of: Scored({key: cells.scores[name][of].scores[key] for key in common}) for of in METRICS}
+                for name in names
+            )
             means = {
-                kind: {of: sum(cells.scores[name][of].scores[key] for key in common) / len(common) for of in METRICS}
-                for kind, name in names.items()
+                kind: {of: estimate(each[of].scores)._asdict() for of in METRICS}
+                for kind, each in (("amc", amc), ("best_of_n", best))
             }
             changes = {of: difference(amc[of], best[of]) for of in METRICS}
             found.append({"regime": regime, "n": size, **means, "differences": changes})
@@ -36,7 +45,7 @@ def curve_table(found: list[dict[str, Any]]) -> str:
     lines += [row(["---", "---:", "---:", "---:", "---:", "---:", "---:"])]
     for one in found:
         pick = one["differences"]["oracle"]
-        scores = [f"{one[kind]['oracle']:.3f}" for kind in ("best_of_n", "amc")]
+        scores = [f"{one[kind]['oracle']['mean']:.3f}" for kind in ("best_of_n", "amc")]
         size = [str(one["n"]), f"{pick['tasks']} x {pick['n_seeds']}"]
         lines.append(row([SAMPLING[one["regime"]], *size, *scores, *map(change, one["differences"].values())]))
     return "\n".join([*lines, ""])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,18 @@ from settings import SIZES
 from table_rows import SAMPLING
 
 LINES = {"best-of": ("Best-of-N", "#7f7f7f", "o"), "amc": ("AMC", "#1f77b4", "s")}
+CURVES = {"best-of": "best_of_n", "amc": "amc"}
+"""What `curve.curve` calls them."""
 
 
-def draw_curve(told: Mapping[str, Any], path: Path) -> None:
-    """The oracle's pick and the top 5 over N."""
+def draw_curve(sizes: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The oracle's pick and the top 5 over N, of the rows of `curve.curve`."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, (regime, title) in zip(figure.subplots(1, 2, sharey=True), SAMPLING.items(), strict=True):
+        rows = [one for one in sizes if one["regime"] == regime]
         for kind, (label, colour, marker) in LINES.items():
             for metric, style in (("oracle", "-"), ("top5", ":")):
-                points = [
-                    (size, told["scores"][f"{regime}-{kind}-{size}"][metric])
-                    for size in SIZES
-                    if f"{regime}-{kind}-{size}" in told["scores"]
-                ]
+                points = [(one["n"], one[CURVES[kind]][metric]) for one in rows]
                 if points:
                     axes.errorbar(
                         [size for size, _ in points], [one["mean"] for _, one in points],
@@ -38,7 +37,7 @@ def draw_curve(told: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_cost(told: Mapping[str, Any], path: Path) -> None:
-    """The oracle's pick over model calls, and over tokens that the policy writes and the critic reads anew.
+    """The oracle's pick over model calls, and over tokens that policy and critic read anew and write.
 
     Best-of-N pays for no critic here: with rewards to pick by, it needs none.
     """
@@ -69,8 +68,11 @@ def draw_cost(told: Mapping[str, Any], path: Path) -> None:
 _NO_CRITIC = {"critic_calls": 0.0, "critic_tokens": 0.0, "critic_cached_tokens": 0.0}
 _SPENT: Mapping[str, Callable[[Mapping[str, float]], float]] = {
     "model calls of policy and critic, a task": lambda cost: cost["policy_calls"] + cost["critic_calls"],
-    "tokens a task: policy's written, critic's new": lambda cost: (
-        cost["policy_output_tokens"] + cost["critic_tokens"] - cost["critic_cached_tokens"]
+    "tokens a task: read anew and written, critic's too": lambda cost: (
+        sum(cost[f"policy_{kind}_tokens"] for kind in ("input", "output"))
+        - cost["policy_cached_tokens"]
+        + cost["critic_tokens"]
+        - cost["critic_cached_tokens"]
     ),
 }
 

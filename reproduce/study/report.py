@@ -2,10 +2,11 @@
 
     python reproduce/study/report.py [--out docs/results/study]
 
-Writes summary.md (a line for each world and regime), tables.md (by difficulty, and the ablations, at its end),
+Writes summary.md (a line for each world and regime), room.md (what an oracle gains), tables.md (by difficulty, and the
+ablations at its end),
 results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls and tokens).
-Intervals are 95%: the first over tasks, each task's seeds averaged; the second resamples the seeds too, each of which
-has value models of its own, and needs two of them.
+Intervals are 95%: the first over tasks, each task's seeds averaged; the second over training seeds too, each of which
+has value models of its own, and needs two of them. Where a table has one interval, it is the second where there is one.
 With the same luck AMC plays the same trajectories with rewards hidden and seen (tests/bench/test_hidden_rewards.py):
 the mean of both rows has the smaller error.
 """
@@ -14,19 +15,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablation_tables import ablation_tables, read_ablations
+from amc_agents.bench.records import Record
 from amc_agents.bench.statistics import estimate
+from budget import budget, budget_table
 from curve import curve, curve_table
 from figures import draw_cost, draw_curve
-from results import Cells, difference, read
-from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED
+from populations import populations, populations_table
+from results import Cells, difference, read, records
+from room_tables import room, room_table
+from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED, Shard
 from strata import strata, strata_tables
 from summary import summary_table
-from table_rows import row, score
+from table_rows import PARAMETERS, row, score
 
 METRICS = {
     "oracle": "oracle's pick",
@@ -62,8 +67,8 @@ PAIRS = (
 """What is asked, first the question of the study."""
 
 
-def summary(cells: Cells) -> dict[str, Any]:
-    """Every score, cost and difference as plain values."""
+def summary(cells: Cells, runs: Sequence[tuple[Shard, Record]] = ()) -> dict[str, Any]:
+    """Every score, cost and difference as plain values; of the runs too, what needs their particles."""
     scores = {
         name: {metric: estimate(one.scores)._asdict() for metric, one in of_each.items()}
         for name, of_each in cells.scores.items()
@@ -75,7 +80,10 @@ def summary(cells: Cells) -> dict[str, Any]:
         if a in cells.scores and b in cells.scores
         for metric in metrics
     ]
-    return {"scores": scores, "costs": cells.costs, "differences": differences}
+    return {
+        "scores": scores, "costs": cells.costs, "differences": differences,
+        "budget": budget(runs), "populations": populations(runs),
+    }  # fmt: skip
 
 
 def _named(regime: str, a: str, b: str, metrics: tuple[str, ...]) -> tuple[str, str, tuple[str, ...]]:
@@ -92,7 +100,7 @@ def tables(title: str, told: Mapping[str, Any]) -> str:
             continue
         seen = [told["scores"][_of(regime, name)]["oracle"] for name, _ in rows]
         tasks, seeds = (" to ".join(map(str, sorted({one[of] for one in seen}))) for of in ("tasks", "seeds"))
-        lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seed{'' if seeds == '1' else 's'}.", ""]
+        lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seed{'' if seeds == '1' else 's'}. {PARAMETERS}", ""]
         lines += [row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
         lines += [row(["---", *["---:"] * (len(METRICS) + 3)])]
         for name, label in rows:
@@ -141,25 +149,33 @@ def main() -> None:
         for band in BANDS
         if (cells := read(band, policy)).scores
     }
-    told = {title_of(*which): summary(cells) for which, cells in done.items()}
-    text = "\n".join(tables(band, one) for band, one in told.items())
+    told = {title_of(*which): summary(cells, list(records(*which))) for which, cells in done.items()}
+    text = f"{PARAMETERS}\n\n" + "\n".join(tables(band, one) for band, one in told.items())
+    spent, held = ({title: one[of] for title, one in told.items()} for of in ("budget", "populations"))
+    text += f"\n## At equal tokens\n\n{PARAMETERS}\n\n{budget_table(spent)}"
+    text += f"\n## What a population holds\n\n{PARAMETERS}\n\n{populations_table(held)}"
+    rooms = room()
+    if rooms:
+        text += f"\n## What a better critic could gain\n\n{room_table(rooms)}"
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "room.md").write_text(room_table(rooms), encoding="utf-8")
     hard = done.get(("hard", SHIPPED))
     sizes = curve(hard) if hard else []
     if sizes:
-        text += f"\n## The hardest band over N\n\n{curve_table(sizes)}"
+        text += f"\n## The hardest band over N\n\n{PARAMETERS}\n\n{curve_table(sizes)}"
     found = {regime: rows for regime in (HOT, TUNED) if hard and (rows := strata(hard, regime))}
     if found:
-        text += f"\n## The hardest band by how often one trajectory succeeds\n\n{strata_tables(found)}"
+        text += f"\n## The hardest band by how often one trajectory succeeds\n\n{PARAMETERS}\n\n{strata_tables(found)}"
     changes = read_ablations()
     if changes:
         text += f"\n## One thing at a time\n\n{ablation_tables(changes)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
     (options.out / "summary.md").write_text(summary_table(told), encoding="utf-8")
-    whole = json.dumps(told | {"curve": sizes, "strata": found, "ablations": changes}, indent=1)
+    whole = json.dumps(told | {"room": rooms, "curve": sizes, "strata": found, "ablations": changes}, indent=1)
     (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
     hardest = next(iter(told.values()))
-    draw_curve(hardest, options.out / "curve.png")
+    draw_curve(sizes, options.out / "curve.png")
     draw_cost(hardest, options.out / "cost.png")
     print(text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,10 @@ from settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
 
 Key = tuple[str, int]
 """Task, seed."""
-COSTS = ("policy_calls", "policy_output_tokens", "critic_calls", "critic_tokens", "critic_cached_tokens")
+COSTS = (
+    "policy_calls", "policy_input_tokens", "policy_cached_tokens", "policy_output_tokens", "critic_calls",
+    "critic_tokens", "critic_cached_tokens",
+)  # fmt: skip
 
 
 @dataclass
@@ -57,23 +60,27 @@ class Cells:
     """Means over runs."""
 
 
+def records(band: str, policy: int = SHIPPED) -> Iterator[tuple[Shard, Record]]:
+    """A policy's runs in a band, of the shards that are done."""
+    for shard in shards():
+        if (shard.band, shard.policy) == (band, policy) and packed(shard.name).exists():
+            yield from ((shard, record) for record in unpack(shard.name)[1])
+
+
 def read(band: str, policy: int = SHIPPED) -> Cells:
     """A policy's results in a band, of the shards that are done."""
     scores: dict[str, dict[str, Scored]] = defaultdict(lambda: defaultdict(Scored))
     costs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for shard in shards():
-        if (shard.band, shard.policy) != (band, policy) or not packed(shard.name).exists():
-            continue
-        for record in unpack(shard.name)[1]:
-            for name, found, share in _told(record, shard):
-                # One trajectory needs no choice: the pool's critic read it for Best-of-N.
-                alone = name.endswith("react")
-                key = (record.task, shard.seed)
-                for metric, score in found.items():
-                    scores[name][metric].scores[key] = score
-                for cost in COSTS:
-                    spent = 0.0 if alone and cost.startswith("critic") else share * getattr(record.cost, cost)
-                    costs[name][cost].append(spent)
+    for shard, record in records(band, policy):
+        for name, found, share in _told(record, shard):
+            # One trajectory needs no choice: the pool's critic read it for Best-of-N.
+            alone = name.endswith("react")
+            key = (record.task, shard.seed)
+            for metric, score in found.items():
+                scores[name][metric].scores[key] = score
+            for cost in COSTS:
+                spent = 0.0 if alone and cost.startswith("critic") else share * getattr(record.cost, cost)
+                costs[name][cost].append(spent)
     means = {name: {cost: float(np.mean(found)) for cost, found in of.items()} for name, of in costs.items()}
     for regime in (HOT, TUNED):
         pair = [f"{regime}-{name}" for name in ("amc-15", "amc-hidden-15")]

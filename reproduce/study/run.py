@@ -21,6 +21,7 @@ from ablations import GROUPS, Ablation
 from amc_agents.bench.workers import run_plan
 from amc_agents.cli.compare import available_cpus
 from packed import pack, packed
+from room import ROOMS, Room
 from settings import Shard, shards
 
 RUNS = Path("runs/study")
@@ -29,7 +30,7 @@ TOGETHER = 1
 out of the processor's cache."""
 
 
-def run(shard: Shard | Ablation, n_workers: int, console: Console) -> None:
+def run(shard: Shard | Ablation | Room, n_workers: int, console: Console) -> None:
     """One shard, from where it was left."""
     plan, begun = shard.plan, time.perf_counter()
     with Bar(console=console) as bar:
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say which are done, and run nothing")
     options = parser.parse_args()
     console = Console()
-    every: list[Shard | Ablation] = [*shards(), *map(Ablation, GROUPS)]
+    every: list[Shard | Ablation | Room] = [*shards(), *map(Ablation, GROUPS), *ROOMS]
     known = {shard.name: shard for shard in every}
     unknown = sorted(set(options.shards) - set(known))
     if unknown:

@@ -23,6 +23,8 @@ from amc_agents.types import FloatArray, Trajectory
 from settings import MODELS
 
 HORIZON = 20
+LOG_WEIGHT = 1.5
+"""What a step of slack adds to a log-weight (`LinearSlackCritic`, at beta 1)."""
 FILE = MODELS / "slack.json"
 
 
@@ -46,6 +48,25 @@ class SlackCritic:
             return float(trajectory.return_ > 0)
         left, slack = await place(self._planner, trajectory)
         return next((self._table[left, one] for one in range(slack, -1, -1) if (left, one) in self._table), 0.0)
+
+
+class LinearSlackCritic:
+    """The log-weight of a state at beta 1: `LOG_WEIGHT` for each step that can still be wasted. No probability."""
+
+    predicts = "return"
+
+    def __init__(self) -> None:
+        self._planner = PlannerCritic()
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """`[N]` log-weights; the return where a trajectory ended."""
+        return np.array([await self._value(one) for one in trajectories], dtype=np.float64)
+
+    async def _value(self, trajectory: Trajectory) -> float:
+        if trajectory.done:
+            return trajectory.return_
+        _, slack = await place(self._planner, trajectory)
+        return LOG_WEIGHT * slack
 
 
 async def place(planner: PlannerCritic, trajectory: Trajectory) -> tuple[int, int]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from table_rows import SAMPLING, row
+from table_rows import PARAMETERS, SAMPLING, row
 
 BEST = "best-of-15"
-CHANGES = (("amc-15", "oracle"), ("amc-hidden-15", "deployable"), ("amc-15", "top5"), ("amc-15", "mean"))
-"""Of AMC against Best-of-15: whose, and in what."""
+AMC = "amc-15"
 HEADINGS = (
-    "tasks", "sampling", "greedy ReAct", "Best-of-15", "AMC", "oracle's pick", "deployable pick", "top 5",
-    "mean particle",
+    "tasks", "sampling", "greedy ReAct", "Best-of-15", "AMC", "pick, equal N", "pick, equal tokens (tries)", "top 5",
+    "mean particle", "distinct successes",
 )  # fmt: skip
+NOTE = (
+    f"{PARAMETERS} Intervals are 95%, over tasks and training seeds where there are several seeds (three: Student's t "
+    "with few degrees of freedom, so they are wide), else over tasks."
+)
 
 
 def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
@@ -21,24 +24,41 @@ def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [row(list(HEADINGS)), row(["---", "---", *["---:"] * (len(HEADINGS) - 2)])]
     for title, of in told.items():
         for regime, sampling in SAMPLING.items():
-            names = "react-greedy", f"{regime}-{BEST}", f"{regime}-amc-15"
+            names = "react-greedy", f"{regime}-{BEST}", f"{regime}-{AMC}"
             if any(name not in of["scores"] for name in names[1:]):
                 continue
             picks = [of["scores"].get(name, {}).get("oracle") for name in names]
             mine = of["scores"][names[-1]]["oracle"]
             label = f"{title}, {mine['tasks']} x {mine['seeds']} seed{'s' if mine['seeds'] > 1 else ''}"
-            changes = [_change(of["differences"], f"{regime}-{name}", f"{regime}-{BEST}", m) for name, m in CHANGES]
+            equal, top5, mean = (
+                _first(of["differences"], a=names[2], b=names[1], metric=metric)
+                for metric in ("oracle", "top5", "mean")
+            )
+            paid = _first(of["budget"], regime=regime, method=AMC)
+            tries = "" if paid is None else f" ({paid['tries']:.1f})"
+            holds = _first(of["populations"], regime=regime, method=AMC)
+            changes = [
+                _change(equal), f"{_change(paid and paid['oracle'])}{tries}", _change(top5), _change(mean),
+                _change(holds and holds["change"]),
+            ]  # fmt: skip
             lines.append(row([label, sampling, *(_score(pick) for pick in picks), *changes]))
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", NOTE, ""])
 
 
-def _change(differences: list[Mapping[str, Any]], a: str, b: str, metric: str) -> str:
-    """A difference with its interval over tasks; heavy where that excludes 0."""
-    found = next((one for one in differences if (one["a"], one["b"], one["metric"]) == (a, b, metric)), None)
+def _first(rows: Sequence[Mapping[str, Any]], **wanted: str) -> Mapping[str, Any] | None:
+    return next((one for one in rows if all(one[key] == value for key, value in wanted.items())), None)
+
+
+def _change(found: Mapping[str, Any] | None) -> str:
+    """A difference with its interval, over training seeds too where there are several; heavy where that excludes 0."""
     if found is None:
         return ""
-    difference = f"{_short(found['difference'], '+')} [{_short(found['low'])}, {_short(found['high'])}]"
-    return f"**{difference}**" if found["low"] > 0 or found["high"] < 0 else difference
+    crossed = found["low_crossed"] is not None
+    ends = (found["low_crossed"], found["high_crossed"]) if crossed else (found["low"], found["high"])
+    # As printed: an interval that ends at .000 does not exclude 0.
+    low, high = (round(end, 3) for end in ends)
+    difference = f"{_short(found['difference'], '+')} [{_short(low)}, {_short(high)}]"
+    return f"**{difference}**" if low > 0 or high < 0 else difference
 
 
 def _score(score: Mapping[str, Any] | None) -> str:

@@ -9,6 +9,8 @@ from settings import HOT, TUNED
 
 SAMPLING = {HOT: "temperature 1", TUNED: "tuned"}
 """What tables call the regimes."""
+PARAMETERS = "Policies and value models have 0.36 M parameters each."
+"""Said beside every table."""
 
 
 def row(cells: list[str]) -> str:
@@ -22,5 +24,7 @@ def score(found: Mapping[str, Any] | None) -> str:
 
 
 def change(found: Mapping[str, Any]) -> str:
-    """A paired difference with its interval over tasks."""
+    """A paired difference with its interval; over training seeds too where there are several."""
+    if found.get("low_crossed") is not None:
+        found = {**found, "low": found["low_crossed"], "high": found["high_crossed"]}
     return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"

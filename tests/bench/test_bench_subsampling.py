@@ -7,7 +7,7 @@ import pytest
 
 from amc_agents.bench.scores import Particles
 from amc_agents.bench.statistics import bootstrap_means, crossed_interval
-from amc_agents.bench.subsampling import best_of
+from amc_agents.bench.subsampling import best_of, distinct_successes, expected_top
 from amc_agents.errors import ConfigurationError
 
 RNG = np.random.default_rng(3)
@@ -64,3 +64,26 @@ def test_training_seeds_that_differ_widen_the_interval():
 def test_one_task_or_one_seed_has_no_interval(shape):
     with pytest.raises(ConfigurationError, match="2 of each"):
         crossed_interval(np.zeros(shape))
+
+
+def test_a_budget_between_two_numbers_of_tries_is_interpolated():
+    returns = (1.0, 0.0, 0.0, 0.0)
+    # One success among four: a subset of n has it with probability n / 4.
+    assert expected_top(returns, 2) == pytest.approx(0.5)
+    assert expected_top(returns, 2.4) == pytest.approx(0.6)
+    assert expected_top(returns, 4, 2) == pytest.approx(0.5)
+    assert expected_top(returns, 2, 2) == pytest.approx(0.25)
+
+
+def test_a_budget_above_the_pool_is_refused():
+    with pytest.raises(ConfigurationError, match=r"from 1 to 4, got 4\.5"):
+        expected_top((1.0, 0.0, 0.0, 0.0), 4.5)
+    with pytest.raises(ConfigurationError, match="from 2 to 4, got 1"):
+        expected_top((1.0, 0.0, 0.0, 0.0), 1, 2)
+
+
+def test_copies_of_a_success_count_once():
+    pool = Particles((1.0, 1.0, 1.0, 0.0), (0.0,) * 4, (0, 0, 2, 3))
+    assert distinct_successes(pool, 4) == 2
+    # Two of four: the pair is met with probability 5/6, the other success with 1/2.
+    assert distinct_successes(pool, 2) == pytest.approx(5 / 6 + 1 / 2)

@@ -1,0 +1,95 @@
+"""Each method against as many independent tries as its tokens pay for.
+
+Tokens that had to be computed count: those that the policy reads anew and writes, and those that the critic reads anew.
+Tries are charged for no critic, since the pick by known rewards needs none. Where a method's tokens pay for more tries
+than were played, it is compared with all that were.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from amc_agents.bench.records import Record
+from amc_agents.bench.scores import TOP, Cost
+from amc_agents.bench.subsampling import expected_top
+from results import Key, Scored, difference
+from settings import Shard
+from table_rows import SAMPLING, change, row
+
+METHODS = {
+    "amc-15": "AMC",
+    "amc-hidden-15": "AMC, rewards hidden",
+    "amc-keep-15": "AMC, finished particles kept",
+    "amc-shuffled-15": "AMC, critic of shuffled targets",
+    "smc-15": "SMC, rewards only",
+}
+
+
+def policy_tokens(cost: Cost) -> int:
+    """Tokens that the policy read anew and wrote."""
+    return cost.policy_input_tokens - cost.policy_cached_tokens + cost.policy_output_tokens
+
+
+def budget(records: Iterable[tuple[Shard, Record]]) -> list[dict[str, Any]]:
+    """Each regime's methods against the tries of all seeds that their tokens pay for."""
+    pools: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    scored: dict[tuple[str, str], tuple[Scored, Scored]] = defaultdict(lambda: (Scored(), Scored()))
+    tokens: dict[tuple[str, str], dict[Key, int]] = defaultdict(dict)
+    for shard, record in records:
+        name = record.method.removeprefix(f"{shard.regime}-")
+        key, cost = (record.task, shard.seed), record.cost
+        if name == "pool":
+            assert record.particles is not None
+            pools[shard.regime][record.task].extend(record.particles.returns)
+            tokens[shard.regime, name][key] = policy_tokens(cost)
+        elif name in METHODS:
+            for of, score in zip(scored[shard.regime, name], (record.scores.oracle, record.scores.top5), strict=True):
+                of.scores[key] = score
+            tokens[shard.regime, name][key] = policy_tokens(cost) + cost.critic_tokens - cost.critic_cached_tokens
+    # In the order of the tables.
+    order = [(regime, name) for regime in SAMPLING for name in METHODS if (regime, name) in scored and pools[regime]]
+    return [_compared(*which, scored[which], pools[which[0]], tokens) for which in order]
+
+
+def _compared(
+    regime: str,
+    name: str,
+    scored: tuple[Scored, Scored],
+    pool: Mapping[str, list[float]],
+    tokens: Mapping[tuple[str, str], Mapping[Key, int]],
+) -> dict[str, Any]:
+    spent, mine = tokens[regime, "pool"], tokens[regime, name]
+    size = min(map(len, pool.values()))
+    # Every seed's pool is equally large.
+    a_try = sum(spent.values()) / sum(map(len, pool.values()))
+    affordable = sum(mine.values()) / len(mine) / a_try
+    tries = min(affordable, size)
+    best = [
+        Scored({key: expected_top(pool[key[0]], tries, k) for key in of.scores if key[0] in pool})
+        for of, k in zip(scored, (1, TOP), strict=True)
+    ]
+    return {
+        "regime": regime, "method": name, "tokens": affordable * a_try, "affordable": affordable, "tries": tries,
+        "score": _mean(scored[0]), "best_of_n": _mean(best[0]),
+        "oracle": difference(scored[0], best[0]), "top5": difference(scored[1], best[1]),
+    }  # fmt: skip
+
+
+def _mean(scored: Scored) -> float:
+    return sum(scored.scores.values()) / len(scored.scores)
+
+
+def budget_table(found: Mapping[str, list[dict[str, Any]]]) -> str:
+    """As Markdown, by band."""
+    headings = ["tasks", "sampling", "method", "tokens a task", "tries that these pay for", "those tries", "method's"]
+    lines = [row([*headings, "oracle's pick", "top 5"]), row(["---"] * 3 + ["---:"] * 6)]
+    for title, rows in found.items():
+        for one in rows:
+            more = f" (of {one['affordable']:.1f})" if one["affordable"] > one["tries"] else ""
+            numbers = [f"{one['tokens']:,.0f}", f"{one['tries']:.1f}{more}", f"{one['best_of_n']:.3f}"]
+            numbers.append(f"{one['score']:.3f}")
+            changes = [change(one[metric]) for metric in ("oracle", "top5")]
+            lines.append(row([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers, *changes]))
+    return "\n".join([*lines, ""])
