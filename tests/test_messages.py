@@ -104,15 +104,16 @@ def test_whatever_an_agent_does_to_its_list_each_message_is_read_once(seed):
     messages: list[BaseMessage] = [HumanMessage("go", id="0")]
     from_the_start = in_pieces = MessageReader.start(messages)
     for _ in range(40):
-        edit = rng.choice(["grow", "grow", "grow", "drop", "shuffle", "empty"])
-        if edit == "grow":
-            messages = [*messages, *rng.sample(shelf, 2)]
-        elif edit == "drop" and messages:
-            messages = [message for message in messages if message is not rng.choice(messages)]
-        elif edit == "shuffle":
-            messages = rng.sample(messages, len(messages))
-        elif edit == "empty":
-            messages = []
+        for edit in rng.choices(["grow", "drop", "shuffle", "empty"], weights=[6, 2, 2, 1], k=rng.randint(1, 3)):
+            if edit == "grow":
+                absent = [message for message in shelf if all(message is not listed for listed in messages)]
+                messages = [*messages, *rng.sample(absent, min(2, len(absent)))]
+            elif edit == "drop":
+                messages = [message for message in messages if rng.random() < 0.8]
+            elif edit == "shuffle":
+                messages = rng.sample(messages, len(messages))
+            else:
+                messages = []
         in_pieces = in_pieces.read(messages)
         # Without its list, a reader looks at every message.
         from_the_start = replace(from_the_start, listed=()).read(messages)
