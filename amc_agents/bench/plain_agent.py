@@ -16,7 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
 
@@ -64,7 +64,9 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
         finally:
             checkpoint = empty_checkpoint()
             checkpoint["id"], checkpoint["channel_values"] = _NEWEST, {"messages": messages, "done": done}
-            saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, {}, {})
+            # Each superstep of the graph adds one message.
+            metadata: CheckpointMetadata = {"source": "loop", "step": len(messages) - 1}
+            saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, metadata, {})
 
     async def _asked(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager | None) -> AIMessage:
         """The model's next message. Where nobody but the meter listens, the meter is told, and no run is made of it."""
