@@ -43,9 +43,9 @@ class LacOptions(TypedDict, total=False):
     use_critic: bool
     """Off: a vote by the prior. Default: on."""
     depth: int
-    """Steps imagined after each candidate, at most 4. Default: 0."""
+    """Steps imagined after each candidate, at most 4. Default: 0; the paper's method has 4 (`LacSettings.paper`)."""
     reflect: bool
-    """Past and imagined steps get a reflection. Default: no."""
+    """Past and imagined steps get a reflection. Default: no; the paper's method has them."""
     on_critic_error: Literal["raise", "uniform"]
     """Where the critic fails, "uniform" lets the prior decide; where the world model fails to reflect, the
     decision goes without. Both are noted. Default: the file's, else "raise"."""

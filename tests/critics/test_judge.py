@@ -16,7 +16,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import MessagesState
 
 from amc_agents import AtSteps, amc, effect
-from amc_agents.critics.foa import FOA
+from amc_agents.critics.foa import FOA, RIGHT_SO_FAR, WRONG_SO_FAR
 from amc_agents.critics.judge import JudgeCritic
 from amc_agents.critics.judge_style import MARKER, ZERO_SHOT, JudgeStyle, number_on_last_line, written
 from amc_agents.critics.spec import parse_critic
@@ -90,6 +90,16 @@ def test_any_other_answer_is_refused(style, answer, complaint):
 def test_the_model_is_told_the_form_that_the_parser_wants(style):
     asked_form = style.system.splitlines()[-1]
     assert style.range[0] <= style.read(asked_form.replace("NUMBER", "1")) <= style.range[1]
+
+
+async def test_foa_shows_two_worked_examples_that_its_own_parser_reads():
+    critic, asked = judge("The correctness score is 4", style=FOA)
+    await critic.values([CLIMB])
+    (system, _), *_ = asked
+    assert system.index(WRONG_SO_FAR) < system.index(RIGHT_SO_FAR)
+    # A low and a high score, so that the examples show the range; each analysis comes before its score.
+    assert 1 < FOA.read(WRONG_SO_FAR) < 5 < FOA.read(RIGHT_SO_FAR) < 10
+    assert all("Analysis: " in example for example in (WRONG_SO_FAR, RIGHT_SO_FAR))
 
 
 async def test_answers_are_mapped_from_the_styles_range_to_returns():

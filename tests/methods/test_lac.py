@@ -515,3 +515,26 @@ def test_a_vote_takes_one_round_trip_and_its_scores_another():
         settings = LacSettings(use_critic=False, prior=prior)
         decision, seconds = virtual_seconds(decide(STATE, script, None, settings, rescorer=script))
         assert (decision.round_trips, seconds) == (trips, pytest.approx(100.0 * trips, rel=1e-6))
+
+
+def test_the_papers_method_imagines_and_reflects_and_the_defaults_do_not():
+    paper = LacSettings.paper(alpha=5.0)
+    assert (paper.depth, paper.reflect, paper.alpha) == (4, True, 5.0)
+    assert replace(paper, depth=0, reflect=False, alpha=1.0) == LacSettings()
+    assert LacSettings.paper(depth=2).depth == 2
+    with pytest.raises(ConfigurationError, match="depth is 0 to 4"):
+        LacSettings.paper(depth=5)
+
+
+async def test_the_papers_method_asks_the_forward_model_and_the_defaults_do_not():
+    asked = []
+
+    class Imagined:
+        async def imagine(self, trajectories):
+            asked.append(len(trajectories))
+            return trajectories
+
+    await decide(STATE, Script(MIXED), Odds(LOGIT), LacSettings.paper(), imagination=Imagined())
+    assert asked == [3]
+    await decide(STATE, Script(MIXED), Odds(LOGIT), LacSettings())
+    assert asked == [3]
