@@ -19,7 +19,7 @@ HEADINGS = {
     "weighing": "How a prediction weighs: beta, by the mean (eq. 7) and by what eq. 5 makes of it",
     "resampling": "How to resample, and finished particles",
     "critics": "Who judges",
-    "ceiling": "Against Best-of-15: the study's critic, one taught first, an oracle; weights as chosen, and gentler",
+    "ceiling": "Against Best-of-15: the study's critic, one taught first, an oracle; its settings, and gentler weights",
 }
 
 

@@ -75,7 +75,7 @@ def critics(base: Method) -> Iterable[Method]:
 
 
 def ceiling(base: Method) -> Iterable[Method]:
-    """What the pick can gain on Best-of-15: by the study's critic, a better one, an oracle; two settings."""
+    """The pick against Best-of-15: the study's critic, a better one, an oracle; at two settings for a weak critic."""
     best = chosen_of(BAND, TUNED)[methods.BEST_OF_N]
     yield replace(methods.best_of_n(best), name=BEST)
     gentle = methods.amc(replace(best, steps=(6, 9, 12, 15), beta=0.2, success_reward=SUCCESS))

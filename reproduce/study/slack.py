@@ -1,10 +1,11 @@
-"""The most that reading a state can tell: a critic that knows exactly how many steps are left to waste.
+"""An oracle as critic: it knows exactly how many steps can still be wasted.
 
     python reproduce/study/slack.py DATA
 
-An oracle: it asks the world's planner how far the goal is. slack = steps left - steps needed; the probability of
-success at each (steps left, slack) is counted on DATA, the play that the value model is trained on. What AMC gains with
-it is what no better reading of the state could surpass by much. Written to reproduce/study/models/slack.json.
+It asks the world's planner how far the goal is. slack = steps left - steps needed; the probability of success at each
+(steps left, slack) is counted on DATA, the play that the value model is trained on, and written to
+reproduce/study/models/slack.json. What AMC gains with an oracle depends on the settings: little at those that were
+tuned for a weak critic, much at settings of its own (room.py).
 """
 
 from __future__ import annotations
