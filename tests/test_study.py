@@ -35,6 +35,7 @@ def study(monkeypatch, tmp_path):
         "ablation_tables",
         "budget",
         "populations",
+        "finished",
         "room",
         "room_tables",
         "figures",
@@ -158,7 +159,7 @@ def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     assert "| mean-beta-1 | 0.250 ± 0.000 | **-0.750 [-0.750, -0.750]** |" in text
     assert text.strip() in f"# The study's tables\n\n{capsys.readouterr().out}"
     plain = json.loads(Path("told/results.json").read_text())
-    assert set(plain) == {"12 to 16 optimal steps", "room", "curve", "strata", "ablations"}
+    assert set(plain) == {"12 to 16 optimal steps", "room", "finished", "curve", "strata", "ablations"}
     assert Path("told/curve.png").stat().st_size > 5000
 
 
@@ -229,6 +230,28 @@ def test_final_values_that_say_nothing_have_an_area_of_a_half(study):
     assert study["populations"].auc([blind]) == 0.5
     # Of four pairs of a success and a failure three are in order and one is tied.
     assert study["populations"].auc([mixed]) == pytest.approx(3.5 / 4)
+
+
+def test_kept_particles_are_compared_at_equal_policy_calls(study):
+    calls = {"tuned-amc-keep-15": 200, "tuned-amc-15": 300, "tuned-amc-10": 100}
+    scores = {"tuned-amc-keep-15": 1.0, "tuned-amc-15": 0.75, "tuned-amc-10": 0.25}
+    for group, name in (("keep", "tuned-amc-keep-15"), ("amc", "tuned-amc-15"), ("curve", "tuned-amc-10")):
+        runs = [record(name, task, scores[name]) for task in TASKS]
+        pack(study, group, 0, [replace(one, cost=replace(one.cost, policy_calls=calls[name])) for one in runs])
+    found = study["finished"].finished(study["results"].records("hard"))["tuned"]
+    assert found["policy_calls"] == 200
+    # Halfway between 100 and 300 calls.
+    assert found["scores"]["oracle"]["retire"] == pytest.approx(0.5)
+    assert found["scores"]["oracle"]["change"]["difference"] == pytest.approx(0.5)
+    assert found["scores"]["distinct"]["keep"] == 1
+    text = study["finished"].finished_table({"tuned": found})
+    assert "| tuned | 4 x 1 | 200 | oracle's pick | 1.000 | 0.500 | +0.500 [" in text
+
+
+def test_kept_particles_are_not_compared_where_no_two_sizes_bracket_their_calls(study):
+    pack(study, "keep", 0, [record("tuned-amc-keep-15", task, 1.0) for task in TASKS])
+    pack(study, "amc", 0, [record("tuned-amc-15", task, 1.0) for task in TASKS])
+    assert study["finished"].finished(study["results"].records("hard")) == {}
 
 
 def test_holm_corrects_for_every_look(study):

@@ -66,7 +66,7 @@ def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESA
     """The mean difference a - b over the tasks that both have, with a 95% interval over tasks.
 
     From 50 tasks on the interval is a percentile bootstrap's, which follows skewed differences. With fewer tasks it
-    would be too narrow (of normal differences it covers 85% at 5 tasks and 93% at 20), so the interval is Student's t,
+    would be too narrow (of normal differences it covers 84% at 5 tasks and 93% at 20), so the interval is Student's t,
     which covers 95% of normal differences at any number of tasks. No interval is reliable where few tasks show a
     difference at all: if 1 task in 10 does, both cover 80% at 20 tasks. Look at more tasks then.
 

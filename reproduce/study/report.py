@@ -25,6 +25,7 @@ from amc_agents.bench.statistics import estimate
 from budget import budget, budget_table
 from curve import curve, curve_table
 from figures import draw_cost, draw_curve
+from finished import finished, finished_table
 from populations import populations, populations_table
 from results import Cells, difference, read, records
 from room_tables import room, room_table
@@ -160,6 +161,11 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "room.md").write_text(room_table(rooms), encoding="utf-8")
     hard = done.get(("hard", SHIPPED))
+    kept = finished(records("hard"))
+    if kept:
+        text += (
+            f"\n## Finished particles kept or retired, at equal policy calls\n\n{PARAMETERS}\n\n{finished_table(kept)}"
+        )
     sizes = curve(hard) if hard else []
     if sizes:
         text += f"\n## The hardest band over N\n\n{PARAMETERS}\n\n{curve_table(sizes)}"
@@ -172,7 +178,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
     (options.out / "summary.md").write_text(summary_table(told), encoding="utf-8")
-    whole = json.dumps(told | {"room": rooms, "curve": sizes, "strata": found, "ablations": changes}, indent=1)
+    whole = json.dumps(
+        told | {"room": rooms, "finished": kept, "curve": sizes, "strata": found, "ablations": changes}, indent=1
+    )
     (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
     hardest = next(iter(told.values()))
     draw_curve(sizes, options.out / "curve.png")
