@@ -97,7 +97,8 @@ def test_what_is_written(results, tmp_path):
     assert kept["command"] == "amc explore"
     told = markdown(results)
     assert "| worse | 1.300 ± 0.300 | 0.200 ± 0.000 | 0.100 ± 0.100 | 0.500 | 0.375 | 0.500 |" in told
-    assert "| worse - better | +1.100 | +0.800 to +1.400 |" in told
+    # Student's t of one degree of freedom: 1.1 ± 12.706 x 0.3.
+    assert "| worse - better | +1.100 | -2.712 to +4.912 |" in told
     assert "2 trial(s)" in told
     console = Console(width=80, record=True)
     console.print(table(results, "Exploration"))
