@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from amc_agents.bench.methods import Tuned
+from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, react, react_greedy, smc
+from amc_agents.bench.runner import Comparison
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing.scripted import ScriptedChatModel
-from amc_agents.types import TimeStep
+from amc_agents.types import Task, TimeStep
 
 LENGTH = 4
 
@@ -77,3 +78,13 @@ class LikesOnes:
 
 
 TUNED = Tuned(steps=(2,), beta=0.1)
+
+
+def six_methods_of_coins():
+    return [react(), react_greedy(), best_of_n(), smc(TUNED), amc(TUNED), amc_hidden(TUNED)]
+
+
+def comparison_of_coins(n_tasks=3, methods=None, **settings):
+    given = {"environment": BitWorld, "critic": ShareOfOnes(), "n_particles": 8, "horizon": 6, **settings}
+    tasks = [Task(f"bits/{number}", f"Say bits, {number}.") for number in range(n_tasks)]
+    return Comparison(policy=coins, tasks=tasks, methods=methods or six_methods_of_coins(), **given)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from dataclasses import replace
@@ -23,12 +24,13 @@ from amc_agents.bench.report import (
 from amc_agents.bench.runner import compare
 from amc_agents.bench.scores import Cost, Scores
 from amc_agents.errors import ConfigurationError
+from tests.bench.coins import comparison_of_coins
 
 
-@pytest.fixture
-async def results(make_comparison, tmp_path):
-    comparison = make_comparison(n_tasks=4, seeds=(0, 1))
-    records = await compare(comparison, tmp_path)
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    comparison = comparison_of_coins(n_tasks=4, seeds=(0, 1))
+    records = asyncio.run(compare(comparison, tmp_path_factory.mktemp("results")))
     return summarise(records, comparison.methods, comparison.settings, command="amc bench")
 
 
