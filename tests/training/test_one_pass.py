@@ -1,5 +1,7 @@
 import copy
 import itertools
+import multiprocessing
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -196,22 +198,33 @@ def test_a_copy_of_a_model_reads_with_its_own_weights():
     assert not scores_at_marks(model, batch).any()
 
 
-def test_a_pass_goes_through_the_wrapper_of_data_parallel_training(tmp_path):
+def pass_through_data_parallel(store):
+    """Check one pass in a process of its own, which ends without destroying its process group.
+
+    The group's destructor joins a thread that may wait for the interpreter's lock, which the destructor holds.
+    """
     model, batch = adapted("llama"), collate(rows(), PAD)
     expected = of_one_pass(model, batch)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        wrapped, passes = torch.nn.parallel.DistributedDataParallel(model), []
-        wrapped.register_forward_hook(lambda *_: passes.append(1))
-        model.zero_grad()
-        loss = weighted_error(scores_at_marks(wrapped, batch), batch["targets"].double(), batch["weights"].double())
-        loss.backward()
-    finally:
-        torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    wrapped, passes = torch.nn.parallel.DistributedDataParallel(model), []
+    wrapped.register_forward_hook(lambda *_: passes.append(1))
+    model.zero_grad()
+    loss = weighted_error(scores_at_marks(wrapped, batch), batch["targets"].double(), batch["weights"].double())
+    loss.backward()
     assert passes == [1]
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-12, atol=1e-12)
+    os._exit(0)
+
+
+def test_a_pass_goes_through_the_wrapper_of_data_parallel_training(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(
+        target=pass_through_data_parallel, args=(str(tmp_path / "store"),)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_scores_are_float32_where_the_model_is_smaller():
