@@ -27,9 +27,9 @@ demo: $(BASE)  ## compare the methods on held-out tasks, with the shipped models
 	$(BIN)/amc demo $(ARGS)
 
 test: $(FULL)  ## ruff, mypy and pytest, side by side
-	.ci/check & check=$$!; .ci/test && tests=0 || tests=$$?; wait $$check && exit $$tests
+	.ci/check & check=$$!; .ci/test -m 'not service and not thorough' && tests=0 || tests=$$?; wait $$check && exit $$tests
 
-test-portable: $(FULL)  ## the numeric tests as other CPUs compute them: other kernels, one thread and four
+test-portable: $(FULL)  ## thorough tests, and the numeric ones as other CPUs compute them
 	.ci/test-portable
 
 test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)

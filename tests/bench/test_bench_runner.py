@@ -162,6 +162,7 @@ async def test_a_hidden_run_is_the_same_whatever_the_rewards(make_comparison, tm
     assert await play(lambda actions: float(all(actions))) == await play(lambda actions: float(not any(actions)))
 
 
+@pytest.mark.thorough
 async def test_the_critic_steers(make_comparison, tmp_path):
     tuned = Tuned(steps=(1, 2, 3), beta=0.05)
     records = await compare(make_comparison(20, [best_of_n(), amc(tuned), amc_hidden(tuned)]), tmp_path)

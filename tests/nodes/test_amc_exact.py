@@ -14,6 +14,8 @@ from amc_agents.testing.enumerable import EnumerableWorld
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Task, TimeStep
 
+pytestmark = pytest.mark.thorough
+
 BETA = 0.5
 WORLD = EnumerableWorld.random(3, max_depth=4, n_leaves=(8, 12))
 TASK = Task("tree", "You stand at node 0.")

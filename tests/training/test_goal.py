@@ -69,6 +69,7 @@ async def test_q_is_gamma_to_the_actions_left():
     assert history[-1]["q_loss"] < 0.1 * history[0]["q_loss"]
 
 
+@pytest.mark.thorough
 async def test_the_expectile_leans_towards_the_better_thought():
     # Half of the thoughts at s reach the goal: V is tau, and the step before it gamma times that.
     paths = ["a go s good g", "a go s bad x"]
@@ -248,6 +249,7 @@ def told(n_tasks: int) -> list[Trajectory]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("twin", "nearness"), [(False, True), (True, False)])
 async def test_it_learns_what_a_thought_leads_to(tmp_path, twin, nearness):
     settings = GoalTrainingSettings(iterations=40, learning_rate=2e-3, twin=twin, nearness=nearness, discount=0.9)

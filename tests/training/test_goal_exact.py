@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 from amc_agents.training.goal import GoalTrainingSettings, fit  # noqa: E402
 from amc_agents.training.goal_data import Episode, GoalData, GoalShares, goal_data  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 STATE = FunctionSummary(lambda one: one.steps[-1].observation if one.steps else one.task.instruction)
 GAMMA = 0.8
 FAST = GoalTrainingSettings(

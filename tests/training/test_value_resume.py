@@ -218,6 +218,7 @@ ROUNDING = 1e-4
 changes .35, passes that are weighted wrongly .01."""
 
 
+@pytest.mark.thorough
 def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
     plain = {"epochs": 2, "batch_size": 7, "save_steps": 3, "keep_best": True}
     # Packed rows of several passes a process, some of them idle; a loss that follows from state to state.
@@ -239,6 +240,7 @@ def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
     assert kept(tmp_path / "plain-2") == kept(tmp_path / "killed-2")
 
 
+@pytest.mark.thorough
 def test_a_model_that_is_sharded_over_two_processes_is_trained_as_a_whole_one(job, tmp_path):
     settings = {"epochs": 2, "batch_size": 7, "save_steps": 5, "keep_best": True, "max_batch_tokens": 300}
     sharded = {

@@ -98,6 +98,7 @@ def furthest(one, other):
     return max(float((one[key] - other[key]).abs().max()) for key in one)
 
 
+@pytest.mark.thorough
 def test_how_a_step_is_cut_into_passes_does_not_change_what_is_learnt(job):
     whole = job("whole")
     # Rounding is 1e-7 of a gradient, but Adam divides by gradients that may be small: up to 2e-5 was seen.
@@ -109,6 +110,7 @@ def test_how_a_step_is_cut_into_passes_does_not_change_what_is_learnt(job):
     assert furthest(whole, job("checkpointing", gradient_checkpointing=True)) < rounding
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [{}, {"shuffle_targets": True}, {"objective": Objective(loss="weighted", beta=0.5), "best_of": 2}]
 )
