@@ -49,6 +49,7 @@ async def test_the_policy_solves_easy_tasks_and_errs_on_hard_ones():
     assert means[0] > 0.6 > means[1]
 
 
+@pytest.mark.thorough
 async def test_the_value_model_tells_successes_from_failures():
     critic = parse_critic("embedded:crafting")
     tasks = generate_tasks(8, "shipped", first_seed=100, optimal_steps=(8, 12))

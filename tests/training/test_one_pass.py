@@ -218,6 +218,7 @@ def pass_through_data_parallel(store):
     os._exit(0)
 
 
+@pytest.mark.thorough
 def test_a_pass_goes_through_the_wrapper_of_data_parallel_training(tmp_path):
     process = multiprocessing.get_context("spawn").Process(
         target=pass_through_data_parallel, args=(str(tmp_path / "store"),)
