@@ -5,18 +5,27 @@ Names are imported when they are first used, so that `import amc_agents` costs n
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amc_agents._lazy import lazy_names as _lazy_names
+from amc_agents._moved import install as _install
 
 if TYPE_CHECKING:
     from amc_agents.critics.spec import parse_critic
     from amc_agents.errors import AmcError
-    from amc_agents.nodes.actor_critic import actor_critic_model, actor_critic_node
-    from amc_agents.nodes.amc import AmcGraph, amc
-    from amc_agents.nodes.critique_refine import critique_refine_model, critique_refine_node
-    from amc_agents.nodes.effects import effect
-    from amc_agents.nodes.text_agent import text_agent
-    from amc_agents.nodes.world import current_environment, use_environment
+    from amc_agents.lac.middleware import ActorCritic
+    from amc_agents.lac.node import actor_critic_model, actor_critic_node
+    from amc_agents.pnlc.middleware import CritiqueRefine
+    from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
+    from amc_agents.population.graph import AmcGraph, amc
+    from amc_agents.psrl.ids_middleware import InformationDirected
+    from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
+    from amc_agents.psrl.posterior.store import StorePosterior
+    from amc_agents.psrl.psrl_middleware import PosteriorSampling
+    from amc_agents.psrl.role_models import RoleModel
+    from amc_agents.runtime.effects import effect
+    from amc_agents.runtime.text_agent import text_agent
+    from amc_agents.runtime.world import current_environment, use_environment
     from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
     from amc_agents.types import Critic, Environment, Forkable, Population, Run, Step, Task, TimeStep, Trajectory
     from amc_agents.usage import Usage
@@ -24,18 +33,24 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActorCritic",
     "AmcError",
     "AmcGraph",
     "AtSteps",
     "Critic",
+    "CritiqueRefine",
     "Environment",
     "EssBelow",
     "EveryStep",
     "Forkable",
+    "InformationDirected",
     "Never",
     "Population",
+    "PosteriorSampling",
+    "RoleModel",
     "Run",
     "Step",
+    "StorePosterior",
     "Task",
     "TimeStep",
     "Trajectory",
@@ -47,51 +62,51 @@ __all__ = [
     "critique_refine_node",
     "current_environment",
     "effect",
+    "information_directed_nodes",
     "parse_critic",
+    "posterior_sampling_nodes",
     "text_agent",
     "use_environment",
 ]
 
-_HOME = {
-    "AmcError": "errors",
-    "AmcGraph": "nodes.amc",
-    "AtSteps": "smc",
-    "Critic": "types",
-    "Environment": "types",
-    "EssBelow": "smc",
-    "EveryStep": "smc",
-    "Forkable": "types",
-    "Never": "smc",
-    "Population": "types",
-    "Run": "types",
-    "Step": "types",
-    "Task": "types",
-    "TimeStep": "types",
-    "Trajectory": "types",
-    "Usage": "usage",
-    "actor_critic_model": "nodes.actor_critic",
-    "actor_critic_node": "nodes.actor_critic",
-    "amc": "nodes.amc",
-    "critique_refine_model": "nodes.critique_refine",
-    "critique_refine_node": "nodes.critique_refine",
-    "current_environment": "nodes.world",
-    "effect": "nodes.effects",
-    "parse_critic": "critics.spec",
-    "text_agent": "nodes.text_agent",
-    "use_environment": "nodes.world",
-}
-"""Where each name lives."""
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "ActorCritic": "lac.middleware",
+        "AmcError": "errors",
+        "AmcGraph": "population.graph",
+        "AtSteps": "smc",
+        "Critic": "types",
+        "CritiqueRefine": "pnlc.middleware",
+        "Environment": "types",
+        "EssBelow": "smc",
+        "EveryStep": "smc",
+        "Forkable": "types",
+        "InformationDirected": "psrl.ids_middleware",
+        "Never": "smc",
+        "Population": "types",
+        "PosteriorSampling": "psrl.psrl_middleware",
+        "RoleModel": "psrl.role_models",
+        "Run": "types",
+        "Step": "types",
+        "StorePosterior": "psrl.posterior.store",
+        "Task": "types",
+        "TimeStep": "types",
+        "Trajectory": "types",
+        "Usage": "usage",
+        "actor_critic_model": "lac.node",
+        "actor_critic_node": "lac.node",
+        "amc": "population.graph",
+        "critique_refine_model": "pnlc.node",
+        "critique_refine_node": "pnlc.node",
+        "current_environment": "runtime.world",
+        "effect": "runtime.effects",
+        "information_directed_nodes": "psrl.nodes",
+        "parse_critic": "critics.spec",
+        "posterior_sampling_nodes": "psrl.nodes",
+        "text_agent": "runtime.text_agent",
+        "use_environment": "runtime.world",
+    },
+)
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'amc_agents' has no attribute {name!r}")
-    value = getattr(import_module(f"amc_agents.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return [*__all__, "__version__"]
+_install()

@@ -57,7 +57,7 @@ def _checked_schedule(value: Any) -> Any:
 
 
 PlainSchedule = Annotated[Any, BeforeValidator(_checked_schedule)]
-"""When to resample, as a file says it; `amc_agents.nodes.settings.schedule_of` makes a `Schedule` of it."""
+"""When to resample, as a file says it; `amc_agents.population.settings.schedule_of` makes a `Schedule` of it."""
 
 
 class _Table(BaseModel):

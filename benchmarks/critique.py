@@ -25,14 +25,14 @@ from overhead import local_server
 from pydantic import SecretStr
 
 from amc_agents.config import Config
-from amc_agents.critics.embeddings import TextEmbeddings, as_embeddings
-from amc_agents.critics.goal import GoalValueCritic
-from amc_agents.critics.goal_checkpoint import GoalCheckpoint, GoalNetwork, GoldenTriple
-from amc_agents.critics.verdict import VerdictCritic
-from amc_agents.critics.verdict_top_k import TopKReader
+from amc_agents.critics.goal.checkpoint import GoalCheckpoint, GoalNetwork, GoldenTriple
+from amc_agents.critics.goal.critic import GoalValueCritic
+from amc_agents.critics.goal.embeddings import TextEmbeddings, as_embeddings
+from amc_agents.critics.verdict.critic import VerdictCritic
+from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.envs.crafting import generate_task
-from amc_agents.nodes.critique_refine import critique_refine_model
-from amc_agents.nodes.pnlc_model import CritiqueRefineModel
+from amc_agents.pnlc.model import CritiqueRefineModel
+from amc_agents.pnlc.node import critique_refine_model
 from amc_agents.usage import Meter, metering
 
 STEPS = [("get 2 oak", "Got 2 oak"), ("get 1 clay", "Got 1 clay"), ("craft 1 plank using 1 oak", "Crafted 1 plank"),

@@ -26,10 +26,10 @@ from overhead import local_server
 from pydantic import SecretStr
 
 from amc_agents.config import Config
-from amc_agents.critics.verdict import VerdictCritic
-from amc_agents.critics.verdict_top_k import TopKReader
-from amc_agents.nodes.actor_critic import actor_critic_model
-from amc_agents.nodes.lac_model import ActorCriticModel
+from amc_agents.critics.verdict.critic import VerdictCritic
+from amc_agents.critics.verdict.top_k import TopKReader
+from amc_agents.lac.model import ActorCriticModel
+from amc_agents.lac.node import actor_critic_model
 from amc_agents.usage import Meter, metering
 
 K = 5

@@ -33,11 +33,11 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 from transformers.utils import logging
 
-from amc_agents.critics.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.embedded import EmbeddedCritic, shipped_folder
-from amc_agents.critics.export import export_embedded_value
-from amc_agents.critics.hf import HFCritic
-from amc_agents.critics.scoring import ScoringCritic
+from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
+from amc_agents.critics.value.embedded import EmbeddedCritic, shipped_folder
+from amc_agents.critics.value.export import export_embedded_value
+from amc_agents.critics.value.hf import HFCritic
+from amc_agents.critics.value.scoring import ScoringCritic
 from amc_agents.envs.crafting import generate_task
 from amc_agents.types import FloatArray, Step, Trajectory
 

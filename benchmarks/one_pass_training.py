@@ -45,12 +45,12 @@ import numpy as np
 import torch
 from value_shapes import PAD, SHAPES, Trained, make, prefixes, set_checkpointing, trajectories
 
-from amc_agents.training.one_pass import collate, scores_at_marks
-from amc_agents.training.value_data import TargetRow
-from amc_agents.training.value_loss import loss
-from amc_agents.training.value_objective import Objective
-from amc_agents.training.value_plan import Pass, Plan
-from amc_agents.training.value_settings import ValueTrainingSettings
+from amc_agents.training.value.data import TargetRow
+from amc_agents.training.value.loss import loss
+from amc_agents.training.value.objective import Objective
+from amc_agents.training.value.one_pass import collate, scores_at_marks
+from amc_agents.training.value.plan import Pass, Plan
+from amc_agents.training.value.settings import ValueTrainingSettings
 
 PAPER_TRAJECTORIES, PAPER_STATES, PAPER_SHARE, PAPER_EPOCHS, PAPER_BATCH = 1100, 20, 0.8, 3, 16
 """SciWorld in the paper (appendix B, table 7); the share is that of the training set."""

@@ -36,9 +36,9 @@ from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from amc_agents.nodes.amc import amc
-from amc_agents.nodes.text_agent import text_agent
-from amc_agents.nodes.world import current_environment, use_environment
+from amc_agents.population.graph import amc
+from amc_agents.runtime.text_agent import text_agent
+from amc_agents.runtime.world import current_environment, use_environment
 from amc_agents.smc import AtSteps, EveryStep, Never, Schedule
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Task, TimeStep

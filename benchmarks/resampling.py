@@ -27,9 +27,9 @@ from unittest.mock import patch
 import numpy as np
 from langchain_core.messages import HumanMessage
 
-from amc_agents.nodes.amc import amc
-from amc_agents.nodes.population import ParticleSystem
-from amc_agents.nodes.text_agent import text_agent
+from amc_agents.population.graph import amc
+from amc_agents.population.population import ParticleSystem
+from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import SCHEMES, AtSteps, init, resample, weigh
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step, Task, TimeStep, Trajectory

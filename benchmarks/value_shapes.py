@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen2Config
 
-from amc_agents.training.one_pass import classifier
-from amc_agents.training.value_data import TargetRow
-from amc_agents.training.value_model import quiet, with_adapter
-from amc_agents.training.value_settings import ValueTrainingSettings
+from amc_agents.training.value.data import TargetRow
+from amc_agents.training.value.model import quiet, with_adapter
+from amc_agents.training.value.one_pass import classifier
+from amc_agents.training.value.settings import ValueTrainingSettings
 
 PAD = 0
 SHAPES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from langgraph.graph import END, START, StateGraph
 from amc_agents import actor_critic_node, use_environment
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.nodes.text_agent import TextAgentState, world_node
+from amc_agents.runtime.text_agent import TextAgentState, world_node
 
 TASK = generate_task(7, "examples", optimal_steps=(6, 8))
 

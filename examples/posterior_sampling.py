@@ -16,9 +16,9 @@ from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 
 from amc_agents.envs.exploration import bandit_task
-from amc_agents.methods.priors import Beta, Independent
 from amc_agents.middleware import PosteriorSampling
-from amc_agents.nodes.posterior import StorePosterior
+from amc_agents.psrl.exact.priors import Beta, Independent
+from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.testing import ScriptedChatModel, exact_roles_model
 
 TASK = bandit_task(2, n_arms=3, best=0.9, others=0.2)

@@ -24,13 +24,13 @@ from transformers import AutoModelForCausalLM
 
 from amc_agents.bench.embedded_imagination import FORWARD, EmbeddedImagination
 from amc_agents.critics.render import turn
-from amc_agents.envs.found import world
+from amc_agents.envs.registry import world
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer, model_folder
 from amc_agents.models.embedded.tokenizer import ASSISTANT
-from amc_agents.nodes.text_agent import text_agent
-from amc_agents.training.collect import Progress, collect
+from amc_agents.runtime.text_agent import text_agent
+from amc_agents.training.collecting import Progress, collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value_model import save_adapter
+from amc_agents.training.value.model import save_adapter
 from amc_agents.types import Trajectory
 
 FIRST_TASK = 600_000

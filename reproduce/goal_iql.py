@@ -24,10 +24,10 @@ import d3rlpy
 import numpy as np
 import torch
 
-from amc_agents.critics.embeddings import Vectors
-from amc_agents.critics.summaries import FunctionSummary
-from amc_agents.training.goal import GoalTrainingSettings, fit
-from amc_agents.training.goal_data import Episode, GoalBatch, GoalData, GoalShares, goal_data
+from amc_agents.critics.goal.embeddings import Vectors
+from amc_agents.critics.goal.summaries import FunctionSummary
+from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, goal_data
+from amc_agents.training.goal.training import GoalTrainingSettings, fit
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 
 SETTINGS = GoalTrainingSettings(
@@ -64,7 +64,7 @@ class FixedData:
 
 
 def ours(rows: GoalBatch, vectors: Vectors, asked: Any, steps: int, critics: int, seed: int) -> FloatArray:
-    """`[n]` Q by `amc_agents.training.goal.fit`."""
+    """`[n]` Q by `amc_agents.training.goal.training.fit`."""
     settings = replace(SETTINGS, twin=critics == 2, iterations=steps // 50, seed=seed)
     data: Any = FixedData(rows)
     network, _ = fit(data, vectors, settings, np.random.default_rng(seed))

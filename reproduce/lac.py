@@ -34,7 +34,7 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.statistics import estimate
 from amc_agents.bench.workers import run_plan
 from amc_agents.cli.compare import available_cpus
-from amc_agents.envs.found import FoundWorld
+from amc_agents.envs.registry import FoundWorld
 from amc_agents.errors import ConfigurationError
 
 FIRST_TRAINING_TASK = 700_000

@@ -19,15 +19,15 @@ import numpy as np
 from langchain_core.messages import HumanMessage
 
 from amc_agents.envs.exploration import ExplorationWorld, episodes
-from amc_agents.envs.found import FoundWorld, world
-from amc_agents.methods.classic import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
-from amc_agents.methods.episodes import EpisodicAgent, play_episode
-from amc_agents.methods.estimates import ChatEstimator
-from amc_agents.methods.ids import LlmInformationDirected
-from amc_agents.methods.posterior import InMemoryPosterior
-from amc_agents.methods.psrl import LlmPosteriorSampling
-from amc_agents.methods.roles import ChatPolicy, ChatSampler, ChatUpdater
-from amc_agents.nodes.inner_calls import role_answers
+from amc_agents.envs.registry import FoundWorld, world
+from amc_agents.psrl.episodes import EpisodicAgent, play_episode
+from amc_agents.psrl.estimates import ChatEstimator
+from amc_agents.psrl.exact import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
+from amc_agents.psrl.ids import LlmInformationDirected
+from amc_agents.psrl.posterior.updates import InMemoryPosterior
+from amc_agents.psrl.posterior_sampling import LlmPosteriorSampling
+from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater
+from amc_agents.runtime.inner_calls import role_answers
 from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.types import FloatArray, Task
 

@@ -8,20 +8,47 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
 FLOORS = (
-    {"types", "errors", "config", "usage", "threads", "messages", "plain", "prices", "run_summary", "quoting", "files"},
+    {"types", "errors", "config", "usage", "messages", "plain", "prices", "run_summary", "quoting", "files", "_lazy"},
+    {"concurrency"},
     {"smc", "envs", "models"},
     {"critics"},
-    {"methods"},
-    {"nodes"},
-    {"middleware"},
+    {"decisions"},
+    {"runtime"},
+    {"population", "lac", "pnlc", "psrl"},
     {"training"},
     {"bench"},
     {"serve", "doctor"},
     {"cli"},
 )
+DOORS = {"", "_moved", "middleware"}
+"""Modules that only re-export names; nothing below the command line imports them."""
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices", "psycopg"}
-HEAVY_ALLOWED = ("training/", "critics/hf.py", "models/transformers_chat.py")
+HEAVY_ALLOWED = ("training/", "critics/value/hf.py", "models/transformers_chat.py")
+
+
+FRAMEWORKS = {"langgraph", "langchain", "langchain_core", "langchain_openai"}
+FREE_OF_FRAMEWORKS = ("smc/", "decisions/", "lac/", "pnlc/", "psrl/")
+"""Rooms whose every file is free of LangGraph and LangChain, but for the files of `FACES`."""
+FACES = {
+    "lac/": {"middleware", "model", "node"},
+    "pnlc/": {"middleware", "model", "node", "thinker"},
+    "psrl/": {
+        "episode_messages",
+        "explorer",
+        "explorer_options",
+        "exploring_middleware",
+        "ids_explorer",
+        "ids_middleware",
+        "nodes",
+        "open_episodes",
+        "posterior/store",
+        "psrl_explorer",
+        "psrl_middleware",
+        "role_models",
+    },
+}
+"""Files of a paper's folder that wrap its decision for LangGraph and LangChain."""
 
 
 def room_of(path: str) -> str:
@@ -60,12 +87,12 @@ def may_import(room: str, target: str) -> bool:
         return True
     if target == "testing":
         return False
-    if room == "":
+    if room in DOORS:
         return target != "cli"
-    if target == "":
+    if target in DOORS:
         return room == "cli"
     if room == "testing":
-        return FLOOR_OF[target] <= FLOOR_OF["nodes"]
+        return FLOOR_OF[target] <= FLOOR_OF["psrl"]
     same_floor = FLOOR_OF[room] == FLOOR_OF[target] == 0
     return same_floor or FLOOR_OF[target] < FLOOR_OF[room]
 
@@ -77,7 +104,7 @@ def wrong_imports(path: str, source: str) -> list[str]:
         package, _, rest = name.partition(".")
         if package == "amc_agents":
             first = rest.split(".")[0]
-            target = first if first in FLOOR_OF or first == "testing" else ""
+            target = first if first in FLOOR_OF or first in {"testing", *DOORS} else ""
             if not may_import(room_of(path), target):
                 wrong.append(f"{path} imports {name}")
     return wrong
@@ -91,6 +118,20 @@ def heavy_imports(path: str, source: str) -> list[str]:
     return [f"{path} imports {name}" for name in names if name.split(".")[0] in HEAVY]
 
 
+def framework_imports(path: str, source: str) -> list[str]:
+    """The imports of one file that tie a method's core to a framework, or to a room that is built on one."""
+    room = path.split("/")[0] + "/"
+    stem = path.removeprefix(room).removesuffix(".py")
+    if room not in FREE_OF_FRAMEWORKS or stem in FACES.get(room, ()) or stem == "__init__":
+        return []
+    wrong = []
+    for name in imported(ast.parse(source)):
+        face = any(name.startswith(f"amc_agents.{(room + face).replace('/', '.')}") for face in FACES.get(room, ()))
+        if name.split(".")[0] in FRAMEWORKS or name.startswith("amc_agents.runtime") or face:
+            wrong.append(f"{path} imports {name}")
+    return wrong
+
+
 def files() -> list[tuple[str, str]]:
     found = [(path.relative_to(PACKAGE).as_posix(), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
     assert len(found) > 20, "the package was not found"
@@ -98,7 +139,7 @@ def files() -> list[tuple[str, str]]:
 
 
 def test_every_room_has_a_floor():
-    rooms = {room_of(path) for path, _ in files()} - {"", "testing", "__main__"}
+    rooms = {room_of(path) for path, _ in files()} - {"", "testing", "__main__", *DOORS}
     assert rooms <= FLOOR_OF.keys()
 
 
@@ -110,22 +151,38 @@ def test_nothing_on_the_way_in_needs_an_extra():
     assert [heavy for path, source in files() for heavy in heavy_imports(path, source)] == []
 
 
+def test_the_core_of_each_method_is_free_of_frameworks():
+    assert [wrong for path, source in files() for wrong in framework_imports(path, source)] == []
+
+
+def test_the_listed_faces_exist():
+    faces = [PACKAGE / room / f"{face}.py" for room, names in FACES.items() for face in names]
+    assert [path for path in faces if not path.is_file()] == []
+
+
+def test_a_framework_in_a_core_is_seen():
+    assert framework_imports("lac/decision.py", "from langchain_core.messages import AIMessage")
+    assert framework_imports("lac/decision.py", "from amc_agents.runtime.history import trajectory_of")
+    assert framework_imports("pnlc/decision.py", "from amc_agents.pnlc.thinker import Thinker")
+    assert not framework_imports("lac/model.py", "from langchain_core.messages import AIMessage")
+
+
 def test_a_wrong_direction_is_seen():
-    assert wrong_imports("smc/weights.py", "from amc_agents.nodes.amc import amc")
+    assert wrong_imports("smc/weights.py", "from amc_agents.population.graph import amc")
     assert wrong_imports("smc/weights.py", "def f():\n    import amc_agents.envs")
-    assert wrong_imports("nodes/amc.py", "from amc_agents import middleware")
-    assert wrong_imports("nodes/amc.py", "from amc_agents import amc")
+    assert wrong_imports("population/graph.py", "from amc_agents.lac import middleware")
+    assert wrong_imports("population/graph.py", "from amc_agents import amc")
     assert wrong_imports("cli.py", "from amc_agents.testing import check_critic")
     assert wrong_imports("testing/fakes.py", "from amc_agents.bench.report import table")
-    assert not wrong_imports("nodes/amc.py", "from amc_agents import smc\nfrom amc_agents.types import Task")
+    assert not wrong_imports("population/graph.py", "from amc_agents import smc\nfrom amc_agents.types import Task")
 
 
 def test_a_heavy_import_is_seen():
-    assert heavy_imports("critics/embedded.py", "try:\n    import torch.nn\nexcept ImportError:\n    torch = None")
-    assert heavy_imports("critics/embedded.py", "class A:\n    from transformers import AutoModel")
-    assert not heavy_imports("critics/embedded.py", "def f():\n    import torch")
-    assert not heavy_imports("critics/embedded.py", "if TYPE_CHECKING:\n    import torch")
-    assert not heavy_imports("critics/hf.py", "import torch")
+    assert heavy_imports("critics/spec.py", "try:\n    import torch.nn\nexcept ImportError:\n    torch = None")
+    assert heavy_imports("critics/value/embedded.py", "class A:\n    from transformers import AutoModel")
+    assert not heavy_imports("critics/value/embedded.py", "def f():\n    import torch")
+    assert not heavy_imports("critics/value/embedded.py", "if TYPE_CHECKING:\n    import torch")
+    assert not heavy_imports("critics/value/hf.py", "import torch")
 
 
 def test_no_models_folder_may_run_code_of_its_own():

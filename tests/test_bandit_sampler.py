@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
 
-from amc_agents.bench.explore import Exploration, explore
-from amc_agents.bench.explore_agents import explorers
+from amc_agents.bench.exploration.agents import explorers
+from amc_agents.bench.exploration.running import Exploration, explore
 from amc_agents.envs.exploration import bandit_task
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.methods.exact_roles import impossible, read_hypothesis
-from amc_agents.methods.priors import Beta, Independent
-from amc_agents.methods.roles import HYPOTHESIS, SAMPLE, after
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.psrl.exact.priors import Beta, Independent
+from amc_agents.psrl.exact.roles import impossible, read_hypothesis
+from amc_agents.psrl.roles import HYPOTHESIS, SAMPLE, after
 from amc_agents.serve.models import value_model
 
 AGENT = "psrl:embedded:bandit-sampler?exact=policy,updater"

@@ -10,7 +10,7 @@ import pytest
 
 from amc_agents.config import Config, configured
 from amc_agents.errors import ConfigurationError
-from amc_agents.nodes.settings import Settings, schedule_of
+from amc_agents.population.settings import Settings, schedule_of
 from amc_agents.prices import Price
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 

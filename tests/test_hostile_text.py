@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.critics.judge_style import number_on_last_line
+from amc_agents.critics.judge.style import number_on_last_line
+from amc_agents.decisions.reflection import before_verdict
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
+from amc_agents.lac.imagination import read_imagined
 from amc_agents.messages import split_turn
-from amc_agents.methods import estimates, retained
-from amc_agents.methods.baselines import policy_iteration
-from amc_agents.methods.critique import read_choice, read_likelihoods, read_reply
-from amc_agents.methods.experience import read_experience
-from amc_agents.methods.goal_proposal import read_goals
-from amc_agents.methods.imagination import read_imagined
-from amc_agents.methods.priors import parse_prior
-from amc_agents.methods.reflection import before_verdict
-from amc_agents.methods.retained import dropped_statements
-from amc_agents.methods.roles import after, read_step
+from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
+from amc_agents.pnlc.goals import read_goals
+from amc_agents.psrl import estimates
+from amc_agents.psrl.baselines import policy_iteration
+from amc_agents.psrl.exact.priors import parse_prior
+from amc_agents.psrl.experience import read_experience
+from amc_agents.psrl.posterior import retained
+from amc_agents.psrl.posterior.retained import dropped_statements
+from amc_agents.psrl.roles import after, read_step
 
 LENGTH = 500_000
 """Characters. A quadratic reader takes 10^11 steps for so many: minutes at least."""

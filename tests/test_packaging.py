@@ -85,7 +85,7 @@ for module in pkgutil.walk_packages(amc_agents.__path__, "amc_agents."):
         pass
     print(module.name)
 """
-    assert "amc_agents.nodes.amc" in python(repository, code).stdout.split()
+    assert "amc_agents.population.graph" in python(repository, code).stdout.split()
 
 
 def test_own_modules_take_a_small_share_of_an_import(repository, tmp_path):

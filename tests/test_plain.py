@@ -18,13 +18,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
-from amc_agents.nodes.amc import amc
-from amc_agents.nodes.streamed_run import StreamedRun
 from amc_agents.plain import DEEPEST, plain
+from amc_agents.population.graph import amc
+from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.smc import AtSteps, EveryStep
 from amc_agents.types import Run, Task
 from amc_agents.usage import Usage
-from tests.nodes.worlds import ReturnSoFar, number_agent, start, sum_world
+from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 
 
 @dataclass(slots=True)

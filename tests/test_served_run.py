@@ -15,7 +15,7 @@ SERVED = '''
 from dataclasses import dataclass, field
 
 from amc_agents import AtSteps, Task, amc
-from tests.nodes.worlds import ReturnSoFar, SumWorld, number_agent
+from tests.population.worlds import ReturnSoFar, SumWorld, number_agent
 
 
 class Level:

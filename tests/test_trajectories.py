@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.judge_style import ZERO_SHOT
+from amc_agents.critics.judge.style import ZERO_SHOT
 from amc_agents.critics.log_odds import OddsOfValue
 from amc_agents.critics.render import FORMATS
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import generate_task
-from amc_agents.methods.episodes import play_episode
+from amc_agents.psrl.episodes import play_episode
 from amc_agents.training.dataset import Record, data_hash, read_trajectories, write_shard
-from amc_agents.training.value_objective import returns_to_come
+from amc_agents.training.value.objective import returns_to_come
 from amc_agents.types import Step, Task, Trajectory
-from tests.nodes.worlds import TASK, SumWorld
+from tests.population.worlds import TASK, SumWorld
 
 ENDED = Trajectory(
     Task("t", generate_task(1, "docs").instruction),

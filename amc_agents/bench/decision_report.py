@@ -14,8 +14,8 @@ import numpy as np
 from amc_agents.bench.decisions import Played
 from amc_agents.bench.methods import ALPHAS
 from amc_agents.bench.statistics import Estimate, estimate
-from amc_agents.methods.improvement import choose, improved
-from amc_agents.methods.lac_types import BoolArray
+from amc_agents.lac.improvement import choose, improved
+from amc_agents.lac.types import BoolArray
 from amc_agents.types import FloatArray
 
 LEAST_STEPS = 3

@@ -33,7 +33,7 @@ FORWARD = "forward"
 class EmbeddedImagination:
     """What may come after candidate actions, by the likeliest words of an embedded policy.
 
-    An `amc_agents.methods.lac.Imagination` that writes no reflections. A step after the first takes two requests, one
+    An `amc_agents.lac.decision.Imagination` that writes no reflections. A step after the first takes two requests, one
     for the agent's turn and one for the world's.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from amc_agents.config import Finished
 from amc_agents.critics.spec import KINDS
 from amc_agents.errors import ConfigurationError
-from amc_agents.methods.lac_types import LacSettings
+from amc_agents.lac.types import LacSettings
 from amc_agents.smc import AtSteps, Never
 from amc_agents.smc.schedule import Schedule
 

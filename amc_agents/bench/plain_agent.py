@@ -21,10 +21,10 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
 
 from amc_agents.messages import turn_of
-from amc_agents.nodes.metering import PolicyMeter, policy_meter
-from amc_agents.nodes.saver import ForkSaver
-from amc_agents.nodes.text_agent import text_agent
-from amc_agents.nodes.world import current_environment
+from amc_agents.population.saver import ForkSaver
+from amc_agents.runtime.metering import PolicyMeter, policy_meter
+from amc_agents.runtime.text_agent import text_agent
+from amc_agents.runtime.world import current_environment
 
 _NEWEST = "newest"
 """The only checkpoint of a thread: a particle goes on from where it is, never from before."""

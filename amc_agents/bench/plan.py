@@ -11,13 +11,13 @@ from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.runner import Comparison
-from amc_agents.critics.checkpoint import weights_hash
-from amc_agents.critics.embedded import ADAPTER
-from amc_agents.critics.rescoring_embedded import EmbeddedScorer
-from amc_agents.envs.found import FoundWorld, world
+from amc_agents.critics.value.checkpoint import weights_hash
+from amc_agents.critics.value.embedded import ADAPTER
+from amc_agents.envs.registry import FoundWorld, world
 from amc_agents.errors import ConfigurationError
+from amc_agents.lac.embedded_rescoring import EmbeddedScorer
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-from amc_agents.nodes.text_agent import text_agent
+from amc_agents.runtime.text_agent import text_agent
 from amc_agents.types import Task
 
 CRAFTING = "crafting"
@@ -30,7 +30,7 @@ class Plan:
     methods: tuple[Method, ...]
     n_tasks: int
     world: str = CRAFTING
-    """Its name, as `amc_agents.envs.found.world` takes it."""
+    """Its name, as `amc_agents.envs.registry.world` takes it."""
     band: tuple[int, int] | None = None
     """Difficulty, which the crafting world alone has: least and most steps of the planner's way. None: the demo's."""
     split: str = "test"

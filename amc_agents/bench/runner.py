@@ -21,19 +21,19 @@ from amc_agents.bench.methods import Method
 from amc_agents.bench.oracle import for_task
 from amc_agents.bench.records import Record, ResultsFolder, read_records
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
+from amc_agents.concurrency.background import run_in_background
 from amc_agents.config import Config
 from amc_agents.critics.adapting import connect
-from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.rescoring import TextScorer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import for_amc
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
-from amc_agents.methods.lac import Imagination, LacSettings
-from amc_agents.nodes.actor_critic import actor_critic_model
-from amc_agents.nodes.amc import amc
-from amc_agents.nodes.background import run_in_background
-from amc_agents.nodes.deciding_model import Sink
-from amc_agents.nodes.text_agent import text_agent
+from amc_agents.lac.decision import Imagination, LacSettings
+from amc_agents.lac.node import actor_critic_model
+from amc_agents.lac.served_rescoring import TextScorer
+from amc_agents.population.graph import amc
+from amc_agents.runtime.deciding_model import Sink
+from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Never
 from amc_agents.types import Critic, Environment, Run, Task
 

@@ -21,9 +21,9 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import Comparison, compare
 from amc_agents.bench.statistics import Estimate, estimate
+from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
-from amc_agents.nodes.background import run_in_background
 
 MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.REACT: methods.react,

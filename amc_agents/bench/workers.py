@@ -17,8 +17,8 @@ from pathlib import Path
 from amc_agents.bench.plan import Plan
 from amc_agents.bench.records import Record, ResultsFolder, sole_run
 from amc_agents.bench.runner import Comparison, compare, records_of
+from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AmcError
-from amc_agents.nodes.background import run_in_background
 
 Progress = Callable[[int], None]
 """Called with the number of the plan's runs that are kept so far, from time to time."""
@@ -126,7 +126,7 @@ def end_with_parent() -> None:
 @contextmanager
 def quiet_about_twins() -> Iterator[None]:
     """Let easy tasks, on which all particles say the same, pass without a word: the records' notes have it."""
-    log = logging.getLogger("amc_agents.nodes.population")
+    log = logging.getLogger("amc_agents.population.population")
     level = log.level
     log.setLevel(logging.ERROR)
     try:

@@ -323,7 +323,7 @@ def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
     from amc_agents.bench import plots
     from amc_agents.bench.runner import run_one
     from amc_agents.bench.workers import quiet_about_twins
-    from amc_agents.nodes.background import run_in_background
+    from amc_agents.concurrency.background import run_in_background
 
     of_amc = [record for record in records if record.method == "amc"]
     if not of_amc:

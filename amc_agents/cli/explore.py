@@ -51,12 +51,13 @@ def explore(
     """Play episode after episode of hidden instances, and report what the agents' exploration costs them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from amc_agents.bench import explore_plots, explore_report
-    from amc_agents.bench.explore import Exploration
-    from amc_agents.bench.explore import explore as explored
-    from amc_agents.bench.explore_agents import explorers
+    from amc_agents.bench.exploration import plots as explore_plots
+    from amc_agents.bench.exploration import report as explore_report
+    from amc_agents.bench.exploration.agents import explorers
+    from amc_agents.bench.exploration.running import Exploration
+    from amc_agents.bench.exploration.running import explore as explored
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.envs.found import world as found_world
+    from amc_agents.envs.registry import world as found_world
 
     if split not in ("test", "train"):
         raise ConfigurationError(f'--split is "test" or "train", got {split!r}')

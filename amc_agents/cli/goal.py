@@ -60,9 +60,9 @@ def goal(
     from rich.progress import Progress as Bar
 
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.critics.embeddings import as_embeddings
-    from amc_agents.training.goal import GoalTrainingSettings, Progress, train_goal
-    from amc_agents.training.goal_data import GoalShares, read_episodes
+    from amc_agents.critics.goal.embeddings import as_embeddings
+    from amc_agents.training.goal.data import GoalShares, read_episodes
+    from amc_agents.training.goal.training import GoalTrainingSettings, Progress, train_goal
 
     chosen: dict[str, Any] = {
         "discount": discount, "expectile": expectile, "hidden": hidden, "iterations": iterations,

@@ -14,8 +14,8 @@ from amc_agents.cli.printable import echo
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
-    from amc_agents.methods.posterior import Evidence, Version
-    from amc_agents.nodes.posterior import StorePosterior
+    from amc_agents.psrl.posterior.store import StorePosterior
+    from amc_agents.psrl.posterior.updates import Evidence, Version
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """The posterior as it is now, or as it was, and what has not been applied to it."""
     if namespace is None:
-        from amc_agents.nodes.posterior import posteriors_in
+        from amc_agents.psrl.posterior.store import posteriors_in
 
         names = _in_store(store, posteriors_in)
         return echo(_json(names) if as_json else "\n".join(names) or "no posterior yet")
@@ -72,7 +72,7 @@ def diff_(
     new: Annotated[str, typer.Argument(help="A number or an id. Default: the head.")] = "",
 ) -> None:
     """What changed between two versions; without them, what the last change was."""
-    from amc_agents.methods.posterior import diff
+    from amc_agents.psrl.posterior.updates import diff
 
     async def both(memory: StorePosterior) -> tuple[Version, Version]:
         after = await (memory.get(new) if new else memory.head())
@@ -96,7 +96,7 @@ def edit(
     note: Note = "",
 ) -> None:
     """Change the posterior by hand. What is observed while the editor is open is applied to your text afterwards."""
-    from amc_agents.methods import posterior
+    from amc_agents.psrl.posterior import updates as posterior
 
     async def opened(memory: StorePosterior) -> Version:
         return await (memory.get(parent) if parent else memory.head())
@@ -123,7 +123,7 @@ def rollback(
     note: Note = "",
 ) -> None:
     """Return to an earlier text. The versions between stay in the history, and their evidence is not applied again."""
-    from amc_agents.methods import posterior
+    from amc_agents.psrl.posterior import updates as posterior
 
     async def back(memory: StorePosterior) -> tuple[Version, Version]:
         return await memory.head(), await posterior.rollback(memory, version, note=note)
@@ -135,7 +135,7 @@ def rollback(
 
 def _with(store: str, namespace: str, work: Callable[[StorePosterior], Awaitable[T]]) -> T:
     async def on_it(opened: BaseStore) -> T:
-        from amc_agents.nodes.posterior import StorePosterior
+        from amc_agents.psrl.posterior.store import StorePosterior
 
         return await work(StorePosterior(opened, namespace))
 

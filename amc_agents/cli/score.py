@@ -26,9 +26,9 @@ def score(
 
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.report import print_metrics
-    from amc_agents.training.score import ScoreProgress
-    from amc_agents.training.score import score as write_scores
     from amc_agents.training.score_file import score_metrics
+    from amc_agents.training.scoring import ScoreProgress
+    from amc_agents.training.scoring import score as write_scores
 
     console = PlainConsole()
     columns = TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.training.value import Progress as TrainingProgress
+    from amc_agents.training.value.training import Progress as TrainingProgress
     from amc_agents.types import Task
 
 
@@ -80,9 +80,9 @@ def collect(
 
     from amc_agents.cli.console import PlainConsole
     from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-    from amc_agents.nodes.text_agent import text_agent
-    from amc_agents.training.collect import Progress
-    from amc_agents.training.collect import collect as collected
+    from amc_agents.runtime.text_agent import text_agent
+    from amc_agents.training.collecting import Progress
+    from amc_agents.training.collecting import collect as collected
 
     chat_model, inputs = _policy(model, temperature)
     chosen = list(generate_tasks(tasks, split, first_seed=first, optimal_steps=band))
@@ -209,8 +209,8 @@ def value(
     from dataclasses import replace
 
     from amc_agents.training.report import print_metrics
-    from amc_agents.training.value import EMBEDDED, ValueTrainingSettings, leave_together, train_value
-    from amc_agents.training.value_objective import Objective
+    from amc_agents.training.value.objective import Objective
+    from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, leave_together, train_value
 
     folder, embedded = _base_folder(base)
     chosen: dict[str, Any] = {

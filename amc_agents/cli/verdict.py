@@ -11,7 +11,7 @@ from amc_agents.cli.train import _base_folder, _policy
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from amc_agents.training.verdict_labels import Labeller
+    from amc_agents.training.verdict.labels import Labeller
 
 
 def verdict(
@@ -52,9 +52,9 @@ def verdict(
 
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.dataset import read_trajectories
-    from amc_agents.training.verdict import EMBEDDED, Progress, VerdictTrainingSettings, train_verdict
-    from amc_agents.training.verdict_data import labelled, sample_options
-    from amc_agents.training.verdict_metrics import print_metrics
+    from amc_agents.training.verdict.data import labelled, sample_options
+    from amc_agents.training.verdict.metrics import print_metrics
+    from amc_agents.training.verdict.training import EMBEDDED, Progress, VerdictTrainingSettings, train_verdict
 
     labeller = _labeller(labels)
     folder, embedded = _base_folder(base)
@@ -93,7 +93,7 @@ def verdict(
 def _labeller(name: str) -> Labeller:
     from importlib import import_module
 
-    from amc_agents.training.verdict_labels import CraftingLabels, OutcomeLabels
+    from amc_agents.training.verdict.labels import CraftingLabels, OutcomeLabels
 
     if name == "crafting":
         return CraftingLabels()

@@ -1,31 +1,21 @@
-"""Judgement: trajectory -> the return still to come.
-
-Names are imported when they are first used.
-"""
+"""Critics: a trajectory -> a prediction of its future return."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from amc_agents.critics.spec import parse_critic
 
-__all__ = ["parse_critic"]
+__all__ = [
+    "parse_critic",
+]
 
-_HOME = {"parse_critic": "spec"}
-"""Where each name lives."""
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'amc_agents.critics' has no attribute {name!r}")
-    value = getattr(import_module(f"amc_agents.critics.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "parse_critic": "critics.spec",
+    },
+)

@@ -10,9 +10,9 @@ from functools import partial, partialmethod
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.critics.validation import failing_as_critic_error
 from amc_agents.errors import CriticError, CriticSpecError
-from amc_agents.threads import DaemonThreads
 from amc_agents.types import Critic, Trajectory
 
 

@@ -18,7 +18,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from amc_agents.critics.blocking import BlockingCalls
+from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.critics.options import number
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from amc_agents.critics.http import KEY_VARIABLE
+from amc_agents.critics.server.http import KEY_VARIABLE
 from amc_agents.errors import ConfigurationError, CriticSpecError
 
 

@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl
 
 from amc_agents.critics.adapting import CriticLike, adapted
 from amc_agents.critics.options import allow, choice, near, needed, positive_integer
-from amc_agents.critics.outside import named_from_outside
+from amc_agents.critics.server.outside import named_from_outside
 from amc_agents.errors import CriticSpecError
 from amc_agents.quoting import quoted
 from amc_agents.types import Critic
@@ -124,7 +124,7 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
 
 
 def _is_shipped(name: str) -> bool:
-    from amc_agents.critics.embedded import shipped_names
+    from amc_agents.critics.value.embedded import shipped_names
 
     # A folder of that name would go first.
     return name in shipped_names() and not Path(name).exists()
@@ -140,7 +140,7 @@ def _uniform(target: str, options: Mapping[str, str]) -> Critic:
 
 
 def _embedded(target: str, options: Mapping[str, str]) -> Critic:
-    from amc_agents.critics.embedded import ADAPTER, EmbeddedCritic, shipped_folder
+    from amc_agents.critics.value.embedded import ADAPTER, EmbeddedCritic, shipped_folder
 
     allow("embedded", options, "adapter")
     adapter = options.get("adapter")
@@ -151,7 +151,7 @@ def _embedded(target: str, options: Mapping[str, str]) -> Critic:
 
 
 def _hf(target: str, options: Mapping[str, str]) -> Critic:
-    from amc_agents.critics.hf import HFCritic
+    from amc_agents.critics.value.hf import HFCritic
 
     allow("hf", options, "device", "dtype", "batch_size")
     return HFCritic(
@@ -176,11 +176,11 @@ KINDS: dict[str, CriticFactory] = {
     "uniform": _uniform,
     "embedded": _embedded,
     "hf": _hf,
-    "vllm": _from("amc_agents.critics.pooling"),
-    "judge": _from("amc_agents.critics.judge"),
-    "foa": _from("amc_agents.critics.foa"),
-    "verdict": _from("amc_agents.critics.verdict"),
-    "goal": _from("amc_agents.critics.goal"),
+    "vllm": _from("amc_agents.critics.value.pooling"),
+    "judge": _from("amc_agents.critics.judge.critic"),
+    "foa": _from("amc_agents.critics.judge.foa"),
+    "verdict": _from("amc_agents.critics.verdict.critic"),
+    "goal": _from("amc_agents.critics.goal.critic"),
 }
 """The library's own kinds."""
 

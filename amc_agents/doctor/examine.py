@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from amc_agents.config import FILE_VARIABLE, Config, Endpoint
-from amc_agents.critics.http import KEY_VARIABLE, ModelServer
+from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.doctor.check import Check, guarded
 from amc_agents.doctor.installation import installation

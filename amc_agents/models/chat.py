@@ -15,11 +15,11 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
+from amc_agents.concurrency.threads import lock_across_forks
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.engine import MAX_TOP_LOGPROBS, Answer, Request, Sampling
 from amc_agents.models.replies import Engine, Piece, chunk, result, spoken
 from amc_agents.models.seeding import request_seed
-from amc_agents.threads import lock_across_forks
 
 # Settings of LangChain's other chat models that mean nothing here, and that shared code passes to every model.
 _NOT_APPLICABLE = frozenset({"api_key", "timeout", "max_retries"})

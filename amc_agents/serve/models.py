@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import amc_agents.models.embedded
-from amc_agents.critics.checkpoint import FILE, ValueCheckpoint, weights_hash
-from amc_agents.critics.embedded import ADAPTER
+from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_hash
+from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.errors import CheckpointError
 from amc_agents.quoting import excerpt, quoted
 
@@ -161,7 +161,7 @@ def _merged(shipped: Path, cache: Path) -> Path:
     folder = cache / f"{shipped.name}-value-{key}"
     if (folder / FILE).is_file():
         return folder
-    from amc_agents.critics.export import export_embedded_value
+    from amc_agents.critics.value.export import export_embedded_value
 
     try:
         return export_embedded_value(shipped, folder)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import BaseMessage
 
-from amc_agents.methods.classic import exact_model
-from amc_agents.methods.classic.model import ExactModel, Stakes
-from amc_agents.methods.estimates import GAIN_IS, REGRET_IS
-from amc_agents.methods.exact_roles import hypothesis_text, read_hypothesis
-from amc_agents.methods.experience import read_experience
-from amc_agents.methods.priors import parse_prior
-from amc_agents.methods.roles import ACTION, HYPOTHESIS, POSTERIOR
 from amc_agents.models.seeding import particle_rng
+from amc_agents.psrl.estimates import GAIN_IS, REGRET_IS
+from amc_agents.psrl.exact import exact_model
+from amc_agents.psrl.exact.model import ExactModel, Stakes
+from amc_agents.psrl.exact.priors import parse_prior
+from amc_agents.psrl.exact.roles import hypothesis_text, read_hypothesis
+from amc_agents.psrl.experience import read_experience
+from amc_agents.psrl.roles import ACTION, HYPOTHESIS, POSTERIOR
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Task, Trajectory
 

@@ -1,1 +1,33 @@
-"""Offline: trajectories are collected, and critics are trained on them."""
+"""Training: trajectories are collected, and critics are trained on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amc_agents._lazy import lazy_names as _lazy_names
+
+if TYPE_CHECKING:
+    from amc_agents.training.collecting import collect
+    from amc_agents.training.goal.training import train_goal
+    from amc_agents.training.scoring import score
+    from amc_agents.training.value.training import train_value
+    from amc_agents.training.verdict.training import train_verdict
+
+__all__ = [
+    "collect",
+    "score",
+    "train_goal",
+    "train_value",
+    "train_verdict",
+]
+
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "collect": "training.collecting",
+        "score": "training.scoring",
+        "train_goal": "training.goal.training",
+        "train_value": "training.value.training",
+        "train_verdict": "training.verdict.training",
+    },
+)

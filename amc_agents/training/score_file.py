@@ -18,7 +18,7 @@ import numpy as np
 
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
 from amc_agents.files import replace_file
-from amc_agents.training.value_metrics import evaluate_states
+from amc_agents.training.value.metrics import evaluate_states
 from amc_agents.types import FloatArray
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from amc_agents_minigrid import GO_TO, PICK_UP
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from amc_agents.envs.found import FoundWorld
+from amc_agents.envs.registry import FoundWorld
 from amc_agents.messages import turn_of
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import use_rng

@@ -25,14 +25,14 @@ from amc_agents_minigrid import ACTIONS, GO_TO, MODEL, PICK_UP, ExpertLabels
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from amc_agents.critics.render import turn
-from amc_agents.critics.verdict_checkpoint import DIALOGUE_ACTIONS, FILE
-from amc_agents.envs.found import FoundWorld
+from amc_agents.critics.verdict.checkpoint import DIALOGUE_ACTIONS, FILE
+from amc_agents.envs.registry import FoundWorld
 from amc_agents.messages import turn_of
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import use_rng
-from amc_agents.training.verdict import EMBEDDED, Progress, train_verdict
-from amc_agents.training.verdict_data import Judged, Option, read_judged, write_judged
-from amc_agents.training.verdict_labels import Label
+from amc_agents.training.verdict.data import Judged, Option, read_judged, write_judged
+from amc_agents.training.verdict.labels import Label
+from amc_agents.training.verdict.training import EMBEDDED, Progress, train_verdict
 from amc_agents.types import Step, Task, Trajectory
 
 WORLDS = {"go-to": GO_TO, "pick-up": PICK_UP}

@@ -19,7 +19,7 @@ from amc_agents_minigrid import MODEL
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from amc_agents.critics.render import turn
-from amc_agents.training.verdict_data import Judged, read_judged
+from amc_agents.training.verdict.data import Judged, read_judged
 from amc_agents.types import Step
 from train_policy import learning_rate_factor, optimizers, padded
 

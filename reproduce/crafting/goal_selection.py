@@ -26,17 +26,18 @@ import numpy as np
 from langchain_core.messages import AIMessage, HumanMessage
 
 from amc_agents.bench.statistics import Measured, estimate, paired
-from amc_agents.critics.embeddings import as_embeddings
-from amc_agents.critics.goal import GoalValueCritic
+from amc_agents.critics.goal.critic import GoalValueCritic
+from amc_agents.critics.goal.embeddings import as_embeddings
+from amc_agents.critics.goal.summaries import as_summary
 from amc_agents.critics.render import turn
-from amc_agents.critics.summaries import as_summary
+from amc_agents.decisions.samples import Sample
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.methods import lac, pnlc
-from amc_agents.methods.lac import LacSettings
-from amc_agents.methods.lac_types import Sample
-from amc_agents.methods.pnlc import PnlcSettings
+from amc_agents.lac import decision as lac
+from amc_agents.lac.decision import LacSettings
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.nodes.lac_actor import ChatActor
+from amc_agents.pnlc import decision as pnlc
+from amc_agents.pnlc.decision import PnlcSettings
+from amc_agents.runtime.sampling_actor import ChatActor
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 from goal_judges import RecipeGoals, similarity
 from measure_verdict import Planner

@@ -26,18 +26,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from amc_agents.critics.calibration import calibration_error, reliability
-from amc_agents.critics.embeddings import HashedWords, Vectors
-from amc_agents.critics.goal_checkpoint import GoalCheckpoint
-from amc_agents.critics.summaries import as_summary
+from amc_agents.critics.goal.calibration import calibration_error, reliability
+from amc_agents.critics.goal.checkpoint import GoalCheckpoint
+from amc_agents.critics.goal.embeddings import HashedWords, Vectors
+from amc_agents.critics.goal.summaries import as_summary
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.nodes.text_agent import text_agent
-from amc_agents.training.collect import collect
-from amc_agents.training.goal import GoalTrainingSettings, train_goal
-from amc_agents.training.goal_calibration import SAME_GOAL, calibrate_goal
-from amc_agents.training.goal_data import read_episodes, thought_of
-from amc_agents.training.value_metrics import auc
+from amc_agents.runtime.text_agent import text_agent
+from amc_agents.training.collecting import collect
+from amc_agents.training.goal.calibration import SAME_GOAL, calibrate_goal
+from amc_agents.training.goal.data import read_episodes, thought_of
+from amc_agents.training.goal.training import GoalTrainingSettings, train_goal
+from amc_agents.training.value.metrics import auc
 from amc_agents.types import FloatArray, Trajectory
 from goal_judges import GAMMA, RecipeGoals, imagined, planned, similarity
 

@@ -18,9 +18,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
-from amc_agents.critics.checkpoint import ValueCheckpoint
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.training.value_golden import GoldenPrompt, golden_scores, scores_without_adapter
+from amc_agents.training.value.golden import GoldenPrompt, golden_scores, scores_without_adapter
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # peft uses what transformers deprecates
 

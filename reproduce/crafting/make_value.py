@@ -25,14 +25,14 @@ from rich.progress import Progress as Bar
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import CRAFTING, Plan
-from amc_agents.critics.checkpoint import FILE
+from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.training.collect import Progress, collect
+from amc_agents.training.collecting import Progress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.report import print_metrics
-from amc_agents.training.value import EMBEDDED, train_value
-from amc_agents.training.value import Progress as TrainingProgress
-from amc_agents.training.value_objective import Objective
+from amc_agents.training.value.objective import Objective
+from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.value.training import Progress as TrainingProgress
 
 SPLIT = "train"
 

@@ -25,16 +25,16 @@ import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from amc_agents.critics.verdict_checkpoint import FILE
+from amc_agents.critics.verdict.checkpoint import FILE
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.nodes.text_agent import text_agent
-from amc_agents.training.collect import collect
+from amc_agents.runtime.text_agent import text_agent
+from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.verdict import EMBEDDED, Progress, train_verdict
-from amc_agents.training.verdict_data import Judged, labelled, read_judged, sample_options, write_judged
-from amc_agents.training.verdict_labels import CraftingLabels
-from amc_agents.training.verdict_metrics import print_metrics
+from amc_agents.training.verdict.data import Judged, labelled, read_judged, sample_options, write_judged
+from amc_agents.training.verdict.labels import CraftingLabels
+from amc_agents.training.verdict.metrics import print_metrics
+from amc_agents.training.verdict.training import EMBEDDED, Progress, train_verdict
 
 HORIZON = 20
 SPLIT, FIRST_TASK, BAND = "train", 100_000, (5, 16)

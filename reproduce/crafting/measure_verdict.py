@@ -26,13 +26,13 @@ from rich.table import Table
 
 from amc_agents.critics.render import turn
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.verdict import VerdictCritic
-from amc_agents.critics.verdict_embedded import EmbeddedVerdictReader
+from amc_agents.critics.verdict.critic import VerdictCritic
+from amc_agents.critics.verdict.embedded import EmbeddedVerdictReader
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.methods.lac import LacSettings, decide
+from amc_agents.lac.decision import LacSettings, decide
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-from amc_agents.nodes.lac_actor import ChatActor
-from amc_agents.training.verdict_labels import CraftingLabels
+from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.training.verdict.labels import CraftingLabels
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 
 HORIZON = 20

@@ -24,9 +24,9 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.training.collect import collect
+from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value_metrics import auc
+from amc_agents.training.value.metrics import auc
 from amc_agents.types import Critic, Trajectory
 
 FIRST_TASK, HORIZON, SIBLINGS = 800_000, 20, 15

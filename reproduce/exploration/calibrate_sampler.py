@@ -17,11 +17,11 @@ import numpy as np
 from langchain_core.messages import HumanMessage
 
 from amc_agents.envs.exploration import ExplorationWorld, bandit_task, episodes
-from amc_agents.methods.classic import ClassicPosteriorSampling, exact_model
-from amc_agents.methods.episodes import play_episode
-from amc_agents.methods.exact_roles import impossible, read_hypothesis
-from amc_agents.methods.roles import HYPOTHESIS, SAMPLE, after
 from amc_agents.models.embedded import EmbeddedChatModel
+from amc_agents.psrl.episodes import play_episode
+from amc_agents.psrl.exact import ClassicPosteriorSampling, exact_model
+from amc_agents.psrl.exact.roles import impossible, read_hypothesis
+from amc_agents.psrl.roles import HYPOTHESIS, SAMPLE, after
 
 SPLIT = "calibration"
 """Seed stream of the bandits: neither what it was trained on (played nothing) nor where it is measured."""

@@ -12,10 +12,10 @@ from amc_agents.bench.methods import Tuned, lac, listed_variants, react
 from amc_agents.bench.plan import Plan
 from amc_agents.bench.report import Results
 from amc_agents.cli import main
-from amc_agents.critics.embedded import ADAPTER
-from amc_agents.envs import found
+from amc_agents.critics.value.embedded import ADAPTER
+from amc_agents.envs import registry as found
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.envs.found import FoundWorld
+from amc_agents.envs.registry import FoundWorld
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import model_folder
 

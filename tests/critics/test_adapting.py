@@ -14,14 +14,14 @@ from amc_agents.critics.adapting import adapted, name_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import for_lac, nature_of
 from amc_agents.errors import ConfigurationError, CriticSpecError
-from amc_agents.nodes.actor_critic import actor_critic_model
-from amc_agents.nodes.amc import amc
-from amc_agents.nodes.critique_refine import critique_refine_model
+from amc_agents.lac.node import actor_critic_model
+from amc_agents.pnlc.node import critique_refine_model
+from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing import ScriptedChatModel, check_critic
 from amc_agents.types import Step, Task, Trajectory
 from amc_agents.usage import Meter, Usage, metering, record
-from tests.nodes.worlds import number_agent, start, sum_world
+from tests.population.worlds import number_agent, start, sum_world
 
 STATES = [Trajectory(Task("t", "Climb."), tuple(Step("climb", "up") for _ in range(n))) for n in range(3)]
 

@@ -13,18 +13,18 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
+from amc_agents.concurrency.background import run_in_background
 from amc_agents.critics.asking import usage_of
-from amc_agents.critics.embeddings import LangChainEmbeddings
-from amc_agents.critics.judge import JudgeCritic
-from amc_agents.critics.outside import named_from_outside
-from amc_agents.critics.summaries import ChatSummary
-from amc_agents.critics.verdict import VerdictCritic
-from amc_agents.critics.verdict_top_k import TopKReader
+from amc_agents.critics.goal.embeddings import LangChainEmbeddings
+from amc_agents.critics.goal.summaries import ChatSummary
+from amc_agents.critics.judge.critic import JudgeCritic
+from amc_agents.critics.server.outside import named_from_outside
+from amc_agents.critics.verdict.critic import VerdictCritic
+from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.errors import CriticError
-from amc_agents.nodes.background import run_in_background
 from amc_agents.types import Step, Task, Trajectory
 from amc_agents.usage import Usage
-from tests.critics.scripted_server import HANG, Reply, ScriptedServer
+from tests.critics.server.scripted_server import HANG, Reply, ScriptedServer
 
 KEY = "sk-CANARY-0123456789"
 ASKED = [Trajectory(Task("t", "Climb."), (Step("climb", f"rung {n}"),)) for n in range(3)]

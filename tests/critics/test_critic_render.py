@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE, FORMATS, PLAIN, Encoder, PromptFormat, newest_start, windows
-from amc_agents.critics.verdict_checkpoint import DIALOGUE_ACTIONS
+from amc_agents.critics.verdict.checkpoint import DIALOGUE_ACTIONS
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, PromptTooLong
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.embedded import EmbeddedCritic
-from amc_agents.critics.embeddings import HashedWords
-from amc_agents.critics.goal_checkpoint import GoalCheckpoint
-from amc_agents.critics.verdict_checkpoint import VerdictCheckpoint
+from amc_agents.critics.goal.checkpoint import GoalCheckpoint
+from amc_agents.critics.goal.embeddings import HashedWords
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded import model_folder
+from tests.critics.goal.test_goal import checkpoint_for
 from tests.critics.mutations import mutations
-from tests.critics.test_goal import checkpoint_for
 
 SHIPPED = model_folder("crafting")
 DAMAGED = (b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 10_000, b'{"kind": [], "version": {}}')
@@ -78,7 +78,7 @@ def test_weights_that_are_cut_off_say_so(tmp_path, monkeypatch, name, cut):
     shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
     (tmp_path / name).write_bytes((SHIPPED / name).read_bytes()[:cut])
     # Other weights than the adapter's are found before that.
-    monkeypatch.setattr("amc_agents.critics.embedded.weights_hash", lambda folder: hash_of_shipped())
+    monkeypatch.setattr("amc_agents.critics.value.embedded.weights_hash", lambda folder: hash_of_shipped())
     with pytest.raises(CheckpointError, match=r"damaged or cut off.*git lfs pull"):
         EmbeddedCritic(tmp_path)
 

@@ -13,13 +13,13 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PythonBackend
 
 import amc_agents.models.embedded
-from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.folder import tokenizer_of
-from amc_agents.critics.golden import Golden
 from amc_agents.critics.render import DIALOGUE, FORMATS, PLAIN, Encoder, PromptFormat
+from amc_agents.critics.server.folder import tokenizer_of
+from amc_agents.critics.server.golden import Golden
 from amc_agents.critics.template import Segment, Template, segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import TemplateTokenizer, as_stored
-from amc_agents.critics.verdict_checkpoint import STEP, VerdictFormat
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.critics.verdict.checkpoint import STEP, VerdictFormat
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from amc_agents.critics.embedded import EmbeddedCritic
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.template import Segment
 from amc_agents.critics.tokenizing import TemplateTokenizer
+from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.models.embedded import WordTokenizer, model_folder
-from amc_agents.training.value import EMBEDDED, train_value
-from amc_agents.training.verdict import EMBEDDED as VERDICTS
-from amc_agents.training.verdict import train_verdict
-from amc_agents.training.verdict_data import Judged
+from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.verdict.data import Judged
+from amc_agents.training.verdict.training import EMBEDDED as VERDICTS
+from amc_agents.training.verdict.training import train_verdict
 from amc_agents.types import Step, Task, Trajectory
 
 CRAFTING = model_folder("crafting")

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amc_agents.critics.embedded import EmbeddedCritic, shipped_folder
-from amc_agents.critics.judge import JudgeCritic
+from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.log_odds import MARGIN, LogOdds
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uniform import UniformCritic
@@ -23,6 +22,7 @@ from amc_agents.critics.uses import (
     table_markdown,
     use_of,
 )
+from amc_agents.critics.value.embedded import EmbeddedCritic, shipped_folder
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory

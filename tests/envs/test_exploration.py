@@ -21,7 +21,7 @@ from amc_agents.envs.exploration import (
 )
 from amc_agents.envs.exploration.riverswim import dynamics
 from amc_agents.envs.exploration.wordle import WORDS
-from amc_agents.envs.found import WORDS_VARIABLE, world, worlds
+from amc_agents.envs.registry import WORDS_VARIABLE, world, worlds
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.testing import check_environment
 from amc_agents.types import Step, Task, Trajectory

@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack, ExitStack
 import pytest
 
 from amc_agents.errors import PosteriorError
-from amc_agents.methods.posterior import Evidence, Version, apply_pending, edit, update_posterior
-from amc_agents.nodes.posterior import StorePosterior, posteriors_in
-from tests.nodes.posterior_writers import NAMESPACE
+from amc_agents.psrl.posterior.store import StorePosterior, posteriors_in
+from amc_agents.psrl.posterior.updates import Evidence, Version, apply_pending, edit, update_posterior
+from tests.psrl.posterior.posterior_writers import NAMESPACE
 
 pytestmark = pytest.mark.service
 URL = os.environ.get("AMC_TEST_POSTGRES_URL", "")
@@ -104,7 +104,7 @@ def test_twenty_processes_lose_nothing(url, repository):
     with postgres.PostgresStore.from_conn_string(url) as store:
         asyncio.run(StorePosterior(store, NAMESPACE, prior=PRIOR).head())
         told = subprocess.run(
-            [sys.executable, "-m", "tests.nodes.posterior_writers", url, "20"],
+            [sys.executable, "-m", "tests.psrl.posterior.posterior_writers", url, "20"],
             cwd=repository, capture_output=True, text=True, timeout=240,
         )  # fmt: skip
         assert told.returncode == 0, told.stderr

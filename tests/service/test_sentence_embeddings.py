@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amc_agents.critics.embeddings import as_embeddings
+from amc_agents.critics.goal.embeddings import as_embeddings
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError
 from amc_agents.types import Step, Task, Trajectory
@@ -46,7 +46,7 @@ async def test_near_in_meaning_is_near(spec):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_critic_over_it_knows_what_a_thought_leads_to(spec, tmp_path):
     pytest.importorskip("torch")
-    from amc_agents.training.goal import GoalTrainingSettings, atrain_goal
+    from amc_agents.training.goal.training import GoalTrainingSettings, atrain_goal
 
     rng, trajectories = np.random.default_rng(0), []
     for number in range(60):

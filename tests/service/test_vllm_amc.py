@@ -90,7 +90,7 @@ async def test_particles_that_share_a_past_compute_it_once(value_url, value_fold
 
 
 def tokenizer(folder):
-    from amc_agents.critics.folder import tokenizer_of
+    from amc_agents.critics.server.folder import tokenizer_of
 
     return tokenizer_of(folder)
 

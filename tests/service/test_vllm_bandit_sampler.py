@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from amc_agents.bench.explore_trials import Trial
+from amc_agents.bench.exploration.trials import Trial
 from amc_agents.bench.records import read_kept
 from amc_agents.cli import main
 from tests.service.servers import needs_vllm, vllm_server

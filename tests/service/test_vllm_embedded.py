@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from amc_agents.critics.checkpoint import ValueCheckpoint
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.models.embedded import model_folder
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from amc_agents.critics.embeddings import as_embeddings
+from amc_agents.critics.goal.embeddings import as_embeddings
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError, CriticServerError
 from amc_agents.types import Step, Task, Trajectory
@@ -45,7 +45,7 @@ async def test_what_does_not_fit_is_refused_with_the_reason(spec):
 
 async def test_a_critic_trained_over_the_server_knows_it_again(spec, tmp_path):
     pytest.importorskip("torch")
-    from amc_agents.training.goal import GoalTrainingSettings, atrain_goal
+    from amc_agents.training.goal.training import GoalTrainingSettings, atrain_goal
 
     items = ["wheat", "shell", "petal", "seed", "nut", "glue"]
     trajectories = [

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from amc_agents.critics.checkpoint import FILE
-from amc_agents.critics.pooling import VLLMCritic
+from amc_agents.critics.value.checkpoint import FILE
+from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.envs.crafting import generate_tasks
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded import model_folder

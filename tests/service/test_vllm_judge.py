@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from langchain_openai import ChatOpenAI
 
-from amc_agents.critics.judge import JudgeCritic
-from amc_agents.critics.judge_style import JudgeStyle, number_on_last_line
+from amc_agents.critics.judge.critic import JudgeCritic
+from amc_agents.critics.judge.style import JudgeStyle, number_on_last_line
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError
 from amc_agents.types import Step, Task, Trajectory

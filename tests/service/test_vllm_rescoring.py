@@ -6,11 +6,11 @@ import httpx
 import numpy as np
 import pytest
 
-from amc_agents.critics.http import ModelServer
-from amc_agents.critics.rescoring import CompletionsScorer, Text
-from amc_agents.critics.rescoring_embedded import EmbeddedScorer
+from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import CriticError
-from amc_agents.methods.rescoring import ChatRescorer
+from amc_agents.lac.dialogue_rescoring import ChatRescorer
+from amc_agents.lac.embedded_rescoring import EmbeddedScorer
+from amc_agents.lac.served_rescoring import CompletionsScorer, Text
 
 pytestmark = pytest.mark.service
 

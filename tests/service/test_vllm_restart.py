@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amc_agents import AtSteps, amc, parse_critic, text_agent
-from amc_agents.critics.pooling import VLLMCritic
+from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded import EmbeddedChatModel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.verdict_embedded import export_embedded_verdict
+from amc_agents.critics.verdict.embedded import export_embedded_verdict
 from amc_agents.envs.crafting import generate_tasks, plan
 from amc_agents.models.embedded import model_folder
 from amc_agents.types import Step, Trajectory

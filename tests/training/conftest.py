@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import amc_agents.models.embedded
-from amc_agents.critics.checkpoint import FILE, ValueCheckpoint
+from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
@@ -70,7 +70,7 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def trained(base_model, tmp_path_factory) -> Trained:
-    from amc_agents.training.value import EMBEDDED, train_value
+    from amc_agents.training.value.training import EMBEDDED, train_value
 
     out = tmp_path_factory.mktemp("value")
     trajectories = told_by_the_first_answer(60, 5)

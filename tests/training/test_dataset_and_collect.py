@@ -10,7 +10,7 @@ from langchain_core.language_models import FakeListChatModel
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra, StorageError
-from amc_agents.training.collect import collect, collect_from
+from amc_agents.training.collecting import collect, collect_from
 from amc_agents.training.dataset import (
     Record,
     best_trajectories,
@@ -130,7 +130,7 @@ async def test_tasks_of_one_name_are_refused(tmp_path):
 
 
 def test_an_agent_is_collected_through_amc(tmp_path):
-    from amc_agents.nodes.text_agent import text_agent
+    from amc_agents.runtime.text_agent import text_agent
 
     model = FakeListChatModel(responses=["Thought: look first\nAction: inventory", "Action: dance"])
     tasks, seen = list(generate_tasks(3)), []

@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.checkpoint import ValueCheckpoint
-from amc_agents.critics.embedded import EmbeddedCritic
-from amc_agents.critics.hf import HFCritic
-from amc_agents.critics.value_calibration import AffineCalibration
+from amc_agents.critics.value.calibration import AffineCalibration
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.dataset import Record, write_shard
-from amc_agents.training.score import score, state_values
 from amc_agents.training.score_file import score_metrics
-from amc_agents.training.value_data import target_rows
-from amc_agents.training.value_metrics import evaluate
-from amc_agents.training.value_objective import Objective
+from amc_agents.training.scoring import score, state_values
+from amc_agents.training.value.data import target_rows
+from amc_agents.training.value.metrics import evaluate
+from amc_agents.training.value.objective import Objective
 from amc_agents.types import Step, Task, Trajectory
-from tests.critics.scripted_server import Reply, ScriptedServer
+from tests.critics.server.scripted_server import Reply, ScriptedServer
 
 parquet = pytest.importorskip("pyarrow.parquet")
 

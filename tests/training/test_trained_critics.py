@@ -7,15 +7,15 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from amc_agents.critics.checkpoint import FILE
-from amc_agents.critics.embedded import EmbeddedCritic
-from amc_agents.critics.hf import HFCritic
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.value.checkpoint import FILE
+from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, CriticError
-from amc_agents.training.one_pass import row_values
-from amc_agents.training.value_data import target_rows
-from amc_agents.training.value_model import make_encoder
+from amc_agents.training.value.data import target_rows
+from amc_agents.training.value.model import make_encoder
+from amc_agents.training.value.one_pass import row_values
 from amc_agents.usage import Meter, Usage, metering
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amc_agents.threads import lock_across_forks
+from amc_agents.concurrency.threads import lock_across_forks
 
 # (prefix, suffix) of the symbols, by how the library was built; numpy's own wheels use the first.
 _SPELLINGS = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))

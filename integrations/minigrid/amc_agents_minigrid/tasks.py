@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
-from amc_agents.envs.found import FoundWorld
+from amc_agents.envs.registry import FoundWorld
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Task
 from amc_agents_minigrid.expert import Expert

@@ -18,7 +18,7 @@ from amc_agents_minigrid import (
 )
 from minigrid.core.world_object import Ball, Box
 
-from amc_agents.envs.found import world, worlds
+from amc_agents.envs.registry import world, worlds
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.testing import check_environment
 from amc_agents.types import Task

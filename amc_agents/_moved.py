@@ -1,0 +1,69 @@
+"""Old module paths that documentation has shown: each is an alias of the module that holds its names now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "amc_agents.bench.explore": "amc_agents.bench.exploration.running",
+    "amc_agents.bench.explore_agents": "amc_agents.bench.exploration.agents",
+    "amc_agents.bench.explore_report": "amc_agents.bench.exploration.report",
+    "amc_agents.envs.found": "amc_agents.envs.registry",
+    "amc_agents.methods": "amc_agents",
+    "amc_agents.methods.classic": "amc_agents.psrl.exact",
+    "amc_agents.methods.episodes": "amc_agents.psrl.episodes",
+    "amc_agents.methods.lac": "amc_agents.lac.decision",
+    "amc_agents.methods.pnlc": "amc_agents.pnlc.decision",
+    "amc_agents.methods.posterior": "amc_agents.psrl.posterior.updates",
+    "amc_agents.methods.priors": "amc_agents.psrl.exact.priors",
+    "amc_agents.methods.psrl": "amc_agents.psrl.posterior_sampling",
+    "amc_agents.nodes": "amc_agents",
+    "amc_agents.nodes.actor_critic": "amc_agents.lac.node",
+    "amc_agents.nodes.amc": "amc_agents.population.graph",
+    "amc_agents.nodes.critique_refine": "amc_agents.pnlc.node",
+    "amc_agents.nodes.exploration": "amc_agents.psrl.nodes",
+    "amc_agents.nodes.posterior": "amc_agents.psrl.posterior.store",
+    "amc_agents.nodes.text_agent": "amc_agents.runtime.text_agent",
+    "amc_agents.nodes.world": "amc_agents.runtime.world",
+}
+"""Old path -> new path. Packages whose names are all public now are aliases of `amc_agents` itself."""
+
+
+class _Alias(Loader):
+    """Loads an old path as a module whose attributes are those of the new one."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Use Python's default module."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Look every name up in the new module."""
+        target = import_module(self._target)
+        module.__getattr__ = lambda name: getattr(target, name)  # type: ignore[method-assign]
+
+
+class _Finder(MetaPathFinder):
+    """Finds the old paths, and nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The alias of an old path; None for any other module."""
+        if fullname not in MOVED:
+            return None
+        has_modules = any(old.startswith(f"{fullname}.") for old in MOVED)
+        return ModuleSpec(fullname, _Alias(MOVED[fullname]), is_package=has_modules)
+
+
+def install() -> None:
+    """Make the old paths importable; a second call changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,0 +1,1 @@
+"""Comparison of agents that explore over many episodes."""

@@ -1,0 +1,135 @@
+"""Pictures of an exploration: regret, the two surrogate statistics, and a sweep over a temperature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from amc_agents.bench.exploration.measures import Curve
+from amc_agents.bench.exploration.report import ExplorationResults, Explored
+from amc_agents.bench.plots import FAINT, INK
+
+COLOURS = ("#33418c", "#c98a00", "#2a9d8f", "#b5446e", "#5b7f2f", "#7a5fb0", "#8a97a3", "#a34e20")
+STYLES = ("-", "--", "-.", ":")
+
+
+def regret_curves(results: ExplorationResults, path: str | Path, *, title: str = "") -> Path:
+    """Draw the cumulative regret, and the regret of each episode, shaded by a standard error on either side."""
+    figure, panels = _panels(results, title, 2)
+    for one, style in _styled(results.explorers):
+        _draw(panels[0], one.cumulative_regret, label=one.name, **style)
+        _draw(panels[1], one.episode_regret, **style)
+    panels[0].set_ylabel("cumulative regret", color=INK)
+    panels[1].set_ylabel("regret of the episode", color=INK)
+    for axes in panels:
+        axes.set_xlabel("episode", color=INK)
+        axes.set_ylim(bottom=0)
+    return _saved(figure, path, "Lower and flatter is better; shaded: one standard error over trials")
+
+
+def surrogates(results: ExplorationResults, path: str | Path, *, title: str = "") -> Path:
+    """Draw suffix failure frequency and scaled minimum action frequency, by episode and against each other.
+
+    As in LLM-PSRL, figures 11 to 13. Of which period the scatter's numbers are the paper does not say: here the
+    suffix failures are those of the second half, the minimum frequency that of the whole.
+    """
+    figure, panels = _panels(results, title, 3)
+    half = results.settings["n_episodes"] // 2
+    for one, style in _styled(results.explorers):
+        _draw(panels[0], one.suffix_failure, label=one.name, **style)
+        _draw(panels[1], one.minimum_frequency, **style)
+        panels[2].errorbar(
+            [one.minimum_frequency.mean[-1]], [one.suffix_failure.mean[half]],
+            xerr=_error(one.minimum_frequency, -1), yerr=_error(one.suffix_failure, half),
+            fmt="o", color=style["color"], markersize=8, elinewidth=2,
+        )  # fmt: skip
+    for axes, label in zip(panels, ("suffix failure frequency", "min. action frequency, scaled"), strict=False):
+        axes.set_xlabel("episode", color=INK)
+        axes.set_ylabel(label, color=INK)
+        axes.set_ylim(-0.02, 1.02)
+    panels[2].set_xlabel(f"min. action frequency at {results.settings['n_episodes']}, scaled", color=INK)
+    panels[2].set_ylabel(f"suffix failure frequency at {half + 1}", color=INK)
+    panels[2].set_xlim(-0.02, 1.02)
+    panels[2].set_ylim(-0.02, 1.02)
+    return _saved(figure, path, "Suffix failure: nothing optimal from here on. Shaded and bars: one standard error")
+
+
+def temperature_sweep(results: ExplorationResults, path: str | Path, *, title: str = "") -> Path | None:
+    """Draw the total regret over the sampler's temperature; None where no agent was played at two or more.
+
+    Agents without a temperature are horizontal lines.
+    """
+    swept = {one.agent for one in results.explorers if one.temperature is not None}
+    if max((sum(one.agent == agent for one in results.explorers) for agent in swept), default=0) < 2:
+        return None
+    figure, (axes,) = _panels(results, title, 1)
+    fixed = [one for one in results.explorers if one.temperature is None]
+    colours = cycle(COLOURS)
+    for agent in sorted(swept):
+        found = sorted((one.temperature, one.total_regret) for one in results.explorers
+                       if one.agent == agent and one.temperature is not None)  # fmt: skip
+        axes.errorbar(
+            [temperature for temperature, _ in found], [score.mean for _, score in found],
+            yerr=[score.standard_error or 0.0 for _, score in found],
+            marker="o", markersize=8, linewidth=2, color=next(colours), label=agent,
+        )  # fmt: skip
+    for one in fixed:
+        axes.axhline(one.total_regret.mean, color=next(colours), linestyle="--", linewidth=2, label=one.name)
+    axes.set_xlabel("temperature of the role that explores", color=INK)
+    axes.set_ylabel(f"regret after {results.settings['n_episodes']} episodes", color=INK)
+    axes.set_ylim(bottom=0)
+    return _saved(figure, path, "Bars: one standard error over trials")
+
+
+def _panels(results: ExplorationResults, title: str, n_panels: int) -> tuple[Figure, Sequence[Any]]:
+    figure = Figure(figsize=(5.2 * n_panels + (2 if n_panels == 1 else 0), 5.2), dpi=100, facecolor="white")
+    panels = figure.subplots(1, n_panels, squeeze=False)[0]
+    for axes in panels:
+        axes.grid(color="#e3e8ec")
+        axes.set_axisbelow(True)
+        axes.tick_params(length=0)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.text(0.02, 0.935, title or results.settings["world"], fontsize=15, weight="bold", color=INK)
+    return figure, panels
+
+
+def _styled(explorers: Sequence[Explored]) -> list[tuple[Explored, dict[str, Any]]]:
+    styles = [{"color": colour, "linestyle": style} for style in STYLES for colour in COLOURS]
+    return list(zip(explorers, cycle(styles), strict=False))
+
+
+def _draw(axes: Any, measured: Curve, *, label: str | None = None, **style: Any) -> None:
+    mean = np.array(measured.mean)
+    episodes = np.arange(1, len(mean) + 1)
+    # Of few episodes each is seen.
+    axes.plot(episodes, mean, linewidth=2, label=label, marker="o" if len(mean) <= 12 else "", **style)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if measured.standard_error is not None:
+        error = np.array(measured.standard_error)
+        axes.fill_between(episodes, mean - error, mean + error, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _error(measured: Curve, episode: int) -> float:
+    return 0.0 if measured.standard_error is None else measured.standard_error[episode]
+
+
+def _saved(figure: Figure, path: str | Path, note: str) -> Path:
+    figure.text(0.02, 0.885, note, fontsize=10.5, color=FAINT)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    # About 12 letters an inch, and 6 for a handle.
+    n_columns = max(1, min(4, int(figure.get_figwidth() * 12 / (6 + max(map(len, labels))))))
+    n_rows = math.ceil(len(labels) / n_columns)
+    figure.tight_layout(rect=(0, 0.03 + 0.045 * n_rows, 1, 0.88))
+    figure.legend(handles, labels, loc="lower center", ncols=n_columns, frameon=False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path

@@ -1,0 +1,164 @@
+"""One persistent event loop in a thread of its own, for the sync entry points.
+
+`graph.invoke` then works where a loop is running already (a notebook), and an async client that outlives one
+call finds the same loop at the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from typing import Any, Final, TypeVar
+
+from amc_agents.concurrency.threads import DaemonThreads, in_forked_process
+from amc_agents.errors import ConfigurationError
+
+T = TypeVar("T")
+
+STOPPING_LIMIT_S = 10.0
+"""Most seconds that an interrupted caller waits until its work has stopped."""
+
+_END: Final = object()
+_started: ContextVar[_Started | None] = ContextVar("amc_started_in_background", default=None)
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_workers = 0
+
+
+def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
+    """Run a coroutine on the background loop and wait for its result.
+
+    Args:
+        work: what to run; it sees the caller's context variables.
+        n_workers: threads that the loop must have for blocking tools and models, at the least.
+
+    Raises:
+        ConfigurationError: on the background loop itself, which would wait for itself.
+    """
+    loop = _background_loop(n_workers)
+    if on_background_loop():
+        work.close()
+        raise ConfigurationError(
+            "a sync call (invoke, stream, run) was made from a coroutine of the library's own event loop, which "
+            "would wait for itself: use the async form there (ainvoke, astream, arun)"
+        )
+    tasks: list[asyncio.Task[T]] = []
+    ended = threading.Event()
+
+    started = _started.get()
+
+    def start() -> None:
+        tasks.append(loop.create_task(work))
+        tasks[0].add_done_callback(lambda _: ended.set())
+        if started is not None:
+            started.add(tasks[0])
+
+    def stop() -> None:
+        if tasks:
+            tasks[0].cancel()
+        else:  # Interrupted before the start.
+            work.close()
+            ended.set()
+
+    try:
+        loop.call_soon_threadsafe(start)
+        ended.wait()
+    except BaseException:
+        # Ctrl-C in the caller stops the work. What it has open can be closed once it no longer runs.
+        loop.call_soon_threadsafe(stop)
+        ended.wait(STOPPING_LIMIT_S)
+        raise
+    return tasks[0].result()
+
+
+def read_in_thread(events: Generator[T, None, None]) -> Iterator[T]:
+    """Read a stream in another thread, so that its reader can be interrupted or leave while the next event is made.
+
+    Where LangGraph streams while nodes run, it waits for them however its stream ends. Here the work that they started
+    in the background is stopped first.
+    """
+    context, started = copy_context(), _Started()
+    context.run(_started.set, started)
+    thread = DaemonThreads(1, "amc-stream")
+
+    def following() -> Any:
+        return next(events, _END)
+
+    try:
+        while True:
+            event = thread.submit(context.run, following).result()
+            if event is _END:
+                return
+            yield event
+    finally:
+        _background_loop(1).call_soon_threadsafe(started.stop)
+        closing = thread.submit(context.run, events.close)
+        thread.shutdown()
+        if not on_background_loop():
+            with suppress(TimeoutError):
+                closing.result(STOPPING_LIMIT_S)
+
+
+def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine on the background loop without waiting for it."""
+    asyncio.run_coroutine_threadsafe(work, _background_loop(1))
+
+
+def on_background_loop() -> bool:
+    """The caller runs on the background loop, which must not wait for itself."""
+    return _loop is not None and _running_loop() is _loop
+
+
+class _Started:
+    """What was started from one stream and has not ended. Used on the background loop alone."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._stopped:
+            task.cancel()
+
+    def stop(self) -> None:
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+
+def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
+    global _loop, _workers
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="amc-agents", daemon=True).start()
+        if n_workers > _workers:
+            _workers = max(n_workers, 32)
+            _loop.call_soon_threadsafe(_loop.set_default_executor, DaemonThreads(_workers, "amc-agents"))
+        return _loop
+
+
+def _start_anew() -> None:
+    # The thread of the loop did not come along into a forked process.
+    global _lock, _loop, _workers
+    if _loop is not None:
+        _of_the_parent.append(_loop)
+    _lock, _loop, _workers = threading.Lock(), None, 0
+
+
+_of_the_parent: list[asyncio.AbstractEventLoop] = []
+"""Never closed in a forked process: its selector is the parent's, too."""
+in_forked_process(_start_anew)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,1 @@
+"""Goal critics: the probability of reaching a goal, from embeddings and a small network."""

@@ -1,0 +1,1 @@
+"""Judge critics: a chat model that is asked for a number."""

@@ -1,0 +1,172 @@
+"""A chat model that is asked for a number: `judge:provider:model`.
+
+It needs no training and no probabilities: the model reads the trajectory and says how it will end. What it is asked,
+and how its answer is read, is a `JudgeStyle`. An answer that cannot be read is asked for again, then it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+
+from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of, side_by_side
+from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new_marker
+from amc_agents.critics.options import allow, needed, number, positive_integer, understood
+from amc_agents.critics.server.outside import discreet, named_by_call
+from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.quoting import masked
+from amc_agents.types import FloatArray, Trajectory
+from amc_agents.usage import Usage
+
+
+class JudgeCritic:
+    """A chat model that says how good a trajectory will have been in the end: its whole return.
+
+    Trajectories are judged side by side, and those that read the same once. Inside a graph the judge's tokens are not
+    streamed to the graph's caller; tracers see every call.
+
+    Args:
+        model: `provider:model`, as for LangChain's `init_chat_model`, or a chat model.
+        style: what it is asked, and how its answer is read.
+        returns: what the worst and the best answer mean, in the world's reward units; linear in between.
+        retries: how often an answer that cannot be read is asked for again, with the reason.
+        max_concurrent: questions under way at the same time.
+        timeout: seconds within which an answer has to be complete, the provider's own retries included; None: 180. It
+            is also the provider's time-out where the model is given by name.
+        model_options: for `init_chat_model`, where the model is given by name; `temperature` is 0 unless given.
+
+    Raises:
+        ConfigurationError: a setting makes no sense, or there is no such model, package or key.
+    """
+
+    predicts = "return"
+    """Asked about the whole return, it can also score what is over."""
+
+    def __init__(
+        self,
+        model: str | BaseChatModel,
+        *,
+        style: JudgeStyle = ZERO_SHOT,
+        returns: tuple[float, float] = (0.0, 1.0),
+        retries: int = 1,
+        max_concurrent: int = 16,
+        timeout: float | None = None,
+        **model_options: Any,
+    ) -> None:
+        if retries < 0 or max_concurrent < 1:
+            raise ConfigurationError(
+                f"a judge needs retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
+            )
+        self.style, self.returns = style, ascending("a judge's returns", returns)
+        self._retries, self._marker, self._by_call = retries, new_marker(), named_by_call()
+        if timeout is not None and isinstance(model, str):
+            model_options["timeout"] = timeout
+        made = _made(model, model_options)
+        name = model if isinstance(model, str) else name_of(made)
+        self.name = f"judge {name} ({style.name})"
+        self._asked = AskedModel(
+            made,
+            who=self.name,
+            run_name="judge",
+            name=name,
+            max_concurrent=max_concurrent,
+            timeout=PATIENCE if timeout is None else timeout,
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """All that it was asked so far: a run reports the difference."""
+        return self._asked.usage
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """`[N]` the whole return of each, in reward units; equal prompts are asked once.
+
+        Raises:
+            CriticError: a call failed after LangChain's own retries, or an answer could not be read.
+        """
+        prompts = [self.style.prompt(trajectory, self._marker) for trajectory in trajectories]
+        rows: dict[str, int] = {}
+        for prompt in prompts:
+            rows.setdefault(prompt, len(rows))
+        with discreet(self.name, self._by_call):
+            judged = np.array(await side_by_side(map(self._judge, rows)), dtype=np.float64)
+        said = judged[[rows[prompt] for prompt in prompts]]
+        (worst, best), (low, high) = self.style.range, self.returns
+        return low + (high - low) * (said - worst) / (best - worst)
+
+    async def _judge(self, prompt: str) -> float:
+        """What the model says of one prompt, in the style's range."""
+        conversation: list[BaseMessage] = [SystemMessage(self.style.system), HumanMessage(prompt)]
+        for attempt in range(1, self._retries + 2):
+            # Without what the model only thought.
+            answer = (await self._asked.ask(conversation)).text
+            try:
+                return self.style.read(answer)
+            except ValueError as complaint:
+                if attempt > self._retries:
+                    asked = "once" if attempt == 1 else f"{attempt} times"
+                    raise CriticError(
+                        f"{self.name} was asked {asked} and its answer cannot be read: {complaint}. "
+                        f"It said {_shortened(answer)}"
+                    ) from complaint
+                # A new list, as a tracer may keep the old one. Some providers refuse an empty turn.
+                again = [AIMessage(answer or "(nothing)"), HumanMessage(_AGAIN.format(complaint=complaint))]
+                conversation = [*conversation, *again]
+        raise AssertionError("unreachable")  # pragma: no cover
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> JudgeCritic:
+    """`judge:provider:model?low=&high=&temperature=&base_url=&key_env=&timeout=&max_concurrent=`."""
+    return judge_from_spec("judge", ZERO_SHOT, target, options)
+
+
+def judge_from_spec(kind: str, style: JudgeStyle, target: str, options: Mapping[str, str]) -> JudgeCritic:
+    """A judge of a style, from the target and options of its string.
+
+    Raises:
+        CriticSpecError: an option was not understood, or the model could not be made.
+    """
+    allow(kind, options, "low", "high", "temperature", "base_url", "key_env", "timeout", "max_concurrent")
+    model = needed(kind, target, "provider:model")
+    chosen = {"temperature": _temperature(kind, options), **chat_options(kind, options)}
+    with understood(kind):
+        return JudgeCritic(
+            model,
+            style=style,
+            returns=(number(kind, options, "low", 0.0), number(kind, options, "high", 1.0)),
+            max_concurrent=positive_integer(kind, options, "max_concurrent", 16),
+            **chosen,
+        )
+
+
+def _temperature(kind: str, options: Mapping[str, str]) -> float | None:
+    # Some reasoning models take no temperature at all.
+    return None if options.get("temperature") == "none" else number(kind, options, "temperature", 0.0, least=0.0)
+
+
+def _made(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatModel:
+    if isinstance(model, BaseChatModel):
+        if options:
+            raise ConfigurationError(
+                f"the options {sorted(options)} are for a model given by name: set them on the chat model itself"
+            )
+        return model
+    if not isinstance(model, str):
+        raise ConfigurationError(f"a judge is a chat model, or its name as provider:model, got {type(model).__name__}")
+    chosen = {key: value for key, value in {"temperature": 0.0, **options}.items() if value is not None}
+    return made_model(model, **chosen)
+
+
+def _shortened(answer: str) -> str:
+    """A quotation of an answer; its end matters most, as the number stands there."""
+    answer = masked(answer)
+    return repr(answer) if len(answer) <= _QUOTED else f"... {answer[-_QUOTED:]!r} (the last {_QUOTED} characters)"
+
+
+_QUOTED = 200
+_AGAIN = """\
+Your answer cannot be read: {complaint}. Answer again in the form that was asked for."""

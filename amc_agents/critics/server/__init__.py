@@ -1,0 +1,1 @@
+"""Model servers as critics use them: HTTP, response parsing, and the checkpoint handshake."""

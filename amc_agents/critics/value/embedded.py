@@ -1,0 +1,94 @@
+"""The shipped value model, in numpy: `embedded:crafting`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import amc_agents.models.embedded
+from amc_agents.critics.render import Row
+from amc_agents.critics.tokenizing import TemplateTokenizer
+from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
+from amc_agents.critics.value.scoring import Prompt, Scores, ScoringCritic
+from amc_agents.errors import CheckpointError, CriticError
+from amc_agents.models.embedded.decoder import LlamaScorer
+from amc_agents.models.embedded.llama import NumpyLlama
+from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.types import FloatArray
+
+ADAPTER = "value"
+"""Name of the adapter's folder inside the policy's."""
+
+
+def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
+    """The folder of a shipped model, or one of that layout.
+
+    Args:
+        name: a shipped model's name, or a folder.
+        adapter: name of the adapter's folder that it must hold.
+
+    Raises:
+        CheckpointError: there is no such model with such an adapter; the message lists those that are shipped.
+    """
+    if (Path(name) / "config.json").is_file():
+        return Path(name)
+    folder = _HOME / name
+    if not (folder / adapter).is_dir():
+        known = sorted(path.parent.name for path in _HOME.glob(f"*/{adapter}"))
+        raise CheckpointError(f"no embedded model {name!r} with a {adapter} adapter; shipped are {known}")
+    return folder
+
+
+def check_words(tokenize: TemplateTokenizer, texts: Iterable[str], name: str) -> None:
+    """Refuse a prompt that a word-level model cannot read. Raises `CriticError`."""
+    words = tokenize.unknown_words(texts)
+    if words.too_many:
+        raise CriticError(
+            f"critic {name} cannot read this text: {words}. It knows the words of its own world alone: train a critic "
+            "on text like this (amc train value --base with a language model), or name one that reads any text, such "
+            "as judge:provider:model"
+        )
+
+
+def shipped_names() -> set[str]:
+    """The names of the shipped models."""
+    return {path.parent.name for path in _HOME.glob("*/config.json")}
+
+
+_HOME = Path(amc_agents.models.embedded.__path__[0])
+
+
+class EmbeddedCritic(ScoringCritic):
+    """The embedded policy's weights with the value adapter merged in, and a score head.
+
+    Keys and values of prompts seen before are kept: siblings share their past, and a later state costs its new
+    tokens alone.
+
+    Text that its tokenizer does not know is a `CriticError`: it would be scored all the same, by what is left of it.
+
+    Args:
+        folder: the policy's folder.
+        adapter: the value adapter's folder; None: `value/` inside the policy's.
+    """
+
+    def __init__(self, folder: str | Path, adapter: str | Path | None = None) -> None:
+        folder = Path(folder)
+        adapter = folder / ADAPTER if adapter is None else Path(adapter)
+        checkpoint = ValueCheckpoint.load(adapter)
+        if checkpoint.base_model_hash != weights_hash(folder):
+            raise CheckpointError(
+                f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
+            )
+        self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
+        tokenize = TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
+        super().__init__(f"embedded:{folder.name}", checkpoint, tokenize)
+        self._encoder.check = partial(check_words, tokenize, name=self.name)
+
+    def _score(self, prompts: Sequence[Prompt]) -> Scores:
+        cached = self._scorer.cached_tokens
+        scores = self._scorer.values([[token for segment in prompt for token in segment] for prompt in prompts])
+        return Scores(scores, cached_tokens=self._scorer.cached_tokens - cached)
+
+    def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
+        return self._scorer.values_at([row.ids for row in rows], [row.marks for row in rows])

@@ -1,0 +1,1 @@
+"""Verdict critics: log-odds of GOOD against BAD, read from a model's logits."""

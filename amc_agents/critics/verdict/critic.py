@@ -1,0 +1,206 @@
+"""Log-odds of success, read from a model's logits: `verdict:http://host:8000?model=org/name`, `verdict:provider:model`.
+
+A language model is asked for a verdict on a trajectory, GOOD or BAD, and how likely it is to say each is its
+judgement (LAC: Q(s, a) = log p(GOOD | s, a) - log p(BAD | s, a)). Any served model can be asked; one that was trained
+for it carries a checkpoint with its format and words, which are then used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from amc_agents.critics.log_odds import Judgements
+from amc_agents.critics.options import allow, choice, needed, number, positive_integer, server_options, understood
+from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.validation import checked_values
+from amc_agents.critics.verdict.checkpoint import STEPWISE, VerdictFormat, VerdictPrompt, Words
+from amc_agents.critics.verdict.reading import CompletionsReader, VerdictReader, Verdicts
+from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.types import FloatArray, Step, Trajectory
+from amc_agents.usage import Usage
+
+Score = Literal["log_odds", "p_good"]
+LEAST_MASS = 0.05
+"""Where both words have less probability, a model was not answering the question."""
+
+
+class VerdictCritic:
+    """A critic for whole runs (`values`) and for single decisions (`q_values`), from two words' probabilities.
+
+    Args:
+        reader: reads the probabilities: `CompletionsReader` (vLLM), `verdict_top_k.TopKReader` (chat models).
+        prompt_format: how a trajectory is written and asked about; a trained model's checkpoint has its own.
+        words: success, failure; a trained model's checkpoint has its own.
+        returns: what a sure failure and a sure success mean, in the world's reward units.
+        least_mass: where both words together have less probability, the model was not answering: Q = 0, flagged.
+        score: "log_odds", or "p_good": Q = log p(GOOD) alone, the paper's variant (LAC, appendix A.2). It is not set
+            to 0 below `least_mass`, where 0 would be certain success.
+
+    Raises:
+        ConfigurationError: a setting makes no sense.
+    """
+
+    predicts = "return"
+    """A verdict is about the whole attempt, and can also be asked of what is over."""
+
+    def __init__(
+        self,
+        reader: VerdictReader,
+        *,
+        prompt_format: VerdictFormat = STEPWISE,
+        words: Words = ("GOOD", "BAD"),
+        returns: tuple[float, float] = (0.0, 1.0),
+        least_mass: float = LEAST_MASS,
+        score: Score = "log_odds",
+    ) -> None:
+        low, high = returns
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigurationError(f"a verdict's returns are (failure, success), the first below, got {returns}")
+        if not 0.0 <= least_mass < 1.0:
+            raise ConfigurationError(f"least_mass is a probability below 1, got {least_mass}")
+        if score not in SCORES:
+            raise ConfigurationError(f"a verdict's score is one of {', '.join(SCORES)}, got {score!r}")
+        if not all(word.strip() for word in words):
+            raise ConfigurationError(f"both verdict words need letters, got {words}")
+        self.reader, self.returns, self.score = reader, (low, high), score
+        self._format, self._words, self._least_mass = prompt_format, words, least_mass
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.reader.name
+
+    @property
+    def usage(self) -> Usage:
+        """All that it was asked so far."""
+        return self.reader.usage
+
+    async def connect(self) -> None:
+        """Find the model, and compare its golden log-odds; done by the first `verdicts`, too. Raises as `verdicts`."""
+        await self.reader.prepare()
+
+    async def verdicts(self, trajectories: Sequence[Trajectory]) -> Verdicts:
+        """`[N]` both words' log-probabilities, their mass, and which are not to be trusted; equal prompts asked once.
+
+        Raises:
+            CriticError: the model could not be asked, answered nonsense, or a prompt cannot be made to fit.
+            CheckpointError: at the first use, where a trained model does not give its golden log-odds.
+        """
+        if not trajectories:
+            return Verdicts(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_))
+        checkpoint = await self.reader.prepare()
+        prompt_format = checkpoint.prompt_format if checkpoint else self._format
+        words = checkpoint.words if checkpoint else self._words
+        distinct: dict[VerdictPrompt, int] = {}
+        rows = [distinct.setdefault(prompt_format.prompt(one, words), len(distinct)) for one in trajectories]
+        read = await self.reader.read(list(distinct), words)
+        good, bad = (checked_values(found, len(distinct), self.name) for found in (read.log_good, read.log_bad))
+        if np.shape(read.flagged) != (len(distinct),):
+            raise CriticError(
+                f"critic {self.name} gave flags of shape {np.shape(read.flagged)}, expected [{len(distinct)}]"
+            )
+        read = Verdicts(good[rows], bad[rows], read.flagged[rows])
+        return Verdicts(read.log_good, read.log_bad, read.flagged | (read.mass < self._least_mass))
+
+    async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """`[N]` Q: log p(GOOD) - log p(BAD), 0 where both have less than `least_mass`; or log p(GOOD) alone (`score`).
+
+        Raises as `verdicts`.
+        """
+        return (await self.judgements(trajectories)).q
+
+    async def judgements(self, trajectories: Sequence[Trajectory]) -> Judgements:
+        """`[N]` Q of each, and the probabilities that it is made of. Raises as `verdicts`."""
+        verdicts = await self.verdicts(trajectories)
+        return Judgements(self._q(verdicts), verdicts.flagged, np.exp(verdicts.log_good), np.exp(verdicts.log_bad))
+
+    async def q_values(self, trajectory: Trajectory, actions: Sequence[str]) -> FloatArray:
+        """`[K]` Q of each action at the newest state, as a step with no observation yet. Raises as `verdicts`."""
+        return await self.log_odds([trajectory.extended(Step(action)) for action in actions])
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """`[N]` the expected whole return: p of success between the two `returns`.
+
+        p = sigmoid(Q), or p(GOOD) = exp(Q) where that is the score. Raises as `verdicts`.
+        """
+        q = await self.log_odds(trajectories)
+        low, high = self.returns
+        return low + (high - low) * np.exp(q if self.score == "p_good" else -np.logaddexp(0.0, -q))
+
+    def _q(self, verdicts: Verdicts) -> FloatArray:
+        if self.score == "p_good":
+            return verdicts.log_good
+        return np.where(verdicts.mass < self._least_mass, 0.0, verdicts.log_odds)
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> VerdictCritic:
+    """The critic of a string: what is asked, and how.
+
+    `verdict:http://host:8000?...` (vLLM) and `verdict:provider:model?...` (a chat API) take low=, high= (what failure
+    and success mean in reward units), score=, words=GOOD,BAD, least_mass=, key_env=, timeout=; the shipped model,
+    `verdict:embedded:crafting`, takes low=, high= and score= alone.
+
+    Raises:
+        CriticSpecError: it was not understood.
+    """
+    needed("verdict", target, "http://host:8000?model=org/name")
+    reader = _reader(target, options)
+    words = tuple(word.strip() for word in options.get("words", "GOOD,BAD").split(","))
+    if len(words) != 2:
+        raise CriticSpecError(
+            f"critic kind 'verdict': words are success,failure as in GOOD,BAD, got {options['words']!r}"
+        )
+    score: Any = choice("verdict", options, "score", "log_odds", SCORES)
+    with understood("verdict"):
+        return VerdictCritic(
+            reader,
+            words=(words[0], words[1]),
+            returns=(number("verdict", options, "low", 0.0), number("verdict", options, "high", 1.0)),
+            least_mass=number("verdict", options, "least_mass", LEAST_MASS, least=0.0),
+            score=score,
+        )
+
+
+def _reader(target: str, options: Mapping[str, str]) -> VerdictReader:
+    if target.startswith(("http://", "https://")):
+        return _served(target, options)
+    if target.startswith("embedded:"):
+        from amc_agents.critics.verdict.embedded import from_spec as embedded
+
+        return embedded(target.removeprefix("embedded:"), options)
+    return _chat(target, options)
+
+
+def _served(target: str, options: Mapping[str, str]) -> VerdictReader:
+    allow("verdict", options, *_COMMON, "model", "checkpoint", "retry_for", "max_batch", "tolerance")
+    return CompletionsReader(
+        ModelServer(target, **server_options("verdict", options)),
+        model=options.get("model"),
+        checkpoint=options.get("checkpoint"),
+        max_batch=positive_integer("verdict", options, "max_batch", 512),
+        tolerance=number("verdict", options, "tolerance", 0.0, least=0.0) if "tolerance" in options else None,
+    )
+
+
+def _chat(target: str, options: Mapping[str, str]) -> VerdictReader:
+    from amc_agents.critics.asking import PATIENCE, chat_options, made_model
+    from amc_agents.critics.verdict.top_k import TopKReader
+
+    allow("verdict", options, *_COMMON, "base_url", "max_concurrent")
+    chosen = chat_options("verdict", options)
+    with understood("verdict"):
+        model = made_model(target, **chosen)
+    return TopKReader(
+        model,
+        name=target,
+        max_concurrent=positive_integer("verdict", options, "max_concurrent", 16),
+        timeout=chosen.get("timeout", PATIENCE),
+    )
+
+
+SCORES = ("log_odds", "p_good")
+_COMMON = ("low", "high", "score", "words", "least_mass", "key_env", "timeout")

@@ -1,0 +1,1 @@
+"""What the decisions of LAC, PNLC and PSRL share, free of any framework."""

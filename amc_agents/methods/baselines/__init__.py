@@ -1,7 +1,0 @@
-"""What LLM-PSRL is compared with: agents that learn between episodes without a posterior (its section 5.2)."""
-
-from amc_agents.methods.baselines.in_context import InContextRl
-from amc_agents.methods.baselines.policy_iteration import InContextPolicyIteration
-from amc_agents.methods.baselines.reflexion import Reflexion
-
-__all__ = ["InContextPolicyIteration", "InContextRl", "Reflexion"]

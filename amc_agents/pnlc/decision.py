@@ -1,0 +1,235 @@
+"""PNLC: one decision, thought over with a critic's help (PNLC, section 4.2).
+
+    thought -> goals -> Q of each -> critique in words -> keep, or a better thought -> action
+
+Nothing is carried out in the world while this goes on. Whatever thinks, proposes or judges is given as an object;
+nothing here knows of a framework. `G` goals, `K` sampled thoughts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.render import turn as turn_text
+from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.samples import Actor, Sample, no_action, with_actions
+from amc_agents.decisions.strict_answers import strictly
+from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.pnlc.critique import read_choice, read_reply
+from amc_agents.pnlc.judge import ThoughtJudge, thought_of
+from amc_agents.pnlc.prompts import PnlcPrompts
+from amc_agents.pnlc.types import (
+    Considered,
+    Goal,
+    PnlcDecision,
+    PnlcSettings,
+    Proposed,
+    Proposer,
+    Thinker,
+)
+from amc_agents.types import Step, Trajectory
+
+T = TypeVar("T")
+
+__all__ = [
+    "Considered",
+    "Goal",
+    "PnlcDecision",
+    "PnlcPrompts",
+    "PnlcSettings",
+    "Proposed",
+    "Proposer",
+    "Sample",
+    "Thinker",
+    "decide",
+]
+
+
+async def decide(
+    trajectory: Trajectory,
+    thinker: Actor,
+    proposer: Proposer | None,
+    critic: Any,
+    settings: PnlcSettings,
+    *,
+    prompts: PnlcPrompts | None = None,
+) -> PnlcDecision:
+    """One decision at the newest state of a trajectory.
+
+    Args:
+        trajectory: what has happened so far.
+        thinker: the agent: a `Thinker`, or with `refine=False` and a critic any `Actor`.
+        proposer: thinks of goals; None where the settings need none.
+        critic: a goal critic (`amc_agents.critics.uses.for_pnlc`); with `critique="value"` any that LAC takes; None
+            with `critique="self"`.
+        settings: how many goals and thoughts, and what is switched off.
+        prompts: what the agent is asked with.
+
+    Raises:
+        ConfigurationError: something that the settings need is not given.
+        DecisionError: no turn names an action; or goals, likelihoods or a choice could not be read, twice.
+        CriticError: the critic or the proposer failed, whatever it raised. What the thinker raises while it thinks or
+            acts goes through.
+    """
+    _check(thinker, proposer, critic, settings)
+    begun = time.perf_counter()
+    prompts = prompts or PnlcPrompts()
+    judge = ThoughtJudge(trajectory, proposer, critic, settings, prompts, answers_of(thinker))
+    thinking = _Thinking(trajectory, thinker, judge, settings, prompts)
+    decision = await (thinking.refined() if settings.refine else thinking.best())
+    return replace(decision, seconds=time.perf_counter() - begun)
+
+
+def _check(thinker: Actor, proposer: Proposer | None, critic: Any, settings: PnlcSettings) -> None:
+    if settings.needs_critic and critic is None:
+        raise ConfigurationError(
+            f'critique="{settings.critique}" needs a critic; without one set critique="self", which asks the model'
+        )
+    if settings.needs_proposer and proposer is None:
+        raise ConfigurationError("goals are to be judged, and a proposer is needed to think of them")
+    if (settings.refine or settings.critique == "self") and not isinstance(thinker, Thinker):
+        raise ConfigurationError(
+            f"{type(thinker).__name__} has no `answer` and `act`, so it can read no critique: set refine=False, which "
+            "takes the best of k thoughts by the critic"
+        )
+
+
+class _Thinking:
+    """One decision while it is made."""
+
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        thinker: Any,
+        judge: ThoughtJudge,
+        settings: PnlcSettings,
+        prompts: PnlcPrompts,
+    ) -> None:
+        self.trajectory, self.thinker, self.judge = trajectory, thinker, judge
+        self.settings, self.prompts = settings, prompts
+        self.notes: list[str] = []
+        self.round_trips = 0
+
+    async def refined(self) -> PnlcDecision:
+        """The agent's thought, refined until it keeps it or m have been made."""
+        preparing = [self._or_none(self.judge.prepare())] if self.settings.m > 1 else []
+        (turn,), *_ = await side_by_side(self._turns(1), *preparing)
+        considered: list[Considered] = []
+        for _ in range(self.settings.m - 1):
+            if self.settings.critique == "value":
+                turn = await self._with_action(turn)  # A critic of values reads whole turns.
+            judged = await self._or_none(self.judge.criticised(turn))
+            if judged is None:
+                break
+            answer = await self.thinker.answer(self.prompts.to_refine(self.trajectory, judged.thought, judged.critique))
+            self.round_trips += 1
+            considered.append(replace(judged, answer=answer))
+            better = self._better(judged.thought, answer)
+            if not better:
+                return self._decision(considered, await self._with_action(turn))
+            turn = Sample(better, "")
+        considered.append(Considered(thought_of(turn)))
+        return self._decision(considered, await self._with_action(turn))
+
+    async def best(self) -> PnlcDecision:
+        """The best of K sampled thoughts: by the critic, or by the model itself."""
+        turns, proposed = await self._turns_and_goals()
+        found: dict[tuple[str, str], Sample] = {}
+        for one in turns:
+            found.setdefault((one.thought, one.action), one)
+        distinct = list(found.values())
+        considered = [Considered(thought_of(one)) for one in distinct]
+        if self.settings.critique == "self":
+            chosen = await self._selected(distinct)
+            return self._decision(considered, distinct[chosen], chosen)
+        judged = None
+        if proposed is not None or self.settings.critique == "value":
+            judged = await self._or_none(self.judge.scored(distinct, proposed))
+        if judged is None:
+            return self._decision(considered, distinct[0], 0)
+        chosen = int(np.argmax([one.score or 0.0 for one in judged]))
+        return self._decision(judged, distinct[chosen], chosen)
+
+    async def _turns_and_goals(self) -> tuple[list[Sample], Proposed | None]:
+        """K turns; and the goals of the state, the same for all of them, which need not wait for them."""
+        if self.settings.critique != "goals":
+            return await self._turns(self.settings.k), None
+        turns, proposed, _ = await side_by_side(
+            self._turns(self.settings.k),
+            self._or_none(self.judge.proposed(ANY_THOUGHT)),
+            self._or_none(self.judge.prepare()),
+        )
+        self.round_trips = max(self.round_trips, proposed.round_trips if proposed else 0)
+        return turns, proposed
+
+    async def _turns(self, k: int) -> list[Sample]:
+        asked = await self.thinker.sample(k)
+        self.round_trips += 1
+        turns, notes = with_actions(asked, k)
+        if not turns:
+            raise no_action(len(asked))
+        self.notes += notes
+        return turns
+
+    async def _with_action(self, turn: Sample) -> Sample:
+        """The turn, or where it is a thought alone the one that follows from it."""
+        if turn.action:
+            return turn
+        acted: Sample = await self.thinker.act(turn.thought)
+        self.round_trips += 1
+        if not acted.action.strip():
+            raise no_action(1)
+        return acted
+
+    async def _selected(self, turns: Sequence[Sample]) -> int:
+        """The index of the turn that the model itself likes best (the paper's Self-Plan)."""
+        if len(turns) == 1:
+            return 0
+        written = [turn_text(Step(one.action, thought=one.thought)) for one in turns]
+        prompt, read = self.prompts.to_select(self.trajectory, written), partial(read_choice, n=len(turns))
+        (chosen,), trips = await strictly(answers_of(self.thinker), [prompt], [read], "model's own choice")
+        self.round_trips += trips
+        return chosen
+
+    async def _or_none(self, judging: Coroutine[Any, Any, T]) -> T | None:
+        """What judging gives; None where it failed, or could not be read, and the thought is to stand."""
+        try:
+            return await judging
+        except (CriticError, DecisionError) as error:
+            if self.settings.on_critic_error == "raise":
+                raise
+            self.notes.append(f"nothing was judged, and the thought stands: {type(error).__name__}: {error}")
+            return None
+
+    def _better(self, thought: str, answer: str) -> str:
+        """The better thought of an answer; empty: the agent keeps its own."""
+        better = read_reply(answer)
+        if better is None:
+            self.notes.append("what the agent said to the critique could not be read, and its thought stands")
+        # The same words are no new thought.
+        return better if better and better.split() != thought.split() else ""
+
+    def _decision(self, thoughts: Sequence[Considered], turn: Sample, chosen: int | None = None) -> PnlcDecision:
+        at = len(thoughts) - 1 if chosen is None else chosen
+        trips = self.round_trips + self.judge.round_trips
+        return PnlcDecision(tuple(thoughts), at, turn, tuple(dict.fromkeys(self.notes)), trips)
+
+
+def answers_of(thinker: Any) -> Answers:
+    """A thinker as one who is asked several things side by side."""
+
+    async def answers(prompts: Sequence[str]) -> list[str]:
+        return await side_by_side(*(thinker.answer(prompt) for prompt in prompts))
+
+    return answers
+
+
+ANY_THOUGHT = ""
+"""Goals that are proposed for it are those of the state."""

@@ -1,0 +1,1 @@
+"""A particle's view of the agent's store."""

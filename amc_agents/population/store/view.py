@@ -1,0 +1,209 @@
+"""A particle's view of the agent's store: its own writes over the store, which only the winner's change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable
+from copy import copy
+from datetime import UTC, datetime
+from typing import Any
+
+from langgraph.store.base import BaseStore, GetOp, IndexConfig, Item, ListNamespacesOp, Op, PutOp, Result, SearchOp
+from langgraph.store.memory import InMemoryStore
+
+from amc_agents.population.containers import own_containers
+from amc_agents.population.store.filter import matches
+from amc_agents.population.store.flush import Entry, Key, flush
+from amc_agents.population.store.index import index_like
+from amc_agents.population.store.merge import ALL, in_namespace, merged, own_hit, own_item, truncated
+from amc_agents.runtime.store_operations import PutIfAbsent, batch, put_if_absent_in
+
+Requests = Generator[tuple[BaseStore, list[Op]], list[Any], Any]
+"""Asks stores for operations, is sent their results, and returns a value."""
+
+
+class ParticleStore(BaseStore):
+    """An overlay: reads see the particle's own writes over the base store, writes stay in the overlay until `flush`.
+
+    The results are those of the base store with the writes in it. Without a query, a search in a store that sorts by
+    time gives the particle's own items first; with a query, own items are ranked by cosine similarity under the base
+    store's own index.
+
+    Args:
+        base: the store that the user gave.
+    """
+
+    def __init__(self, base: BaseStore) -> None:
+        self.base = base
+        self.supports_ttl, self.ttl_config = base.supports_ttl, base.ttl_config
+        self._index: IndexConfig | None = index_like(base)
+        self._entries: dict[Key, Entry] = {}
+        self._shared = False
+        self._searchable: dict[bool, InMemoryStore] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def index_config(self) -> IndexConfig | None:
+        """The base store's index, for a `ParticleStore` over this one."""
+        return self._index
+
+    @property
+    def keeps_order(self) -> bool:
+        """Searches without a query give items in the order of writing; other stores give the newest first."""
+        return self.base.keeps_order if isinstance(self.base, ParticleStore) else isinstance(self.base, InMemoryStore)
+
+    def fork(self) -> ParticleStore:
+        """An overlay with the same writes, by reference until either of the two changes."""
+        self._shared = True
+        child = copy(self)
+        child._lock = threading.Lock()
+        return child
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """See `BaseStore`: reads see what was there before the writes of the same batch."""
+        work = self._answer(list(ops))
+        try:
+            store, asked = next(work)
+            while True:
+                store, asked = work.send(store.batch(asked))
+        except StopIteration as done:
+            return list(done.value)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """See `batch`."""
+        work = self._answer(list(ops))
+        try:
+            store, asked = next(work)
+            while True:
+                store, asked = work.send(await batch(store, *asked))
+        except StopIteration as done:
+            return list(done.value)
+
+    @property
+    def put_if_absent(self) -> PutIfAbsent | None:
+        """Puts an item unless its key is taken, here and again when it reaches the base; None: the base cannot."""
+        return None if put_if_absent_in(self.base) is None else self._put_if_absent
+
+    async def flush(self) -> list[str]:
+        """Write to the base store what this particle wrote. Returns notes, see `flush`."""
+        return await flush(self.base, {key: entry for key, entry in self._entries.items() if entry.write is not None})
+
+    async def _put_if_absent(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> bool:
+        [there] = await self.abatch([GetOp(namespace, key, refresh_ttl=False)])
+        if there is not None:
+            return False
+        self._write(PutOp(namespace, key, value, index=False), None, unless_taken=True)
+        return True
+
+    def _answer(self, ops: list[Op]) -> Requests:
+        entries = self._entries
+        below = [self._below(op, entries) for op in ops]
+        asked = [op for op in below if op is not None]
+        found = iter((yield self.base, asked) if asked else [])
+        answers = [None if op is None else next(found) for op in below]
+        results: list[Result] = [None] * len(ops)
+        for i, (op, answer) in enumerate(zip(ops, answers, strict=True)):
+            if isinstance(op, GetOp):
+                results[i] = self._got(op, answer, entries)
+            elif isinstance(op, SearchOp):
+                results[i] = yield from self._searched(op, answer, entries)
+            elif isinstance(op, ListNamespacesOp):
+                results[i] = yield from self._listed(op, answer, entries)
+        for op, answer in zip(ops, answers, strict=True):
+            if isinstance(op, PutOp):
+                self._write(op, answer)
+        return results
+
+    def _below(self, op: Op, entries: dict[Key, Entry]) -> Op | None:
+        """What the base store is asked for an operation."""
+        if isinstance(op, GetOp):
+            entry = entries.get((op.namespace, op.key))
+            return op if entry is None or entry.write is None else None
+        if isinstance(op, PutOp):
+            known = (op.namespace, op.key) in entries
+            return None if known else GetOp(op.namespace, op.key, refresh_ttl=False)
+        if isinstance(op, SearchOp):
+            n_hidden = sum(in_namespace(entry.write, op.namespace_prefix) for entry in entries.values())
+            if not n_hidden:
+                return op
+            whole = self.keeps_order and not (op.query and self._index)
+            return op._replace(offset=0, limit=ALL if whole else op.offset + op.limit + n_hidden)
+        if any(entry.write for entry in entries.values()):
+            return op._replace(max_depth=None, offset=0, limit=ALL)
+        return op
+
+    def _got(self, op: GetOp, found: Any, entries: dict[Key, Entry]) -> Item | None:
+        entry = entries.get((op.namespace, op.key))
+        if entry is None or entry.write is None:
+            self._remember((op.namespace, op.key), found)
+            return None if found is None else own_item(found)
+        return None if entry.item is None else own_item(entry.item)
+
+    def _searched(self, op: SearchOp, found: Any, entries: dict[Key, Entry]) -> Requests:
+        for item in found:
+            self._remember((item.namespace, item.key), item)
+        writes = {key: entry.item for key, entry in entries.items() if in_namespace(entry.write, op.namespace_prefix)}
+        if not writes:
+            return [own_hit(item, item.score) for item in found]
+        ranked = bool(op.query and self._index)
+        store = yield from self._own(ranked, entries)
+        [hits] = yield store, [op._replace(filter=None, offset=0, limit=ALL, query=op.query if ranked else None)]
+        below = [own_hit(item, item.score) for item in found]
+        own = [
+            own_hit(item, hit.score)
+            for hit in hits
+            if (item := writes.get((hit.namespace, hit.key))) and matches(item.value, op.filter or {})
+        ]
+        return merged(op, below, own, set(writes), ranked=ranked, keeps_order=self.keeps_order)
+
+    def _listed(self, op: ListNamespacesOp, found: Any, entries: dict[Key, Entry]) -> Requests:
+        if not any(entry.write for entry in entries.values()):
+            return found
+        store = yield from self._own(False, entries)
+        [own] = yield store, [op._replace(max_depth=None, offset=0, limit=ALL)]
+        deleted = {key for key, entry in entries.items() if entry.write is not None and entry.item is None}
+        suspects = list({namespace for namespace, _ in deleted} & set(found))
+        left = (
+            (yield self.base, [SearchOp(each, limit=ALL, refresh_ttl=False) for each in suspects]) if suspects else []
+        )
+        empty = {
+            namespace
+            for namespace, items in zip(suspects, left, strict=True)
+            if not any(item.namespace == namespace and (namespace, item.key) not in deleted for item in items)
+        }
+        return truncated(op, (set(found) - empty) | set(own))
+
+    def _own(self, ranked: bool, entries: dict[Key, Entry]) -> Requests:
+        """The particle's own items in a store that can be searched; embedded only where they are to be ranked."""
+        if ranked not in self._searchable:
+            store = InMemoryStore(index=self._index if ranked else None)
+            yield store, [entry.write for entry in entries.values() if entry.item is not None and entry.write]
+            self._searchable[ranked] = store
+        return self._searchable[ranked]
+
+    def _remember(self, key: Key, found: Item | None) -> None:
+        if key not in self._entries:
+            self._set(key, Entry(None if found is None else own_containers(found.value)))
+
+    def _write(self, op: PutOp, found: Any, *, unless_taken: bool = False) -> None:
+        key, now = (op.namespace, op.key), datetime.now(UTC)
+        self._remember(key, found)
+        entry = self._entries[key]
+        if op.value is None:
+            self._set(key, Entry(entry.before, op))
+            return
+        value = own_containers(dict(op.value))
+        earlier = entry.item or found
+        item = Item(value=value, key=op.key, namespace=op.namespace,
+                    created_at=now if earlier is None else earlier.created_at, updated_at=now)  # fmt: skip
+        self._set(key, Entry(entry.before, op._replace(value=value), item, unless_taken))
+
+    def _set(self, key: Key, entry: Entry) -> None:
+        with self._lock:
+            if self._shared:
+                self._entries, self._shared = dict(self._entries), False
+            if entry.write is not None:
+                # Entries lie in the order of their last writes.
+                self._entries.pop(key, None)
+                self._searchable = {}
+            self._entries[key] = entry

@@ -1,0 +1,73 @@
+"""What particles are worth where they stand: the critic asked, and its answers made into potentials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from amc_agents import smc
+from amc_agents.critics.validation import checked_values, failing_as_critic_error
+from amc_agents.errors import CriticError, TimeLimitExceeded
+from amc_agents.population.particle import Particle, ParticleRunner
+from amc_agents.population.settings import Settings
+from amc_agents.population.time_limits import within
+from amc_agents.types import Critic, FloatArray
+from amc_agents.usage import Meter, metering
+
+
+@dataclass(frozen=True)
+class Valuation:
+    """N particles at one weighing point."""
+
+    values: FloatArray
+    """`[N]` as `WeighingPoint.values`."""
+    potentials: FloatArray
+    """`[N]` phi_t; -inf for a particle that failed, NaN where the critic was asked and failed."""
+    error: CriticError | None
+    """How the critic failed, where `on_critic_error` passes it over."""
+
+
+async def valued(
+    particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
+) -> Valuation:
+    """Value particles: f = 0 at every end; without rewards of the whole return, ends included (`smc.potentials`).
+
+    Raises:
+        CriticError: the critic failed, and `on_critic_error` is "raise".
+    """
+    observed = settings.rewards_observed
+    failed = np.array([particle.error is not None for particle in particles])
+    asked = [
+        slot for slot, particle in enumerate(particles) if not failed[slot] and (not observed or not particle.ended)
+    ]
+    returns = np.array([particle.return_ if observed else 0.0 for particle in particles])
+    future, error = np.zeros(len(particles)), None
+    if asked:
+        try:
+            future[asked] = await _asked([particles[slot] for slot in asked], critic, runner, settings, meter)
+        except CriticError as raised:
+            if settings.on_critic_error == "raise":
+                raise
+            future[asked], error = np.nan, raised
+    potentials = smc.potentials(returns, future, settings.beta, settings.success_reward)
+    return Valuation(np.where(failed, np.nan, returns + future), np.where(failed, -np.inf, potentials), error)
+
+
+async def _asked(
+    particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
+) -> FloatArray:
+    """`[len(particles)]` what the critic expects: the return still to come, or the whole without rewards."""
+    trajectories = [runner.trajectory_of(particle) for particle in particles]
+    with metering(meter), failing_as_critic_error(f"critic {settings.critic}"):
+        try:
+            answer = await within(
+                settings.step_timeout, critic.values(trajectories), "the critic took longer than step_timeout"
+            )
+        except TimeLimitExceeded as error:
+            raise CriticError(str(error)) from error
+        values = checked_values(answer, len(particles), settings.critic)
+    if settings.rewards_observed and getattr(critic, "predicts", "future") == "return":
+        values = values - np.array([particle.return_ for particle in particles])
+    return values

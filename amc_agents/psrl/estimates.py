@@ -1,0 +1,187 @@
+"""What an action costs and what it teaches, as LLM-IDS asks for it: two questions for each action, all side by side."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from amc_agents.concurrency.gather import side_by_side
+from amc_agents.decisions.reflection import Answers
+from amc_agents.errors import ConfigurationError
+from amc_agents.psrl.exact.model import InformedModel
+from amc_agents.psrl.exact.priors import parse_prior
+from amc_agents.psrl.experience import experience
+from amc_agents.psrl.roles import DECIMAL, Role
+from amc_agents.types import FloatArray, Trajectory
+
+
+class Estimates(NamedTuple):
+    """Of all actions in one state. `A` actions."""
+
+    regrets: FloatArray
+    """`[A]` expected regret, in the world's reward units."""
+    gains: FloatArray
+    """`[A]` expected information about optimal behaviour, in bits."""
+
+
+class Estimator(Protocol):
+    """Estimates under a posterior what each action costs and teaches."""
+
+    async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
+        """Of each action in the state that the trajectory has led to."""
+        ...
+
+
+class ChatEstimator:
+    """Two language models: one says what an action costs, the other what it teaches. 2A requests, all at once.
+
+    Args:
+        regret: asks the one for the expected regret, or, with `best_return`, for the expected return.
+        information: asks the other.
+        best_return: what an optimal policy earns, where that is known (the lock: 1). The first is then asked for what
+            the action earns, which is easier to say, and the regret is the difference.
+        regret_prompt: uses {world}, {posterior}, {episode} and {action}.
+        information_prompt: the same.
+        timeout: of each question; see `amc_agents.psrl.roles.Role`.
+    """
+
+    def __init__(
+        self,
+        regret: Answers,
+        information: Answers,
+        *,
+        best_return: float | None = None,
+        regret_prompt: str | None = None,
+        information_prompt: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        own = REGRET if best_return is None else RETURN
+        self._regret = Role("regret estimator", regret, regret_prompt or own, _FIELDS, timeout, marked=True)
+        self._information = Role(
+            "information estimator", information, information_prompt or INFORMATION, _FIELDS, timeout, marked=True
+        )
+        self._best_return = best_return
+
+    async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
+        """See `Estimator`. Raises `RoleError` where a number cannot be had: none is ever made up."""
+        told = {"world": world, "posterior": posterior, "episode": experience(trajectory.steps)}
+        rows = [{**told, "action": action} for action in actions]
+        mark = REGRET_IS if self._best_return is None else RETURN_IS
+        # A return may be negative, and above what is thought to be the best.
+        least = 0.0 if self._best_return is None else -math.inf
+        said, gains = await side_by_side(
+            self._regret.ask_all(_number_after(mark, least), rows),
+            self._information.ask_all(_number_after(GAIN_IS, 0.0), rows),
+        )
+        regrets = np.array(said)
+        if self._best_return is not None:
+            regrets = np.maximum(self._best_return - regrets, 0.0)
+        return Estimates(regrets, np.array(gains))
+
+
+class ExactEstimator:
+    """Computes them, for a posterior that is a typed prior's text.
+
+    Args:
+        model: of the world.
+    """
+
+    def __init__(self, model: InformedModel) -> None:  # type: ignore[type-arg]
+        self._model = model
+
+    async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
+        """See `Estimator`.
+
+        Raises:
+            ConfigurationError: the posterior is no typed prior's text, or an action is none of the world's.
+        """
+        stakes = self._model.stakes(parse_prior(posterior), trajectory)
+        if missing := [action for action in actions if action not in stakes.actions]:
+            raise ConfigurationError(f"{missing[0]!r} is none of the world's actions: {', '.join(stakes.actions)}")
+        rows = [stakes.actions.index(action) for action in actions]
+        return Estimates(stakes.regrets[rows], stakes.gains[rows])
+
+
+def _number_after(mark: str, least: float) -> Callable[[str], float | None]:
+    number = re.compile(rf"{re.escape(mark)}\s*({DECIMAL})\D*")
+
+    def read(text: str) -> float | None:
+        # The last one counts: a model that thinks aloud may mention it before.
+        match = number.fullmatch(text[text.rfind(mark) :]) if mark in text else None
+        found = float(match[1]) if match else math.nan
+        return found if math.isfinite(found) and found >= least else None
+
+    return read
+
+
+_FIELDS = ("world", "posterior", "episode", "action")
+REGRET_IS, RETURN_IS, GAIN_IS = "Expected regret:", "Expected return:", "Information gain:"
+"""What introduces each number."""
+
+_STATE = """\
+An agent explores a world over many episodes. These are the rules that it was told:
+
+<world>
+{world}
+</world>
+
+This is what is known about the world by now, and how uncertain it is:
+
+<posterior>
+{posterior}
+</posterior>
+
+This is what happened in the episode until now:
+
+<episode>
+{episode}
+</episode>
+
+The agent considers this action:
+
+<action>
+{action}
+</action>
+
+"""
+
+REGRET = (
+    _STATE
+    + """\
+How much would it lose? The regret of an action is what the best policy would earn from here on, less what is earned \
+by this action followed by the best policy. Take the expectation over everything that may be true by what is known, \
+each possibility as often as it is likely. Rather say too much than too little. Show the calculation in short, then \
+end with one line of this form, a decimal number of at least 0:
+
+Expected regret: <number>\
+"""
+)
+
+RETURN = (
+    _STATE
+    + """\
+How much would be earned over the rest of the episode by this action, if the best policy, one that knows the world, \
+chooses every later one? It cannot undo this action. Take the expectation over everything that may be true by what is \
+known, each possibility as often as it is likely. Rather say too little than too much. Show the calculation in short, \
+then end with one line of this form, a decimal number:
+
+Expected return: <number>\
+"""
+)
+
+INFORMATION = (
+    _STATE
+    + """\
+How much would the agent learn about how to act best by seeing what comes of it? That is the mutual information, in \
+bits, between the best policy and the outcome: how much less uncertain the best policy is expected to be afterwards. \
+A poor action may teach much; where the best policy is known already, no action teaches anything. Rather say too \
+little than too much. Show the calculation in short, then end with one line of this form, a decimal number of at least \
+0:
+
+Information gain: <number>\
+"""
+)

@@ -1,0 +1,62 @@
+"""The exact model of hidden sequences (a lock's code, Wordle's word): uniform over those that explain all feedback."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from amc_agents.envs.exploration import CODES, Wordle, feedback_on, read_entered
+from amc_agents.psrl.exact.bandits import entropy
+from amc_agents.psrl.exact.model import Policy, Stakes
+from amc_agents.psrl.exact.priors import UniformOver
+from amc_agents.types import Step, Task, Trajectory
+
+
+class ConsistentSequences:
+    """Every code of three different digits, or every word of the list, is equally likely at first."""
+
+    def prior(self, task: Task) -> UniformOver:
+        """Over all codes, or the words of Wordle's list."""
+        return _codes() if not isinstance(task.payload, Wordle) else _words(task.payload.words)
+
+    def updated(self, posterior: UniformOver, step: Step) -> UniformOver:
+        """Keep those that would have got the same feedback."""
+        entered = read_entered(step.observation)
+        if entered is None:
+            return posterior
+        place, symbol, feedback = entered
+        return posterior.given(lambda answer: feedback_on(symbol, place, answer) == feedback)
+
+    def policy(self, task: Task, hypothesis: str) -> Policy:
+        """Enter the hypothesis."""
+        return lambda trajectory: hypothesis[len(trajectory.steps)]
+
+    def stakes(self, posterior: UniformOver, trajectory: Trajectory) -> Stakes:
+        """While all symbols so far were right, a wrong one loses 1; afterwards the episode has nothing to lose.
+
+        The feedback is a function of the answer, so what it tells of the answer is its entropy.
+        """
+        actions = trajectory.task.payload.actions
+        place, n_left = len(trajectory.steps), len(posterior.items)
+        letters = np.array([list(answer) for answer in posterior.items])
+        at_place = letters[:, place, None] == np.array(actions)
+        right = at_place.sum(axis=0) / n_left
+        occurs = (letters[:, :, None] == np.array(actions)).any(axis=1).sum(axis=0) / n_left
+        gains = np.array([entropy(np.array([p, q - p, 1 - q])) for p, q in zip(right, occurs, strict=True)])
+        return Stakes(actions, 1.0 - right if _all_right(trajectory) else np.zeros(len(actions)), gains)
+
+
+def _all_right(trajectory: Trajectory) -> bool:
+    entered = [read_entered(step.observation) for step in trajectory.steps]
+    return all(one is not None and one.feedback == "right" for one in entered)
+
+
+@lru_cache(maxsize=1)
+def _codes() -> UniformOver:
+    return UniformOver(CODES)
+
+
+@lru_cache(maxsize=4)
+def _words(words: tuple[str, ...]) -> UniformOver:
+    return UniformOver(words)

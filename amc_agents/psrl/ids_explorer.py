@@ -1,0 +1,109 @@
+"""IDS over a conversation: each turn is drawn from listed actions by what they cost and what they teach."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.psrl.episode_messages import episode_of
+from amc_agents.psrl.estimates import Estimator
+from amc_agents.psrl.explorer import Explorer
+from amc_agents.psrl.explorer_options import ExplorerOptions, Place
+from amc_agents.psrl.ids import InformationDirectedChoice, Known
+from amc_agents.psrl.role_models import RoleModel, as_estimator, role_model
+from amc_agents.runtime.deciding_model import Record
+
+Action = str | Mapping[str, Any]
+"""What can be done: a text, or a tool call as `{"name": ..., "args": {...}}`."""
+ListedActions = Sequence[Action] | Callable[[Sequence[BaseMessage]], Sequence[Action]]
+"""All that can be done, or what lists it by the conversation; where it lists nothing, the model itself answers."""
+
+
+class InformationDirectedExplorer(Explorer):
+    """Draws actions, and learns from what came of them.
+
+    Args:
+        regret: says what an action costs: a chat model, one with a temperature and prompt of its own, or an
+            `amc_agents.psrl.estimates.Estimator`, which says both.
+        actions: what can be done.
+        information: says what it teaches. Default: the model of `regret`.
+        best_return: see `amc_agents.psrl.estimates.ChatEstimator`.
+        **options: see `ExplorerOptions`; the updater is the model of `regret` where none is given.
+    """
+
+    def __init__(
+        self,
+        regret: BaseChatModel | RoleModel | Estimator,
+        actions: ListedActions,
+        *,
+        information: BaseChatModel | RoleModel | None = None,
+        best_return: float | None = None,
+        **options: Unpack[ExplorerOptions],
+    ) -> None:
+        self._regret, self._actions, self._best_return = role_model(regret), actions, best_return
+        default = RoleModel(self._regret.model) if isinstance(self._regret, RoleModel) else None
+        self._information = role_model(information)
+        self._known: Known = OrderedDict()
+        if information is not None and default is None:
+            raise ConfigurationError(
+                "an estimator says both what actions cost and what they teach: leave out information="
+            )
+        super().__init__("ids", default, options)
+
+    async def start(self, episode: Record | None, messages: Sequence[BaseMessage], place: Place) -> Record:
+        """A new episode; nothing is drawn before a turn."""
+        new: Record = {}
+
+        async def work() -> Record:
+            begun, version, failed = await self.begin(episode, messages, place)
+            new.update(begun)
+            return {"episode": new["name"], "version": version.number, "failed": failed}
+
+        await self.told("episode", {"thread": place.thread}, work)
+        return new
+
+    def listed(self, messages: Sequence[BaseMessage]) -> dict[str, Action]:
+        """What can be done at a conversation, by its text."""
+        found = self._actions(messages) if callable(self._actions) else self._actions
+        return {one if isinstance(one, str) else _call_text(one): one for one in found}
+
+    async def choose(
+        self, episode: Record, messages: Sequence[BaseMessage], actions: Mapping[str, Action], place: Place
+    ) -> AIMessage:
+        """The turn that was drawn.
+
+        Raises:
+            RoleError: an estimate could not be had.
+        """
+        trajectory = episode_of(messages, episode["before"])
+        estimator = as_estimator(self._regret, self._information, self._best_return, place.threads)
+
+        async def work() -> Record:
+            version = await self.posterior(place)
+            rng = self.rng(version.number, len(messages))
+            choice = InformationDirectedChoice(estimator, self._known)
+            decision = await choice.choose(self.rules(episode), version.text, trajectory, list(actions), rng)
+            return {"episode": episode["name"], "version": version.number, **decision.as_plain()}
+
+        record = await self.told("decision", {"episode": episode["name"], "actions": list(actions)}, work)
+        return _message(actions[record["action"]])
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    if set(call) != {"name", "args"}:
+        raise ConfigurationError(f'an action is a text or {{"name": ..., "args": {{...}}}}, got {dict(call)!r}')
+    return json.dumps(dict(call), sort_keys=True, ensure_ascii=False, default=str)
+
+
+def _message(action: Action) -> AIMessage:
+    if isinstance(action, str):
+        return AIMessage(action)
+    call = {"name": action["name"], "args": dict(action["args"]), "id": f"call-{uuid.uuid4().hex[:12]}"}
+    return AIMessage("", tool_calls=[{**call, "type": "tool_call"}])

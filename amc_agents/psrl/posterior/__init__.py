@@ -1,0 +1,1 @@
+"""The posterior: a versioned text that belongs to its owner."""

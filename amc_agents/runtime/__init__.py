@@ -1,0 +1,1 @@
+"""What every method needs of LangGraph and LangChain."""

@@ -1,0 +1,269 @@
+"""Trains a value model: LoRA regression of the return still to come (papers: AMC, eq. 7 and table 7).
+
+All states of a trajectory are scored in ONE forward pass: prompts are append-only and attention is causal, so the
+score at each state's marker is the score of that prefix alone. Under `torchrun` or `accelerate launch` every process
+calls `train_value` alike; the first one alone writes and tells.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from amc_agents.critics.render import Encoder
+from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
+from amc_agents.errors import AmcError, MissingExtra
+from amc_agents.training.dataset import data_hash, dataset_hash
+from amc_agents.training.known_words import check_words
+from amc_agents.training.value.calibration import calibrate, states_of
+from amc_agents.training.value.card import CardFacts, write_card
+from amc_agents.training.value.golden import golden_prompts, golden_scores, scores_without_adapter
+from amc_agents.training.value.metrics import evaluate
+from amc_agents.training.value.rows import tokenizer_hash
+from amc_agents.training.value.sets import ValueSets, build_dataset_rows, sets_of_dataset, sets_of_trajectories
+from amc_agents.training.value.settings import EMBEDDED, HARDWARE, ValueTrainingSettings
+from amc_agents.training.value.state import TrainingState
+from amc_agents.types import Trajectory
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra(error.name or "torch", "train") from error
+
+from amc_agents.training.value.arguments import global_random_state_kept, training_arguments
+from amc_agents.training.value.model import (
+    context,
+    export,
+    load_base,
+    make_encoder,
+    pad_token,
+    round_to_half,
+)
+from amc_agents.training.value.one_pass_checks import use_packing
+from amc_agents.training.value.trainer import (
+    Progress,
+    ValueTrainer,
+    set_weights,
+)
+
+__all__ = ["EMBEDDED", "Progress", "ValueTrainingSettings", "leave_together", "train_value"]
+
+T = TypeVar("T")
+
+
+def train_value(
+    base_model: str | Path,
+    data: Sequence[Trajectory] | str | Path,
+    out: str | Path,
+    settings: ValueTrainingSettings | None = None,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    resume: bool = False,
+) -> ValueCheckpoint:
+    """Trains a value model and saves it, whole or not at all.
+
+    `out` becomes the folder of an `AutoModelForSequenceClassification` (LoRA merged; `hf:out` and vLLM load it), with
+    `amc_value.json` (format, golden scores, settings, metrics), `adapter/` (LoRA and head, float16) and a card. Until
+    then the state of the training is in a hidden folder beside it, `.NAME.training`, which stays where a training is
+    killed or fails after a state was saved.
+
+    Args:
+        base_model: folder of a causal language model and its tokenizer.
+        data: finished trajectories of at least two tasks; or the folder of a dataset of them, which may be larger than
+            memory.
+        out: where to write; must not exist yet, or be empty.
+        settings: None: the paper's.
+        progress: called after each step, on the first process.
+        resume: go on with an interrupted training of `out`, with the same result as if it had not been interrupted; a
+            new one is begun where there is none.
+
+    Returns:
+        What was written to `amc_value.json`; its `metrics` are of held-out tasks, before any calibration.
+
+    Raises:
+        ConfigurationError: `out` holds something or another process is training it, an interrupted training was left
+            there and is not to go on or is another one, a setting does not suit the data, or the base model does not
+            know its words.
+    """
+    settings = settings or ValueTrainingSettings()
+    state = TrainingState(out)
+    begun = time.perf_counter()
+    with global_random_state_kept(), closing(state):
+        arguments = training_arguments(settings, state.folder)
+
+        def begin() -> dict[str, Any]:
+            description = _description(base_model, data, settings)
+            state.check(description, resume=resume)
+            state.begin(description)
+            return description
+
+        description = _on_first(begin)
+        with state.left_if_useful():
+            model, tokenizer = load_base(base_model, settings)
+            encoder = make_encoder(tokenizer, settings.prompt_format, context(model, settings.max_tokens))
+            _on_first(lambda: check_words(data, encoder))
+            sets = _sets(data, state, tokenizer, encoder, settings)
+            trainer = ValueTrainer(
+                model, arguments, sets.training, sets.held_out, settings,
+                pad_id=pad_token(tokenizer), packed=use_packing(model, settings.packing), progress=progress,
+            )  # fmt: skip
+            last = state.last()
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        if settings.keep_best:
+            trainer.keep_best()
+        # The adapter is kept in half precision; what is measured and merged is what is kept.
+        round_to_half(trainer.model)
+        training = _Training(base_model, tokenizer, encoder, sets, trainer)
+        checkpoint = _measured(training, description)
+        weights = trainer.weights()
+
+        def finish() -> ValueCheckpoint:
+            whole = trainer.unwrapped()
+            if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+                # This process holds a part of the model: what was trained goes into a new one.
+                whole, _ = load_base(base_model, settings)
+                set_weights(whole, weights)
+            return _written(training, whole.eval(), checkpoint, state, time.perf_counter() - begun)
+
+        return _on_first(finish)
+
+
+def leave_together() -> None:
+    """Ends the process group that a training has started, once every process has come here. Without one: nothing.
+
+    A process that exits while another still talks to it makes that one abort.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+class _Training(NamedTuple):
+    base_model: str | Path
+    tokenizer: Any
+    encoder: Encoder
+    sets: ValueSets
+    trainer: ValueTrainer
+
+
+def _on_first(work: Callable[[], T]) -> T:
+    """Work of the first process: the others wait, and get what it gives or raise what it raises."""
+    found: list[Any] = [None, None]
+    several = torch.distributed.is_initialized()
+    if not several or torch.distributed.get_rank() == 0:
+        try:
+            found[0] = work()
+        except AmcError as error:
+            found[1] = error
+    if several:
+        torch.distributed.broadcast_object_list(found, src=0)
+    if found[1] is not None:
+        raise found[1]
+    result: T = found[0]
+    return result
+
+
+def _description(
+    base_model: str | Path, data: Sequence[Trajectory] | str | Path, settings: ValueTrainingSettings
+) -> dict[str, Any]:
+    """What decides the result of a training."""
+    chosen = {name: value for name, value in asdict(settings).items() if name not in HARDWARE}
+    return {
+        "base_model_hash": weights_hash(base_model),
+        "data_hash": dataset_hash(data) if isinstance(data, str | Path) else data_hash(data),
+        "settings": json.loads(json.dumps(chosen)),
+    }
+
+
+def _sets(
+    data: Sequence[Trajectory] | str | Path,
+    state: TrainingState,
+    tokenizer: Any,
+    encoder: Encoder,
+    settings: ValueTrainingSettings,
+) -> ValueSets:
+    if not isinstance(data, str | Path):
+        return sets_of_trajectories(data, encoder, settings)
+    folder = Path(data)
+    rows = _on_first(
+        lambda: build_dataset_rows(
+            folder, state.folder / "rows", encoder, settings, tokenizer=tokenizer_hash(tokenizer)
+        )
+    )
+    return sets_of_dataset(folder, rows, settings)
+
+
+def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheckpoint:
+    """The checkpoint, without golden scores."""
+    _, _, encoder, sets, trainer = training
+    settings = trainer.settings
+    objective = settings.objective
+    checkpoint = ValueCheckpoint(
+        prompt_format=settings.prompt_format,
+        max_tokens=encoder.max_tokens,
+        prefix_ids=encoder.prefix_ids,
+        golden=(),
+        tolerance=1e-4 if settings.dtype == "float32" else 3e-2,
+        link=objective.link,
+        target=objective.target,
+        beta=objective.stored_beta,
+        base_model_hash=description["base_model_hash"],
+        data_hash=description["data_hash"],
+        settings=json.loads(json.dumps(asdict(settings))),
+    )
+    values = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.held_out)]
+    metrics = evaluate(sets.held_out.rows, values) | {"epochs": trainer.history}
+    if sets.calibration is None or settings.calibration == "none":
+        return replace(checkpoint, metrics=metrics)
+    said = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.calibration)]
+    states = states_of(sets.calibration.rows, said, sets.calibration.tasks, target=objective.target)
+    calibration, report = calibrate(settings.calibration, states, settings.seed)
+    return replace(checkpoint, metrics=metrics | {"calibration": report.as_plain()}, calibration=calibration)
+
+
+def _written(
+    training: _Training, model: Any, checkpoint: ValueCheckpoint, state: TrainingState, seconds: float
+) -> ValueCheckpoint:
+    """Writes the result; gives the checkpoint with its golden scores."""
+    base_model, tokenizer, encoder, sets, trainer = training
+    # Under its final name, which stands in the card.
+    result = state.empty("result") / state.out.resolve().name
+    result.mkdir()
+    prompts = golden_prompts(encoder, sets.examples)
+    without_adapter = scores_without_adapter(model, prompts)
+    merged = export(model, tokenizer, base_model, result, trainer.settings)
+    found = golden_scores(merged, prompts, without_adapter, encoder)
+    checkpoint = replace(checkpoint, golden=found.golden, probe_scores=found.probe_scores)
+    checkpoint.save(result)
+    write_card(result, checkpoint, _facts(training, seconds))
+    state.finish(result)
+    return checkpoint
+
+
+def _facts(training: _Training, seconds: float) -> CardFacts:
+    sets, trainer = training.sets, training.trainer
+    run = {
+        "processes": trainer.args.world_size,
+        "device": trainer.settings.device,
+        "tokens of the data": sets.summary.tokens,
+    }
+    return CardFacts(
+        base_model=str(training.base_model),
+        n_tasks=sets.summary.tasks,
+        n_trajectories=sets.summary.trajectories,
+        n_states=sets.summary.states,
+        policies=sets.policies,
+        n_validation_tasks=len(set(sets.held_out.tasks)),
+        n_calibration_tasks=0 if sets.calibration is None else len(set(sets.calibration.tasks)),
+        history=[{name: one[name] for name in _BY_STEP if name in one} for one in trainer.state.log_history],
+        run=run | {"seconds, of the last run where it was interrupted": round(seconds)},
+    )
+
+
+_BY_STEP = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
+"""What the card tells of the Trainer's log."""

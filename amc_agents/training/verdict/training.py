@@ -1,0 +1,360 @@
+"""Trains a verdict critic: next-token fine-tuning with the words of verdicts as targets (LAC, B.2).
+
+One model is critic, forward model and writer of reflections: it learns the verdicts on steps and on what else might
+have been done (`verdict_data`), and what the world wrote, reflections included where observations carry them. All
+verdicts on a trajectory are read in one forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from amc_agents.critics.server.golden import Golden
+from amc_agents.critics.value.checkpoint import weights_hash
+from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCheckpoint, VerdictFormat, Words
+from amc_agents.critics.verdict.spellings import Spellings
+from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.files import sole_writer
+from amc_agents.training.dataset import data_hash
+from amc_agents.training.known_words import check_words
+from amc_agents.training.value.data import split_by_task
+from amc_agents.training.verdict.data import Judged
+from amc_agents.training.verdict.labels import LABELS, Label
+from amc_agents.training.verdict.metrics import evaluate
+from amc_agents.training.verdict.passes import log_odds, losses, told_verdicts
+from amc_agents.training.verdict.rows import Branch, RowBuilder, VerdictRow, branches
+from amc_agents.training.verdict.whole_matrices import change_as_adapter, train_matrices
+
+try:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+except ImportError as error:
+    raise MissingExtra(error.name or "torch", "train") from error
+
+from amc_agents.training.schedule import warm_up_and_cosine
+from amc_agents.training.value.model import context, make_encoder, pad_token, quiet, round_to_half, save_adapter
+
+
+@dataclass(frozen=True)
+class VerdictTrainingSettings:
+    """How a verdict critic is trained. Defaults: the paper's, for large models."""
+
+    learning_rate: float = 2.5e-5
+    epochs: int = 3
+    batch_size: int = 2
+    """Rows of a batch: trajectories with their candidates."""
+    warm_up: float = 0.1
+    """Share of the steps in which the learning rate rises; then it falls as a cosine."""
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.01
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Muon learns more from the same steps where a model is small and its learning rate large."""
+    lora_rank: int | None = 8
+    """None: the matrices themselves are trained, and what has changed is kept as an adapter of full rank."""
+    lora_alpha: int = 16
+    prompt_format: VerdictFormat = STEP
+    words: tuple[str, str, str] = ("GOOD", "BAD", "UNKNOWN")
+    """What the model says of a step."""
+    max_tokens: int | None = None
+    """The most tokens of a prompt; None: the base model's context."""
+    disagreement: float = 2.0
+    """Weight of a verdict in a state whose candidates differ in their labels; elsewhere it is 1."""
+    observed: float = 0.25
+    """Weight of the verdict on a step after its observation: asked of imagined steps, and of whole attempts."""
+    observation_weight: float = 0.1
+    """Weight of the forward model: its mean loss over observed tokens, beside that over verdicts."""
+    validation_share: float = 0.2
+    """Share of the tasks held out."""
+    keep_best: bool = True
+    """Keep the epoch with the least validation loss, instead of the last."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number type of the base model, in training and in the saved folder."""
+    device: str = "cpu"
+    """Where torch computes: "cpu", "cuda", ..."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ConfigurationError(f"epochs {self.epochs} and batch_size {self.batch_size} must be at least 1")
+        if min(self.disagreement, self.observed, self.observation_weight) < 0:
+            raise ConfigurationError("the weights disagreement, observed and observation_weight must not be negative")
+
+
+EMBEDDED = VerdictTrainingSettings(
+    learning_rate=3e-3,
+    epochs=4,
+    batch_size=8,
+    prompt_format=DIALOGUE_STEP,
+    words=("Crafted", "Could not find", "Inventory:"),
+)
+"""What the embedded model is trained with. Its vocabulary is fixed, so it says its verdicts in words that it knows."""
+
+
+class Progress(NamedTuple):
+    """What a progress callback gets after each step."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+
+
+def train_verdict(
+    base_model: str | Path,
+    judged: Sequence[Judged],
+    out: str | Path,
+    settings: VerdictTrainingSettings | None = None,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+) -> VerdictCheckpoint:
+    """Trains a verdict critic and saves it, whole or not at all.
+
+    `out` becomes the folder of an `AutoModelForCausalLM` (LoRA merged; vLLM serves it for `verdict:http://...`), with
+    `amc_verdict.json` (format, words, golden log-odds, settings, metrics) and `adapter/` (LoRA, float16).
+
+    Args:
+        base_model: folder of a causal language model and its tokenizer.
+        judged: trajectories with labels, of at least two tasks; see `verdict_data.labelled`.
+        out: where to write; must not exist yet, or be empty.
+        settings: None: the paper's.
+        progress: called after each step.
+
+    Returns:
+        What was written to `amc_verdict.json`; its `metrics` are of held-out tasks.
+
+    Raises:
+        ConfigurationError: `out` holds something or another process is making it, the words cannot be told apart or
+            the model never learnt them, it does not know the data's words, or nothing is GOOD or nothing BAD.
+    """
+    with sole_writer(Path(out)):
+        return _train_verdict(base_model, judged, Path(out), settings or VerdictTrainingSettings(), progress)
+
+
+def _train_verdict(
+    base_model: str | Path,
+    judged: Sequence[Judged],
+    out: Path,
+    settings: VerdictTrainingSettings,
+    progress: Callable[[Progress], None] | None,
+) -> VerdictCheckpoint:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
+    rng = np.random.default_rng(settings.seed)
+    tokenizer = AutoTokenizer.from_pretrained(str(base_model), trust_remote_code=False)
+    model = _causal(base_model, settings)
+    model.config.pad_token_id = pad_token(tokenizer)
+    builder = _builder(tokenizer, settings, context(model))
+    _check_words(model, builder, settings.words)
+    check_words((one.trajectory for one in judged), builder.encoder)
+    of = {id(one.trajectory): one for one in judged}
+    parts = split_by_task([one.trajectory for one in judged], settings.validation_share, rng)
+    training, validation = ([of[id(one)] for one in part] for part in parts)
+    _check_labels(training)
+    rows, held_out = (_rows(builder, part, settings) for part in (training, validation))
+
+    if settings.lora_rank is None:
+        before = train_matrices(model)
+        history = _fit(model, rows, held_out, settings, rng, progress)
+        model = change_as_adapter(model, before)
+    else:
+        model = _with_adapter(model, settings.lora_rank, settings)
+        history = _fit(model, rows, held_out, settings, rng, progress)
+    # The adapter is kept in half precision; what is measured and merged is what is kept.
+    round_to_half(model)
+    told = told_verdicts(model, held_out, builder, settings.batch_size)
+    metrics = evaluate(validation, held_out, told) | {"epochs": history}
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch, quiet():
+        whole = Path(scratch) / "model"
+        save_adapter(model, whole / "adapter")
+        merged = model.merge_and_unload()
+        merged.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        checkpoint = VerdictCheckpoint(
+            prompt_format=settings.prompt_format,
+            words=settings.words[:2],
+            max_tokens=builder.encoder.max_tokens,
+            prefix_ids=builder.encoder.prefix_ids,
+            golden=_golden(merged, builder, validation, settings.words[:2]),
+            tolerance=1e-3 if settings.dtype == "float32" else 0.1,
+            base_model_hash=weights_hash(base_model),
+            data_hash=data_hash([one.trajectory for one in judged]),
+            settings=json.loads(json.dumps(asdict(settings))),
+            metrics=metrics,
+        )
+        checkpoint.save(whole)
+        if out.exists():
+            out.rmdir()
+        whole.rename(out)
+    return checkpoint
+
+
+def _fit(
+    model: Any,
+    rows: Sequence[VerdictRow],
+    held_out: Sequence[VerdictRow],
+    settings: VerdictTrainingSettings,
+    rng: np.random.Generator,
+    progress: Callable[[Progress], None] | None,
+) -> list[dict[str, float]]:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    optimizer: Any
+    if settings.optimizer == "muon":
+        optimizer = torch.optim.Muon(parameters, adjust_lr_fn="match_rms_adamw", **options)
+    else:
+        optimizer = torch.optim.AdamW(parameters, **options)
+    steps = settings.epochs * math.ceil(len(rows) / settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: warm_up_and_cosine(step, steps, settings.warm_up)
+    )
+    history: list[dict[str, float]] = []
+    best: tuple[float, list[torch.Tensor]] | None = None
+    step = 0
+    model.train()
+    for epoch in range(1, settings.epochs + 1):
+        seen: list[float] = []
+        for batch in _batches(rows, settings.batch_size, rng):
+            verdicts, observations = losses(model, batch)
+            loss = verdicts + settings.observation_weight * observations
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            seen.append(float(verdicts.detach()))
+            if progress is not None:
+                progress(Progress(step, steps, epoch, seen[-1]))
+        validation = _validation_loss(model, held_out, settings.batch_size)
+        history.append({"epoch": epoch, "train_loss": float(np.mean(seen)), "validation_loss": validation})
+        if settings.keep_best and (best is None or validation < best[0]):
+            best = validation, [parameter.detach().clone() for parameter in parameters]
+    if best is not None:
+        with torch.no_grad():
+            for parameter, kept in zip(parameters, best[1], strict=True):
+                parameter.copy_(kept)
+    model.eval()
+    return history
+
+
+def _validation_loss(model: Any, rows: Sequence[VerdictRow], batch_size: int) -> float:
+    model.eval()
+    total = weights = 0.0
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
+    with torch.no_grad():
+        for start in range(0, len(order), batch_size):
+            batch = [rows[index] for index in order[start : start + batch_size]]
+            weight = sum(one.weight for row in batch for one in row.branches)
+            total += float(losses(model, batch)[0]) * weight
+            weights += weight
+    model.train()
+    return total / weights
+
+
+def _rows(builder: RowBuilder, judged: Sequence[Judged], settings: VerdictTrainingSettings) -> list[VerdictRow]:
+    return [
+        row
+        for one in judged
+        for row in builder.rows(
+            one.trajectory, branches(one, disagreement=settings.disagreement, observed=settings.observed)
+        )
+    ]
+
+
+def _batches(rows: Sequence[VerdictRow], size: int, rng: np.random.Generator) -> Iterator[list[VerdictRow]]:
+    """All rows once, in random batches of rows of like length."""
+    order = rng.permutation(len(rows))
+    found = []
+    for start in range(0, len(order), 8 * size):
+        by_length = sorted(order[start : start + 8 * size], key=lambda index: len(rows[index].ids))
+        found += [by_length[at : at + size] for at in range(0, len(by_length), size)]
+    for index in rng.permutation(len(found)):
+        yield [rows[i] for i in found[index]]
+
+
+def _builder(tokenizer: Any, settings: VerdictTrainingSettings, context: int | None) -> RowBuilder:
+    encoder = make_encoder(tokenizer, settings.prompt_format.rounds, settings.max_tokens or context)
+    tokenize = encoder.tokenize
+    good, bad, unknown = settings.words
+    found = Spellings.of((good, bad), tokenize)
+    # The question may end in a word: then the verdict is a further word, with a space before it.
+    spaced = settings.prompt_format.question[-1:].isalnum()
+    words: dict[Label, tuple[int, ...]] = {
+        "GOOD": found.good[-1 if spaced else 0],
+        "BAD": found.bad[-1 if spaced else 0],
+        "UNKNOWN": Spellings.of((unknown, good), tokenize).good[-1 if spaced else 0],
+    }
+    return RowBuilder(settings.prompt_format, encoder, tokenize, words)
+
+
+def _causal(base_model: str | Path, settings: VerdictTrainingSettings) -> Any:
+    with quiet():
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(base_model), dtype=getattr(torch, settings.dtype), trust_remote_code=False
+        )
+    return model.to(settings.device)
+
+
+def _with_adapter(model: Any, rank: int, settings: VerdictTrainingSettings) -> Any:
+    # The adapter is drawn from torch's global generator: seed it, and leave it as it was.
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(settings.seed)
+        adapter = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=settings.lora_alpha, target_modules="all-linear")
+        wrapped: Any = get_peft_model(model, adapter)
+    return wrapped
+
+
+def _check_labels(judged: Sequence[Judged]) -> None:
+    counts = {label: 0 for label in LABELS}
+    for one in judged:
+        for label in (*one.labels, *(option.label for state in one.options for option in state)):
+            counts[label] += 1
+    if not counts["GOOD"] or not counts["BAD"]:
+        raise ConfigurationError(f"a verdict is learnt from GOOD and BAD steps, got {counts}: use another labeller")
+
+
+def _check_words(model: Any, builder: RowBuilder, words: Sequence[str]) -> None:
+    """Tokens that were never seen in training share one embedding: no adapter makes a model say one of them alone."""
+    table = torch.nn.functional.normalize(model.get_output_embeddings().weight.detach().float(), dim=1)
+    labels: tuple[Label, ...] = ("GOOD", "BAD")
+    for word, label in zip(words, labels, strict=False):
+        token = builder.spellings[label][0]
+        likeness = table @ table[token]
+        likeness[token] = 0.0
+        if float(likeness.max()) > _SAME:
+            twins = int((likeness > _SAME).sum())
+            raise ConfigurationError(
+                f"the model cannot be taught to say {word!r} for {label}: its first token has the same embedding as "
+                f"{twins} others, as tokens have that it never saw in training. Choose words that it knows (`words=`)"
+            )
+
+
+def _golden(merged: Any, builder: RowBuilder, judged: Sequence[Judged], words: Words) -> tuple[Golden, ...]:
+    """One prompt each of a few trajectories, after an action and after its observation."""
+    found = []
+    for number, index in enumerate(np.linspace(0, len(judged) - 1, _GOLDEN).round().astype(int)):
+        one = judged[index]
+        t = round((len(one.labels) - 1) * number / (_GOLDEN - 1))
+        asked = branches(one, observed=float(number % 2))
+        branch: Branch = next(b for b in reversed(asked) if b.state == t)
+        texts, ids = builder.prompt(one.trajectory, branch)
+        found.append(Golden(texts, ids, log_odds(merged, ids, words, builder.tokenize)))
+    return tuple(found)
+
+
+_SAME = 0.999
+"""Cosine of two tokens' embeddings that cannot be told apart."""
+_GOLDEN = 5
+"""Golden prompts of a checkpoint."""

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amc_agents.errors import MissingExtra
+
+TINY = ["--tasks", "2", "--particles", "2", "--critic", "uniform", "--band", "2", "4"]
+
+
+def amc(*arguments, cwd):
+    """The command line in a process of its own."""
+    root = str(Path(__file__).resolve().parents[1])
+    environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    code = "from amc_agents.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_help_is_fast_and_lists_the_commands(tmp_path):
+    root = str(Path(__file__).resolve().parents[1])
+    code = (
+        f"import sys; sys.path.insert(0, {root!r}); sys.argv = ['amc', '--help']\n"
+        "from amc_agents.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {name.split('.')[0] for name in sys.modules}\n"
+        "print('HEAVY', sorted(heavy & {'torch', 'langchain', 'langchain_core', 'langgraph', 'numpy', 'matplotlib'}))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert all(word in told.stdout for word in ("demo", "bench", "collect", "train", "--version"))
+    assert "HEAVY []" in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.parametrize("name", [["demo"], ["bench"], ["tune"], ["collect"], ["train", "value"], ["score"]])
+def test_every_command_has_help(command, name):
+    code, out, _ = command(*name, "--help")
+    assert code == 0
+    assert "--out" in out
+
+
+def test_version(command):
+    code, out, _ = command("--version")
+    assert (code, out.startswith("amc-agents")) == (0, True)
+
+
+def test_the_demo_in_two_processes(tmp_path):
+    told = amc("demo", *TINY, "--workers", "2", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    out = tmp_path / "amc-demo"
+    results = json.loads((out / "results.json").read_text())
+    assert [method["name"] for method in results["methods"]] == ["react", "react-greedy", "best-of-n", "smc", "amc"]
+    assert results["methods"][0]["scores"]["oracle"]["tasks"] == 2
+    assert results["command"].startswith("amc demo --tasks 2")
+    assert "left out: amc-hidden" in told.stdout
+    for name in ("results.json", "results.md", "scores.png"):
+        assert (out / name).stat().st_size > 500
+        assert f"amc-demo/{name}" in told.stdout
+    assert len(list(out.glob("records-*-of-2.jsonl"))) == 2
+    again = amc("demo", *TINY, "--workers", "1", "--methods", "react", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert len(json.loads((out / "results.json").read_text())["methods"]) == 1
+
+
+def test_a_demo_leaves_a_benchs_results_alone(command, tmp_path):
+    assert command("bench", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")[0] == 0
+    kept = (tmp_path / "records.jsonl").read_text()
+    code, _, err = command("demo", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")
+    assert code == 2
+    assert "is no folder of `amc demo`" in err
+    assert (tmp_path / "records.jsonl").read_text() == kept
+
+
+def test_bench_resumes(command, tmp_path):
+    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,best-of-n", "--workers", "1"]
+    assert command(*arguments)[0] == 0
+    lines = (tmp_path / "records.jsonl").read_text()
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert "--resume" in err
+    assert command(*arguments, "--resume", "--seeds", "2")[0] == 0
+    longer = (tmp_path / "records.jsonl").read_text()
+    assert longer.startswith(lines)
+    assert len(longer.splitlines()) == 2 * len(lines.splitlines()) == 8
+    code, _, err = command(*arguments, "--resume", "--particles", "3")
+    assert code == 2
+    assert "n_particles was 2, is 3" in err
+
+
+def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
+    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,amc", "--workers", "1"]
+    assert command(*arguments, "--beta", "0.5")[0] == 0
+    methods = json.loads((tmp_path / "settings.json").read_text())["methods"]
+    assert (methods["amc"]["beta"], methods["react"]["beta"]) == (0.5, 1.0)
+    code, _, err = command(*arguments, "--resume")
+    assert (code, "beta was 0.5, is 0.1" in err or "'beta': 0.5" in err) == (2, True), err
+
+
+def test_steps_and_success_are_said_for_all_that_resample(command, tmp_path):
+    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "best-of-n,smc,amc", "--workers", "1"]
+    assert command(*arguments, "--steps", "2,1", "--success-reward", "1")[0] == 0
+    methods = json.loads((tmp_path / "settings.json").read_text())["methods"]
+    assert {name: of["resample"] for name, of in methods.items()} == {
+        "best-of-n": "Never()", "smc": "AtSteps(1, 2)", "amc": "AtSteps(1, 2)",
+    }  # fmt: skip
+    assert [of.get("success_reward") for of in methods.values()] == [None, None, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bench", "--beta", "0"], "above 0"),
+        (["bench", "--success-reward", "0"], "above 0"),
+        (["bench", "--steps", "4;8"], "as in 4,8,12, and got '4;8'"),
+        (["bench", "--steps", "0"], "from 1"),
+        (["bench", "--steps", "x", "--methods", "react"], "as in 4,8,12"),
+        (["demo", "--methods", "amk"], "no method amk; there are: react"),
+        (["demo", "--model", "nowhere"], "nowhere"),
+        (["demo", "--critic", "embeded:crafting"], "did you mean 'embedded'?"),
+        (["bench", "--split", "all"], '"train"'),
+        (["collect", "--model", "nobody:model"], "nobody"),
+    ],
+)
+def test_an_error_is_one_line(command, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command(*arguments, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert err.startswith("amc: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_extra_is_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "amc_agents.training.value.training", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, _, err = command("train", "value", "--data", str(tmp_path), "--out", str(tmp_path / "value"))
+    assert code == 2
+    assert err == f"amc: {MissingExtra('torch', 'train')}\n"
+
+
+def test_score_a_collected_dataset(command, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    data, out = str(tmp_path / "data"), tmp_path / "values.parquet"
+    collected = ["collect", "--out", data, "--tasks", "3", "--trajectories", "2", "--band", "2", "3", "--horizon", "4"]
+    assert command(*collected)[0] == 0
+    arguments = ["score", "--data", data, "--critic", "embedded:crafting", "--out", str(out)]
+    code, text, err = command(*arguments)
+    assert code == 0, err
+    assert "6/6" in text
+    assert "states/s" in text
+    assert "Pearson r" in text
+    assert str(out) in text.replace("\n", "")
+    rows = parquet.read_table(out).to_pylist()
+    assert sorted((row["task_id"], row["group"]) for row in rows) == [
+        (task, group) for task in sorted({row["task_id"] for row in rows}) for group in (0, 1)
+    ]
+    assert all(len(row["values"]) == len(row["targets"]) for row in rows)
+    assert "scored before" in command(*arguments)[1]
+    code, _, err = command(*arguments[:4], "uniform", *arguments[5:])
+    assert (code, err.count("\n")) == (2, 1)
+    assert "critic was 'embedded:crafting', is 'uniform'" in err
+
+
+def test_collect_and_train_a_value_model(command, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("pyarrow")
+    data, out = str(tmp_path / "data"), str(tmp_path / "value")
+    collected = ["collect", "--out", data, "--tasks", "6", "--trajectories", "2", "--band", "2", "3", "--horizon", "4"]
+    code, text, err = command(*collected)
+    assert code == 0, err
+    assert "12 new trajectories" in text
+    assert "0 new trajectories" in command(*collected)[1]
+    code, text, err = command("train", "value", "--data", data, "--out", out, "--epochs", "1")
+    assert code == 0, err
+    assert json.loads((tmp_path / "value" / "amc_value.json").read_text())["target"] == "return"

@@ -1,0 +1,448 @@
+import asyncio
+import functools
+import gzip
+import json
+import math
+import traceback
+import urllib.parse
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from tenacity import AsyncRetrying
+
+from amc_agents.critics.server import answers, http
+from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.outside import named_from_outside
+from amc_agents.errors import (
+    AmcError,
+    CheckpointError,
+    ConfigurationError,
+    CriticError,
+    CriticServerError,
+    PromptTooLong,
+)
+from tests.critics.server.scripted_server import CUT, HANG, Reply, ScriptedServer, in_turn
+
+SECRET = "sk-do-not-show"
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    """Pauses between attempts are noted, and not made."""
+    found = []
+
+    async def sleep(seconds):
+        found.append(seconds)
+
+    monkeypatch.setattr(http, "AsyncRetrying", functools.partial(AsyncRetrying, sleep=sleep))
+    return found
+
+
+async def fault_of(*replies, timeout=5.0, retry_for=0.0, **settings):
+    """The error that comes of these replies, and the server that made them."""
+    async with ScriptedServer(in_turn(*replies)) as server:
+        with pytest.raises(CriticServerError) as caught:
+            await ModelServer(server.url, timeout=timeout, retry_for=retry_for, **settings).get("/x")
+    return caught.value, server
+
+
+# --- what is repeated -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Reply(500), Reply(502), Reply(503), Reply(429), CUT])
+async def test_what_may_pass_is_repeated(fault, naps):
+    async with ScriptedServer(in_turn(fault, fault, Reply(body={"ok": 1}))) as server:
+        assert await ModelServer(server.url).get("/x") == {"ok": 1}
+    assert len(server.requests) == 3
+    assert len(naps) == 2
+
+
+async def test_pauses_grow_and_are_jittered(naps):
+    async with ScriptedServer(in_turn(*[Reply(500)] * 9, Reply(body=1))) as server:
+        await ModelServer(server.url).get("/x")
+    ceilings = [0.25 * 2**attempt for attempt in range(6)] + [8.0] * 3
+    assert len(naps) == 9
+    for nap, ceiling in zip(naps, ceilings, strict=True):
+        assert ceiling / 2 <= nap <= min(8.0, ceiling)
+    assert len({nap / ceiling for nap, ceiling in zip(naps, ceilings, strict=True)}) == 9
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+async def test_a_server_that_asks_for_patience_gets_it(naps, as_date):
+    later = "30" if not as_date else format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    async with ScriptedServer(in_turn(Reply(429, headers={"Retry-After": later}), Reply(body=1))) as server:
+        assert await ModelServer(server.url).get("/x") == 1
+    (nap,) = naps
+    assert 28 <= nap <= 33.1
+
+
+async def test_more_patience_than_we_have_is_not_waited_for(naps):
+    error, server = await fault_of(Reply(503, headers={"Retry-After": "120"}), retry_for=60.0)
+    assert naps == []
+    assert len(server.requests) == 1
+    assert "asks for 120 s" in str(error)
+    assert "1 attempt, retry_for=60" in str(error)
+
+
+async def test_it_gives_up_after_retry_for_and_says_what_came():
+    error, server = await fault_of(Reply(500, {"error": {"message": "EngineCore died"}}), retry_for=0.5)
+    assert error.status == 500
+    assert "HTTP 500: EngineCore died" in str(error)
+    assert f"{len(server.requests)} attempts in 0." in str(error)
+    assert len(server.requests) >= 2
+
+
+async def test_a_time_out_is_repeated():
+    async with ScriptedServer(in_turn(HANG, Reply(body=1))) as server:
+        assert await ModelServer(server.url, timeout=0.2, retry_for=5).get("/x") == 1
+
+
+async def test_the_time_out_holds_for_the_whole_request():
+    # Bytes keep coming, so that no single read takes long.
+    error, _ = await fault_of(Reply(body=b"1" * 100, drip=0.05), timeout=0.3)
+    assert "no answer within 0.3 s" in str(error)
+    assert error.status is None
+
+
+# --- what is not ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (400, "HTTP 400: too long"),
+        (401, "set VLLM_API_KEY"),
+        (403, "may not"),
+        (404, "no such address or model"),
+        (422, "HTTP 422: too long"),
+    ],
+)
+async def test_a_refusal_is_never_repeated(status, says):
+    error, server = await fault_of(Reply(status, {"error": {"message": "too long"}}), retry_for=60)
+    assert len(server.requests) == 1
+    assert error.status == status
+    assert says in str(error)
+
+
+async def test_a_401_names_the_variable_that_was_looked_up():
+    error, _ = await fault_of(Reply(401), key_variable="MY_KEY")
+    assert "set MY_KEY" in str(error)
+
+
+async def test_a_redirect_is_not_taken_for_an_answer():
+    error, server = await fault_of(Reply(307, b"", {"Location": "https://elsewhere/x"}), retry_for=60)
+    assert len(server.requests) == 1
+    assert "https://elsewhere/x" in str(error)
+
+
+async def test_what_is_not_json_is_shown():
+    error, _ = await fault_of(Reply(body=b"<html>hello"), retry_for=60)
+    assert "expected JSON, got '<html>hello'" in str(error)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize(
+    ("body", "headers", "says"),
+    [
+        (b'{"data": [1, 2', {}, "expected JSON, got '{\"data\": [1, 2'"),
+        (b"[" * 100_000, {}, "expected JSON, got '[[["),
+        (b"<html>", {"Content-Type": "text/html; charset=hex"}, "expected JSON, got '<html>'"),
+        (b"\xff\xfe\xfa", {"Content-Type": "application/json; charset=no-such"}, "expected JSON"),
+        (b"<html>\x1b[2J" + b"x" * 10_000_000, {}, "expected JSON, got '<html>\\x1b[2Jxxx"),
+        (gzip.compress(b"[1]"), {"Content-Encoding": "gzip"}, "compressed (gzip)"),
+    ],
+    ids=["truncated", "deep", "charset", "bytes", "huge", "compressed"],
+)
+async def test_an_answer_that_cannot_be_read_is_an_error_of_one_line(body, headers, says, status):
+    async with ScriptedServer(in_turn(Reply(status, body, headers))) as server:
+        with pytest.raises(CriticServerError) as caught:
+            await ModelServer(server.url, retry_for=0).post("/x", [{}])
+    said = str(caught.value)
+    assert status == 400 or says in said
+    assert len(said) <= 400
+    assert said.isprintable()
+
+
+async def test_a_gateways_compressed_page_is_still_a_reason_to_repeat(naps):
+    page = Reply(502, gzip.compress(b"<html>"), {"Content-Encoding": "gzip"})
+    async with ScriptedServer(in_turn(page, Reply(body=1))) as server:
+        assert await ModelServer(server.url).get("/x") == 1
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+async def test_a_huge_whole_number_is_read_as_a_huge_one_with_a_point_is():
+    async with ScriptedServer(in_turn(Reply(body=b"[12, 1" + b"0" * 9999 + b", 1e400]"))) as server:
+        assert await ModelServer(server.url).get("/x") == [12, math.inf, math.inf]
+
+
+async def test_an_answer_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(answers, "MOST_BYTES", 1 << 20)
+    error, server = await fault_of(Reply(body=b"1" * ((1 << 20) + 1)), retry_for=60)
+    assert "longer than 1 MiB" in str(error)
+    assert len(server.requests) == 1
+
+
+async def test_no_server_is_said_at_once():
+    async with ScriptedServer(in_turn(Reply())) as server:
+        pass
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(CriticServerError, match="is the server started"):
+        await ModelServer(server.url, retry_for=60).get("/x")
+    assert asyncio.get_running_loop().time() - begun < 5
+
+
+# --- servers that come and go ---------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_killed_and_started_again_is_waited_for():
+    async with ScriptedServer(in_turn(Reply(body=1))) as server:
+        client = ModelServer(server.url, retry_for=20)
+        assert await client.get("/x") == 1
+        assert client.interruptions == 0
+        server.kill()
+        waiting = asyncio.create_task(client.get("/x"))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await server.start()
+        assert await waiting == 1
+    assert client.interruptions > 0
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_a_request():
+    async with ScriptedServer(in_turn(Reply(body=1), HANG, Reply(body=2))) as server:
+        client = ModelServer(server.url, retry_for=20)
+        await client.get("/x")
+        waiting = asyncio.create_task(client.get("/x"))
+        while len(server.requests) < 2:
+            await asyncio.sleep(0.01)
+        server.kill()
+        await server.start()
+        assert await waiting == 2
+    assert client.interruptions == 1
+
+
+async def test_a_slow_server_is_not_taken_for_another_one():
+    async with ScriptedServer(in_turn(Reply(body=1), HANG, Reply(body=1))) as server:
+        client = ModelServer(server.url, timeout=0.2, retry_for=5)
+        await client.get("/x")
+        await client.get("/x")
+    assert client.interruptions == 0
+
+
+async def test_a_gateway_without_a_server_behind_it_counts_as_an_interruption(naps):
+    async with ScriptedServer(in_turn(Reply(502), Reply(body=1))) as server:
+        client = ModelServer(server.url)
+        await client.get("/x")
+    assert client.interruptions == 1
+
+
+def test_one_object_serves_several_event_loops():
+    async def main():
+        async with ScriptedServer(in_turn(Reply(body=1))) as server:
+            client = ModelServer(server.url)
+            return await asyncio.gather(*(asyncio.to_thread(asyncio.run, client.get("/x")) for _ in range(4)))
+
+    assert asyncio.run(main()) == [1, 1, 1, 1]
+
+
+# --- many requests --------------------------------------------------------------------------------------------
+
+
+async def test_bodies_go_side_by_side_within_the_limit_and_come_back_in_order():
+    def respond(request):
+        return Reply(body=request.body, wait=0.01)
+
+    async with ScriptedServer(respond) as server:
+        client = ModelServer(server.url, max_concurrent=3)
+        bodies = [{"n": number} if number % 2 else b'{"n":%d}' % number for number in range(12)]
+        assert await client.post("/x", bodies) == [{"n": number} for number in range(12)]
+    assert server.most_open == 3
+
+
+async def test_one_failure_for_good_gives_up_the_others():
+    def respond(request):
+        return Reply(400, {"error": {"message": "bad"}}) if request.body == 1 else HANG
+
+    async with ScriptedServer(respond) as server:
+        with pytest.raises(CriticServerError, match="bad"):
+            await asyncio.wait_for(ModelServer(server.url).post("/x", [b"0", b"1", b"2"]), 5)
+
+
+# --- keys -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_sent_from_the_argument_or_the_variable(monkeypatch):
+    async with ScriptedServer(in_turn(Reply())) as server:
+        await ModelServer(server.url).get("/x")
+        monkeypatch.setenv("VLLM_API_KEY", "from-variable\n")
+        await ModelServer(server.url).get("/x")
+        await ModelServer(server.url, api_key=SECRET).get("/x")
+    found = [request.headers.get("authorization") for request in server.requests]
+    assert found == [None, "Bearer from-variable", f"Bearer {SECRET}"]
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+async def test_a_key_that_the_server_repeats_is_not_shown(status):
+    said = f"wrong key {SECRET} given".encode()
+    error, _ = await fault_of(Reply(status, said), api_key=SECRET)
+    assert "wrong key *** given" in str(error)
+    assert SECRET not in str(error)
+
+
+LONG = f"sk-/+{'0123456789' * 3}"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(401, {"error": {"message": "x" * (200 - len(LONG) + 1) + LONG}}),
+        Reply(400, {"error": [{"key": LONG}]}),
+        Reply(400, json.dumps({"error": LONG}).replace("/", "\\/").encode()),
+        Reply(400, f"<html>{LONG}".encode()),
+        Reply(302, b"", {"Location": f"http://login/?t={LONG}"}),
+        Reply(302, b"", {"Location": f"http://login/{urllib.parse.quote(LONG, safe='')}"}),
+        Reply(200, f"<html>{LONG}".encode()),
+    ],
+)
+async def test_no_part_of_a_key_is_shown_wherever_the_server_repeats_it(reply):
+    error, _ = await fault_of(reply, api_key=LONG)
+    assert LONG[:12] not in str(error)
+    assert urllib.parse.quote(LONG[:12], safe="") not in str(error)
+
+
+async def test_a_key_that_cannot_be_sent_is_not_shown():
+    with pytest.raises(ConfigurationError, match="VLLM_API_KEY") as caught:
+        await ModelServer("http://127.0.0.1:1", api_key=f"{SECRET}\nx").get("/x")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["host:8000", "ftp://host", "http://", "", "http://host:port", "http://host:99999"])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(ConfigurationError, match="looks like http://host:8000"):
+        ModelServer(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://me:{SECRET}@host:8000",
+        f"http://host:8000?api_key={SECRET}",
+        f"http://host:8000#{SECRET}",
+        f"ftp://me:{SECRET}@host",
+        f"host:8000?api_key={SECRET}",
+        f"http://host:{SECRET}",
+    ],
+)
+def test_an_address_that_holds_a_key_is_refused_and_not_shown(url):
+    with pytest.raises(ConfigurationError) as caught:
+        ModelServer(url)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://host:8000/", "http://host:8000/v1", "http://host:8000/v1/"])
+def test_an_address_may_end_as_others_write_it(url):
+    assert ModelServer(url).base_url == "http://host:8000"
+
+
+async def test_a_key_goes_to_no_address_that_only_a_caller_has_named(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", SECRET)
+    monkeypatch.setattr(http, "_trusted_addresses", set())
+    async with ScriptedServer(in_turn(*[Reply(401)] * 2, Reply(body=1), Reply(body=1))) as server:
+        with named_from_outside():
+            outside = ModelServer(server.url, retry_for=0)
+        with pytest.raises(CriticServerError, match="a call alone has named this address"):
+            await outside.get("/x")
+        assert "authorization" not in server.requests[0].headers
+        # A string in the constructor names it too: from then on both may use it.
+        inside = ModelServer(server.url, retry_for=0)
+        with pytest.raises(CriticServerError, match="set VLLM_API_KEY"):
+            await inside.get("/x")
+        await outside.get("/x")
+        assert [one.headers.get("authorization") for one in server.requests[1:]] == [f"Bearer {SECRET}"] * 2
+
+
+# --- servers that a call has named ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """Addresses of names, as a name server gives them; notes who was looked up."""
+    table, looked_up, right = {}, [], asyncio.BaseEventLoop.getaddrinfo
+
+    async def getaddrinfo(self, host, port, **more):
+        host = host.decode() if isinstance(host, bytes) else host
+        if host not in table:
+            return await right(self, host, port, **more)
+        looked_up.append(host)
+        found = table[host]
+        return [(0, 0, 0, "", (found.pop(0) if len(found) > 1 else found[0], port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    return table, looked_up
+
+
+def by_call(url):
+    with named_from_outside():
+        return ModelServer(url, retry_for=0)
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1%eth0", "::ffff:169.254.169.254", "100.100.100.200"])
+async def test_a_name_of_a_call_may_not_lead_to_the_link(names, address):
+    table, _ = names
+    table["metadata.test"] = [address]
+    with pytest.raises(ConfigurationError, match=r"a call may not name metadata\.test"):
+        await by_call("http://metadata.test/").get("/x")
+
+
+async def test_a_name_of_a_call_is_resolved_once(names):
+    """Else the name server could give another address to whoever connects than to whoever checks."""
+    table, looked_up = names
+    async with ScriptedServer(in_turn(Reply(body=1))) as server:
+        port = server.url.rpartition(":")[2]
+        table["critic.test"] = ["127.0.0.1", "169.254.169.254"]
+        assert await by_call(f"http://critic.test:{port}").get("/x") == 1
+    assert looked_up == ["critic.test"]
+    assert server.requests[0].headers["host"] == f"critic.test:{port}"
+
+
+async def test_this_machine_is_asked_by_its_name(names):
+    """A server may listen on one of the two addresses of localhost."""
+    _, looked_up = names
+    async with ScriptedServer(in_turn(Reply(body=1))) as server:
+        assert await by_call(server.url.replace("127.0.0.1", "localhost")).get("/x") == 1
+    assert looked_up == []
+
+
+async def test_a_name_without_an_address_is_no_connection(names):
+    table, _ = names
+    table["nowhere.test"] = []
+    with pytest.raises(CriticServerError, match="no connection"):
+        await by_call(f"http://{'x' * 64}.test").get("/x")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CriticServerError("http://h/x", "HTTP 404: CANARY", 404),
+        CriticServerError("http://h/x", "HTTP 401: CANARY", 401),
+        CriticError("expected numbers, got CANARY"),
+        CheckpointError("no folder for model CANARY"),
+        PromptTooLong("the limit is CANARY"),
+    ],
+)
+def test_what_a_server_of_a_call_answers_is_told_to_the_log_alone(error, caplog):
+    with pytest.raises(type(error)) as inside, ModelServer("http://127.0.0.1:9").discreet():
+        raise error
+    assert inside.value is error
+    with pytest.raises(AmcError) as outside, by_call("http://127.0.0.1:9").discreet():
+        raise error
+    assert isinstance(outside.value, CheckpointError if isinstance(error, CheckpointError) else CriticError)
+    assert isinstance(outside.value, PromptTooLong) == isinstance(error, PromptTooLong)
+    assert "CANARY" not in "".join(traceback.format_exception(outside.value))
+    assert "CANARY" in caplog.text

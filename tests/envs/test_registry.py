@@ -1,0 +1,62 @@
+import sys
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+
+import pytest
+
+from amc_agents.envs import registry as found
+from amc_agents.envs.crafting import CraftingWorld
+from amc_agents.envs.registry import FoundWorld, world, worlds
+from amc_agents.errors import ConfigurationError
+
+OFFERED = FoundWorld(make=CraftingWorld, tasks=lambda n_tasks, split, first: [], horizon=3)
+OWN = (
+    "bandit",
+    "combination-lock",
+    "crafting",
+    "informative-bandit",
+    "riverswim",
+    "riverswim-4",
+    "textcraft-renamed",
+    "wordle",
+)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    def put(**values):
+        points = [EntryPoint(name, value, found.GROUP) for name, value in values.items()]
+        monkeypatch.setattr(found, "entry_points", lambda group: [point for point in points if point.group == group])
+
+    return put
+
+
+async def test_the_library_s_own_world_is_there():
+    crafting = world("crafting")
+    tasks = list(crafting.tasks(2, "train", 5))
+    assert [task.id for task in tasks] == ["crafting/train/5", "crafting/train/6"]
+    assert (await crafting.make().reset(tasks[0])).observation == tasks[0].instruction
+    assert (crafting.horizon, crafting.model) == (20, "crafting")
+    assert "crafting" in worlds()
+
+
+def test_an_installed_package_s_world_is_found_by_its_entry_point(installed, monkeypatch):
+    installed(harbour=f"{__name__}:OFFERED", absent="no_such_package_anywhere:WORLD")
+    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(OFFERED=OFFERED))
+    # Listing imports nothing, so a broken package does not stand in the way of the others.
+    assert worlds() == sorted({"absent", "harbour", *OWN})
+    assert world("harbour") is OFFERED
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_anywhere"):
+        world("absent")
+
+
+def test_an_unknown_name_lists_those_that_there_are(installed):
+    installed(harbour="harbour:WORLD")
+    with pytest.raises(ConfigurationError, match=r"no world 'ocean'; there are: bandit, .*, crafting, harbour, "):
+        world("ocean")
+
+
+def test_an_entry_point_that_names_something_else_is_refused(installed):
+    installed(harbour="amc_agents.envs.crafting:CraftingWorld")
+    with pytest.raises(ConfigurationError, match="names a type, expected a FoundWorld"):
+        world("harbour")

@@ -1,0 +1,202 @@
+"""What a population keeps of its particles' pasts: one checkpoint where a particle was forked, and nothing else."""
+
+import operator
+from typing import Annotated, TypedDict
+
+import numpy as np
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Send
+
+from amc_agents.models.seeding import particle_rng
+from amc_agents.population.graph import amc
+from amc_agents.population.saver import ForkSaver
+from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+from tests.population.worlds import TASK, SumWorld, number_agent, start
+
+
+class Watched(ForkSaver):
+    """Counts what is put, and what each copied thread holds."""
+
+    last: ForkSaver
+
+    def __init__(self):
+        super().__init__()
+        self.puts, self.copied, self.retained = 0, [], []
+        Watched.last = self
+
+    def put(self, *args):
+        self.puts += 1
+        return super().put(*args)
+
+    def copy_thread(self, source, target):
+        super().copy_thread(source, target)
+        self.copied.append(sum(map(len, self._threads[target].checkpoints.values())))
+        lists = {
+            id(values["messages"]): len(values["messages"])
+            for thread in self._threads.values()
+            for saved in thread.checkpoints[""].values()
+            if "messages" in (values := saved.checkpoint["channel_values"])
+        }
+        self.retained.append(sum(lists.values()))
+
+
+@pytest.fixture
+def saver(monkeypatch):
+    monkeypatch.setattr("amc_agents.population.graph.ForkSaver", Watched)
+    return Watched
+
+
+class Alternating:
+    """Values every second particle, so that each resampling forks."""
+
+    async def values(self, trajectories):
+        return 9.0 * (np.arange(len(trajectories)) % 2)
+
+
+def played(agent, n_steps, resample, **more):
+    settings = {"n_particles": 6, "resample": resample, "seed": 3, "horizon": n_steps + 1, "hide_rewards": True}
+    world = (
+        {"environment": lambda state: (SumWorld(n_steps), TASK)}
+        if agent.name == "text_agent"
+        else {"stateless_tools": True}
+    )
+    return amc(agent, Alternating(), **settings, **world).run(start() | more)
+
+
+@pytest.mark.parametrize("n_steps", [3, 12])
+@pytest.mark.parametrize("resample", [Never(), EssBelow(1e-9)], ids=["never", "never triggered"])
+def test_without_a_fork_nothing_is_saved_but_each_agents_end(saver, n_steps, resample):
+    played(number_agent(), n_steps, resample)
+    assert saver.last.puts == 6
+    assert saver.last.copied == []
+
+
+@pytest.mark.parametrize("step", [2, 11])
+def test_a_fork_saves_and_copies_one_checkpoint_whatever_the_step(saver, step):
+    run = played(number_agent(), 12, AtSteps(step))
+    ancestors = run.history[0].ancestors.tolist()
+    parents = {source for slot, source in enumerate(ancestors) if slot != source}
+    assert saver.last.copied == [1] * sum(slot != source for slot, source in enumerate(ancestors))
+    discarded = 6 - len(set(ancestors))
+    assert saver.last.puts == len(parents) + discarded + 6
+
+
+def test_what_is_retained_grows_with_the_steps_and_not_with_their_square(saver):
+    played(number_agent(), 12, EveryStep())
+    assert set(saver.last.copied) == {1}
+    most = [6 * (1 + 2 * step) for step in range(1, 12)]
+    assert max(saver.last.retained) <= most[-1]
+
+
+def stepping(state_type, act, *, n_messages=20):
+    """An agent whose node `tools` acts until there are so many messages."""
+    builder = StateGraph(state_type)
+    builder.add_node("tools", act)
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) >= n_messages else "tools")
+    return builder.compile()
+
+
+def said(number):
+    return [AIMessage(f"Action: {number}"), HumanMessage("ok")]
+
+
+def draw():
+    return int(particle_rng().integers(100))
+
+
+def whole_log(so_far, writes):
+    return [*so_far, *(item for write in writes for item in write)]
+
+
+@pytest.mark.parametrize("frequency", [1, 3, 1000])
+def test_a_delta_channel_is_rebuilt_after_forks(saver, frequency):
+    class Delta(MessagesState):
+        log: Annotated[list, DeltaChannel(whole_log, snapshot_frequency=frequency)]
+
+    def act(state):
+        number = draw()
+        return {"messages": said(number), "log": [number]}
+
+    run = played(stepping(Delta, act), 50, EveryStep(), log=[])
+    for trajectory, output in zip(run.population.trajectories, run.outputs, strict=True):
+        assert output["log"] == [int(step.action) for step in trajectory.steps]
+        assert len(output["log"]) == 10
+    assert max(saver.last.copied) <= 2 * frequency + 1
+
+
+@pytest.mark.parametrize("checkpointer", [True, None], ids=["remembers", "forgets"])
+def test_a_subgraph_remembers_its_own_particles_past(checkpointer):
+    class Inner(TypedDict):
+        numbers: Annotated[list, operator.add]
+
+    inner_builder = StateGraph(Inner)
+    inner_builder.add_node("remember", lambda state: {"numbers": []})
+    inner_builder.add_edge(START, "remember")
+    inner = inner_builder.compile(checkpointer=checkpointer)
+
+    class Outer(MessagesState):
+        remembered: list
+
+    async def act(state):
+        number = draw()
+        remembered = (await inner.ainvoke({"numbers": [number]}))["numbers"]
+        return {"messages": said(number), "remembered": remembered}
+
+    run = played(stepping(Outer, act), 50, EveryStep(), remembered=[])
+    for trajectory, output in zip(run.population.trajectories, run.outputs, strict=True):
+        numbers = [int(step.action) for step in trajectory.steps]
+        assert output["remembered"] == (numbers if checkpointer else numbers[-1:])
+
+
+def test_sends_that_wait_at_the_pause_are_forked_with_their_own_arguments():
+    class Bags(MessagesState):
+        bags: Annotated[list, operator.add]
+
+    def plan(state):
+        return {"messages": said(draw())}
+
+    def spread(state):
+        return [Send("fill", {"bag": [len(state["messages"])]}) for _ in range(2)]
+
+    def fill(state):
+        state["bag"].append(draw())
+        return {"bags": [state["bag"]]}
+
+    builder = StateGraph(Bags)
+    builder.add_node("tools", plan)
+    builder.add_node("fill", fill)
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", spread, ["fill"])
+    builder.add_conditional_edges("fill", lambda state: END if len(state["messages"]) > 8 else "tools", ["tools", END])
+    run = played(builder.compile(), 50, EveryStep(), bags=[])
+    for output in run.outputs:
+        assert [bag[0] for bag in output["bags"]] == [3, 3, 5, 5, 7, 7, 9, 9]
+        assert all(len(bag) == 2 for bag in output["bags"])
+
+
+def test_a_finished_particles_offspring_has_containers_of_its_own():
+    class Bag(MessagesState):
+        bag: list
+
+    def act(state):
+        return {"messages": said(draw()), "bag": [*state["bag"], draw()]}
+
+    class LovesTheFirst:
+        async def values(self, trajectories):
+            return -100.0 * np.arange(len(trajectories))
+
+    builder = StateGraph(Bag)
+    builder.add_node("tools", act)
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges(
+        "tools", lambda state: END if state["bag"][0] % 2 or len(state["bag"]) > 2 else "tools"
+    )
+    run = amc(builder.compile(), LovesTheFirst(), n_particles=6, resample=EveryStep(), finished="keep", seed=4,
+              select="weight", stateless_tools=True).run(start() | {"bag": []})  # fmt: skip
+    assert any(point.ancestors is not None for point in run.history)
+    bags = [output["bag"] for output in run.outputs]
+    assert len({id(bag) for bag in bags}) == len(bags)

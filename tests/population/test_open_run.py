@@ -1,0 +1,363 @@
+"""Whatever ends a run of `amc`, no world stays open, and none is closed twice."""
+
+import asyncio
+import gc
+import signal
+import threading
+from contextlib import aclosing
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from amc_agents.concurrency.background import run_in_background
+from amc_agents.errors import AgentContractError
+from amc_agents.population.graph import amc
+from amc_agents.runtime import world as world_module
+from amc_agents.smc import AtSteps, EveryStep, Never
+from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start
+
+
+class CountedWorld(SumWorld):
+    """Counts closings, its own second one too, in a world of 30 steps."""
+
+    closings = 0
+
+    def __init__(self, length=30):
+        super().__init__(length)
+
+    async def close(self):
+        type(self).closings += 1
+        await super().close()
+
+
+def counted(**methods):
+    """A class of worlds with counters of its own."""
+    return type("World", (CountedWorld,), {"made": 0, "open": 0, "closings": 0, **methods})
+
+
+def graph_of(world, *, resample=None, n_particles=6, delay=0.0, **settings):
+    return amc(number_agent(delay=delay), ReturnSoFar(), environment=lambda state: (world(), TASK), beta=5.0, seed=1,
+               n_particles=n_particles, resample=resample or AtSteps(1, 2), **settings)  # fmt: skip
+
+
+def assert_all_closed_once(world):
+    assert world.made > 0
+    assert (world.open, world.closings) == (0, world.made)
+
+
+async def until(condition):
+    """Wait for something that the event loop does by itself."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+# --- the reader leaves --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["updates", "values", "custom", "messages", ["updates", "custom"]])
+async def test_a_reader_that_leaves_the_async_stream_closes_every_world(mode):
+    world = counted()
+    async with aclosing(graph_of(world).astream(start(), stream_mode=mode)) as events:
+        async for _ in events:
+            if world.made:
+                break
+    assert_all_closed_once(world)
+
+
+@pytest.mark.parametrize("mode", ["updates", "values", "custom", "messages", ["updates", "custom"]])
+def test_a_reader_that_leaves_the_sync_stream_closes_every_world(mode):
+    world = counted()
+    events = graph_of(world).stream(start(), stream_mode=mode)
+    for _ in events:
+        if world.made:
+            break
+    events.close()
+    assert_all_closed_once(world)
+
+
+async def test_a_stream_that_nobody_holds_any_more_closes_every_world():
+    world = counted()
+    async for _ in graph_of(world).astream(start(), stream_mode="custom"):
+        break
+    gc.collect()
+    await until(lambda: world.open == 0)
+    assert_all_closed_once(world)
+
+
+def test_a_sync_stream_collected_on_the_background_loop_closes_every_world():
+    world = counted()
+    events = graph_of(world).stream(start(), stream_mode="updates")
+    assert "init" in next(events)
+
+    async def collect():
+        nonlocal events
+        del events
+        gc.collect()
+        await until(lambda: world.open == 0)
+
+    run_in_background(collect(), n_workers=1)
+    assert_all_closed_once(world)
+
+
+async def test_a_reader_that_leaves_the_events_closes_every_world():
+    world = counted()
+    async for event in graph_of(world).astream_events(start(), version="v2"):
+        if event["name"] == "weigh":
+            break
+    gc.collect()
+    await until(lambda: world.open == 0)
+    assert_all_closed_once(world)
+
+
+# --- the outer graph ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", range(2, 9))
+def test_the_outer_recursion_limit_closes_every_world(limit):
+    world = counted()
+    graph = graph_of(world, resample=EveryStep(), n_particles=3)
+    with pytest.raises(GraphRecursionError):
+        asyncio.run(graph.arun(start(), {"recursion_limit": limit}))
+    with pytest.raises(GraphRecursionError):
+        graph.run(start(), {"recursion_limit": limit})
+    assert_all_closed_once(world)
+
+
+@pytest.mark.parametrize("pause", [{"interrupt_before": ["resample"]}, {"interrupt_after": ["init"]},
+                                   {"interrupt_before": "*"}])  # fmt: skip
+def test_an_interrupt_of_the_outer_graph_closes_every_world(pause):
+    for asynchronous in (True, False):
+        world = counted()
+        graph = graph_of(world, checkpointer=InMemorySaver())
+        config = {"configurable": {"thread_id": "t"}}
+        if asynchronous:
+            asyncio.run(graph.ainvoke(start(), config, **pause))
+        else:
+            graph.invoke(start(), config, **pause)
+        assert (world.open, world.closings) == (0, world.made)
+
+
+async def test_nested_and_configured_graphs_close_their_own_worlds():
+    world = counted()
+    outer = StateGraph(MessagesState)
+    outer.add_node("amc", graph_of(world).with_config(tags=["inner"]))
+    outer.add_edge(START, "amc")
+    outer.add_edge("amc", END)
+    compiled = outer.compile()
+    async for _ in compiled.astream(start(), stream_mode="custom", subgraphs=True):
+        break
+    gc.collect()
+    await until(lambda: world.open == 0)
+    assert_all_closed_once(world)
+    for _ in compiled.stream(start(), stream_mode="custom", subgraphs=True):
+        break
+    gc.collect()
+    assert_all_closed_once(world)
+    await compiled.ainvoke(start())
+    await compiled.abatch([start(), start()])
+    assert_all_closed_once(world)
+
+
+def test_copies_of_the_graph_close_their_worlds_too():
+    # A server gives the graph its own checkpointer by `copy`.
+    world = counted()
+    copied = graph_of(world).copy(update={"checkpointer": InMemorySaver()})
+    for _ in copied.stream(start(), {"configurable": {"thread_id": "t"}}):
+        break
+    with pytest.raises(GraphRecursionError):
+        graph_of(world).with_config(tags=["t"]).with_retry(stop_after_attempt=2).invoke(start(), {"recursion_limit": 4})
+    gc.collect()
+    assert_all_closed_once(world)
+
+
+# --- worlds that cannot be made -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("last", [1, 4, 8])
+def test_a_fork_that_fails_closes_those_made_before(last, asynchronous):
+    # The 8th world is made by the first resampling, beside others.
+    async def fork(self, seed):
+        if world.made >= last:
+            raise RuntimeError("no more containers")
+        return await SumWorld.fork(self, seed)
+
+    world = counted(fork=fork)
+    graph = graph_of(world)
+    with pytest.raises(RuntimeError, match="no more containers"):
+        asyncio.run(graph.arun(start())) if asynchronous else graph.run(start())
+    assert world.made >= last
+    assert_all_closed_once(world)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_a_world_that_fails_is_closed(method):
+    async def fail(self, *_):
+        raise RuntimeError("broken")
+
+    world = counted(**{method: fail})
+    with pytest.raises(Exception, match="broken"):
+        graph_of(world).run(start())
+    assert_all_closed_once(world)
+
+
+@pytest.mark.parametrize("n_made", [1, 3, 9])
+async def test_a_fork_under_way_when_the_run_is_cancelled_is_closed_too(n_made):
+    # The new world exists, but its fork has not returned yet.
+    forking, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fork(self, seed):
+        copy = await SumWorld.fork(self, seed)
+        if world.made >= n_made:
+            forking.set()
+            await go_on.wait()
+        return copy
+
+    world = counted(fork=fork)
+    running = asyncio.create_task(graph_of(world).ainvoke(start()))
+    await forking.wait()
+    running.cancel()
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert_all_closed_once(world)
+
+
+async def test_a_first_world_under_way_when_the_run_is_cancelled_is_closed_too():
+    making, go_on = asyncio.Event(), asyncio.Event()
+
+    async def environment(state):
+        made = world()
+        making.set()
+        await go_on.wait()
+        return made, TASK
+
+    world = counted()
+    graph = amc(number_agent(), environment=environment, n_particles=2)
+    running = asyncio.create_task(graph.ainvoke(start()))
+    await making.wait()
+    running.cancel()
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert_all_closed_once(world)
+
+
+async def test_a_fork_that_never_returns_does_not_hold_a_cancelled_run(monkeypatch, caplog):
+    monkeypatch.setattr(world_module, "CLOSING_LIMIT_S", 0.01)
+    forking = asyncio.Event()
+
+    async def fork(self, seed):
+        forking.set()
+        await asyncio.Event().wait()
+
+    world = counted(fork=fork)
+    running = asyncio.create_task(graph_of(world).ainvoke(start()))
+    await forking.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert_all_closed_once(world)
+    assert "neither made nor closed within" in caplog.text
+
+
+async def test_a_run_cancelled_at_any_time_closes_every_world():
+    for moment in range(40):
+        world = counted()
+        running = asyncio.create_task(graph_of(world, n_particles=3, delay=0.001).ainvoke(start()))
+        for _ in range(moment**2):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert (world.open, world.closings) == (0, world.made)
+
+
+async def test_a_second_cancellation_does_not_stop_the_closing():
+    closing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def close(self):
+        closing.set()
+        await go_on.wait()
+        await CountedWorld.close(self)
+
+    world = counted(close=close)
+    running = asyncio.create_task(graph_of(world, delay=10.0).ainvoke(start()))
+    await until(lambda: world.made == 6)
+    running.cancel()
+    await closing.wait()
+    running.cancel()
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert_all_closed_once(world)
+
+
+def test_ctrl_c_in_a_sync_caller_closes_every_world(caplog):
+    async def step(self, action):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        await asyncio.Event().wait()
+
+    world = counted(step=step)
+    with pytest.raises(KeyboardInterrupt):
+        graph_of(world, n_particles=1).invoke(start())
+    assert_all_closed_once(world)
+    assert "an agent could not be stopped" not in caplog.text  # As one that was still running.
+
+
+# --- worlds that cannot be closed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resample", [Never(), AtSteps(1)])
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_failing_close_is_a_note_and_costs_nothing_else(resample, asynchronous, caplog):
+    async def close(self):
+        await CountedWorld.close(self)
+        if type(self).closings == 1:
+            raise ConnectionResetError("the container is gone")
+
+    world, flawless = counted(close=close), counted()
+    graph = graph_of(world, resample=resample, horizon=3)
+    run = asyncio.run(graph.arun(start())) if asynchronous else graph.run(start())
+    assert run.best.return_ == graph_of(flawless, resample=resample, horizon=3).run(start()).best.return_
+    assert "worlds that could not be closed: 1 (ConnectionResetError: the container is gone)" in run.notes
+    assert "the container is gone" in caplog.text
+    assert_all_closed_once(world)
+
+
+def test_a_close_that_never_returns_is_a_note(monkeypatch):
+    monkeypatch.setattr(world_module, "CLOSING_LIMIT_S", 0.01)
+
+    async def close(self):
+        await CountedWorld.close(self)
+        await asyncio.Event().wait()
+
+    world = counted(close=close)
+    run = graph_of(world, horizon=3).run(start())
+    assert f"worlds that could not be closed: {world.made} (TimeoutError: no answer within 0.01 s)" in run.notes
+    assert_all_closed_once(world)
+
+
+def test_forks_that_are_their_own_parent_are_closed_when_the_last_of_them_is():
+    class Stateless(CountedWorld):
+        made = open = closings = 0
+
+        async def fork(self, seed):
+            return self
+
+        async def step(self, action):
+            assert not self.closed
+            return await super().step(action)
+
+    run = graph_of(Stateless, horizon=3).run(start())
+    assert run.history[0].ancestors is not None
+    assert (Stateless.made, Stateless.closings) == (1, 1)
+
+
+def test_a_graph_compiled_anew_says_that_nobody_would_close_its_worlds():
+    world = counted()
+    with pytest.raises(AgentContractError, match=r"run the graph that amc\(\) returned"):
+        graph_of(world).builder.compile().invoke(start())
+    assert world.made == 0

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amc_agents.population.selection import selected
+from amc_agents.types import Population, Step, Task, Trajectory
+
+NAN = float("nan")
+
+
+def population(*, values, log_weights, returns=(0.0, 1.0, 2.0)):
+    task = Task("t", "do it")
+    return Population(
+        trajectories=tuple(Trajectory(task, (Step("a", reward=reward),), done=True) for reward in returns),
+        log_weights=np.array(log_weights),
+        log_weights_since=np.zeros(3),
+        values=np.array(values),
+    )
+
+
+@pytest.mark.parametrize(
+    ("select", "values", "log_weights", "expected"),
+    [
+        ("return", [9.0, 0.0, 0.0], [0.0, 0.0, 0.0], 2),
+        ("return", [9.0, 0.0, 0.0], [0.0, 0.0, -np.inf], 1),
+        ("value", [1.0, 3.0, 2.0], [0.0, 0.0, 0.0], 1),
+        ("value", [1.0, 3.0, 2.0], [0.0, -np.inf, 0.0], 2),
+        ("weight", [9.0, 9.0, 0.0], [-2.0, -3.0, -1.0], 2),
+        # An unknown value loses against a known one, however small.
+        ("value", [NAN, -5.0, -4.0], [0.0, -1.0, -1.0], 2),
+        ("value", [NAN, -5.0, NAN], [0.0, -1.0, 0.0], 1),
+        # The only known value is a failed particle's, or there is none: by weight.
+        ("value", [NAN, 5.0, NAN], [-1.0, -np.inf, 0.0], 2),
+        ("value", [NAN, NAN, NAN], [-1.0, -2.0, -3.0], 0),
+    ],
+)
+def test_the_largest_known_number_of_a_living_particle_is_selected(select, values, log_weights, expected):
+    given = population(values=values, log_weights=log_weights)
+    assert selected(np.random.default_rng(0), given, select) == expected
+
+
+def test_a_sample_follows_the_weights():
+    given = population(values=[0.0, 0.0, 0.0], log_weights=[np.log(0.5), -np.inf, np.log(0.5)])
+    rng = np.random.default_rng(0)
+    assert {selected(rng, given, "sample") for _ in range(64)} == {0, 2}

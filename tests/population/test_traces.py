@@ -1,0 +1,213 @@
+"""What a tracer sees of a population: every particle's run, where it belongs, and how it ended."""
+
+import asyncio
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler, get_usage_metadata_callback
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tracers.base import BaseTracer
+from langchain_core.tracers.context import collect_runs
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from amc_agents.population.graph import amc
+from amc_agents.runtime.effects import effect
+from amc_agents.smc import AtSteps, Never
+from tests.population.worlds import TASK, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
+
+
+class Tree(BaseTracer):
+    """Keeps finished traces, and which runs began below a run that had ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.roots, self.started, self.orphans = [], [], []
+
+    def _persist_run(self, run):
+        self.roots.append(run)
+
+    def _start_trace(self, run):
+        self.started.append(run)
+        if run.parent_run_id and str(run.parent_run_id) not in self.run_map:
+            self.orphans.append(run.name)
+        super()._start_trace(run)
+
+    @property
+    def runs(self):
+        def below(run):
+            return [run, *(each for child in run.child_runs for each in below(child))]
+
+        return [each for root in self.roots for each in below(root)]
+
+    @property
+    def particles(self):
+        return [run for run in self.runs if run.name.startswith("particle ")]
+
+
+@pytest.fixture(params=["sync", "async"])
+def play(request):
+    """Runs a graph either way."""
+
+    def run(graph, config):
+        return graph.run(start(), config) if request.param == "sync" else asyncio.run(graph.arun(start(), config))
+
+    return run
+
+
+def traced(play, tree=None, **settings):
+    tree = Tree() if tree is None else tree
+    options = {"environment": lambda state: sum_world(state, 5), "n_particles": 5, "resample": AtSteps(1, 2), "seed": 1}
+    graph = amc(number_agent(), ReturnSoFar(3.0), **{**options, **settings})
+    return play(graph, {"callbacks": [tree]}), tree
+
+
+def test_every_run_is_in_one_tree_below_a_run_that_goes_on(play):
+    _, tree = traced(play)
+    [root] = tree.roots
+    assert root.name == "text_agent"
+    assert tree.orphans == []
+    assert {run.id for run in tree.runs} == {run.id for run in tree.started}
+    names = {run.id: run.name for run in tree.runs}
+    assert {names[run.parent_run_id] for run in tree.particles} == {"propagate"}
+    assert all(run.end_time is not None and run.error is None for run in tree.runs)
+
+
+def test_a_particles_run_says_where_it_comes_from(play):
+    run, tree = traced(play)
+    first, second = (point.ancestors.tolist() for point in run.history[:2])
+    begun = [(run.name, run.metadata["ancestor"], run.metadata["step"]) for run in tree.particles]
+    forks = [
+        (f"particle {slot} from particle {source} at step {step}", source, step)
+        for step, ancestors in ((1, first), (2, second))
+        for slot, source in enumerate(ancestors)
+        if ancestors.count(source) > 1  # forked: the particle itself starts again too
+    ]
+    assert sorted(begun) == sorted([*((f"particle {slot}", None, 0) for slot in range(5)), *forks])
+    assert len({run.metadata["amc_run"] for run in tree.particles}) == 1
+
+
+def test_every_run_below_a_particle_carries_its_step(play):
+    _, tree = traced(play, resample=AtSteps(2), horizon=4)
+    for particle in tree.particles:
+        nodes = [run for run in particle.child_runs if run.name in ("model", "tools")]
+        first = particle.metadata["step"]
+        assert [run.metadata["step"] for run in nodes] == [first + i // 2 for i in range(len(nodes))]
+        assert {run.metadata["particle"] for run in nodes} == {particle.metadata["particle"]}
+    models = [run for run in tree.runs if run.run_type == "llm"]
+    assert len(models) == len([run for run in tree.runs if run.name == "model" and run.run_type == "chain"])
+    assert all("particle" in run.metadata and "step" in run.metadata for run in models)
+
+
+def test_what_was_discarded_cut_or_left_ends_without_an_error(play):
+    run, tree = traced(play, horizon=4)
+    discarded = [particle for particle in tree.particles if particle.metadata.get("outcome") == "discarded"]
+    n_forks = sum(slot != source for point in run.history[:2] for slot, source in enumerate(point.ancestors))
+    assert len(discarded) == n_forks > 0
+    assert all("discarded" in particle.tags for particle in discarded)
+    cut = [particle for particle in tree.particles if "horizon" in (particle.tags or [])]
+    assert len(cut) == 5
+    assert all(len(particle.outputs["messages"]) == 9 for particle in cut)
+
+
+def test_what_an_early_stop_leaves_unfinished_ends_without_an_error(play):
+    class EndsAtEven(SumWorld):
+        async def step(self, action):
+            answer = await super().step(action)
+            return answer if float(action) % 2 else type(answer).termination(answer.observation, answer.reward)
+
+    _, tree = traced(play, environment=lambda state: (EndsAtEven(40), TASK), stop_at=0.0, resample=Never())
+    assert "unfinished" in {tag for particle in tree.particles for tag in particle.tags or []}
+    assert all(run.error is None for run in tree.runs)
+
+
+def test_a_particle_that_stands_at_its_agents_end_is_discarded_without_an_error(play):
+    def tools(state):
+        return {"messages": [AIMessage(digits(state["messages"])), HumanMessage("ok")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", effect("read")(tools))
+    builder.add_edge(START, "tools")
+    builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 4 else "tools")
+    tree = Tree()
+
+    class LovesTheFirst:
+        async def values(self, trajectories):
+            return [0.0, *[-100.0] * (len(trajectories) - 1)]
+
+    graph = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(2), select="value", seed=0)
+    play(graph, {"callbacks": [tree]})
+    assert sum("discarded" in (run.tags or []) for run in tree.particles) == 3
+    assert all(run.error is None for run in tree.runs)
+
+
+def test_tracing_changes_nothing_and_asks_for_nothing(play):
+    with_tracer, tree = traced(play)
+    graph = amc(number_agent(), ReturnSoFar(3.0), environment=lambda state: sum_world(state, 5), n_particles=5,
+                resample=AtSteps(1, 2), seed=1)  # fmt: skip
+    alone = play(graph, None)
+    assert with_tracer.usage == alone.usage
+    assert sum(run.run_type == "llm" for run in tree.runs) == alone.usage["policy"].calls
+    actions = [[[step.action for step in each.steps] for each in run.population.trajectories]
+               for run in (with_tracer, alone)]  # fmt: skip
+    assert actions[0] == actions[1]
+
+
+def test_a_particle_that_failed_is_an_error(play):
+    def respond(messages):
+        said = digits(messages)
+        return RuntimeError("the provider is down") if said.endswith("0") else said
+
+    tree = Tree()
+    run = play(
+        amc(number_agent(respond), environment=sum_world, n_particles=6, resample=Never(), quorum=1, seed=0),
+        {"callbacks": [tree]},
+    )
+    errors = ["the provider is down" in (particle.error or "") for particle in tree.particles]
+    assert errors == list(run.population.failed)
+    assert 0 < sum(errors) < 6
+
+
+def reporting(messages):
+    usage = {"input_tokens": 10, "output_tokens": len(messages), "total_tokens": 10 + len(messages)}
+    return AIMessage(digits(messages), usage_metadata=usage, response_metadata={"model_name": "script"})
+
+
+def test_usage_callbacks_add_up_to_the_runs_own_usage(play):
+    graph = amc(number_agent(reporting), ReturnSoFar(3.0), environment=sum_world, n_particles=6,
+                resample=AtSteps(1, 2), horizon=3)  # fmt: skip
+    handler = UsageMetadataCallbackHandler()
+    with get_usage_metadata_callback() as hooked:
+        policy = play(graph, {"callbacks": [handler]}).usage["policy"]
+    for counted in (handler, hooked):
+        told = counted.usage_metadata["script"]
+        assert (told["input_tokens"], told["output_tokens"]) == (policy.input_tokens, policy.output_tokens)
+
+
+def test_collected_runs_hold_the_particles(play):
+    with collect_runs() as collector:
+        play(amc(number_agent(), environment=sum_world, n_particles=3, horizon=2), None)
+    names, waiting = [], list(collector.traced_runs)
+    while waiting:
+        run = waiting.pop()
+        names.append(run.name)
+        assert run.error is None
+        waiting += run.child_runs
+    assert sorted(name for name in names if name.startswith("particle")) == ["particle 0", "particle 1", "particle 2"]
+
+
+def test_each_event_of_a_run_comes_once(play):
+    events = []
+
+    class Listener(BaseCallbackHandler):
+        def on_chain_start(self, *args, run_id, **kwargs):
+            events.append(("start", run_id))
+
+        def on_chain_end(self, *args, run_id, **kwargs):
+            events.append(("end", run_id))
+
+        def on_chain_error(self, *args, run_id, **kwargs):
+            events.append(("error", run_id))
+
+    traced(play, Listener(), horizon=3)
+    assert len(set(events)) == len(events)
+    assert {kind for kind, _ in events} == {"start", "end"}
+    assert sum(kind == "start" for kind, _ in events) == sum(kind == "end" for kind, _ in events)

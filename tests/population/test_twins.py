@@ -1,0 +1,88 @@
+"""Particles that are copies of one another are noted, with and without resamplings; agreement by chance is not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from amc_agents.population.graph import amc
+from amc_agents.population.population import warn_once
+from amc_agents.smc import AtSteps, EveryStep, Never
+from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
+
+
+def notes(respond, n_particles=5, length=4, **settings):
+    graph = amc(
+        number_agent(respond),
+        ReturnSoFar(),
+        environment=lambda state: sum_world(state, length),
+        n_particles=n_particles,
+        **settings,
+    )
+    return [note for note in graph.run(start()).notes if "said the same" in note]
+
+
+def fixed(messages):
+    return f"Thought: as always\nAction: {len(messages)}"
+
+
+@pytest.mark.parametrize("resample", [Never(), AtSteps(2), AtSteps(1, 3), EveryStep()], ids=str)
+@pytest.mark.parametrize("finished", ["retire", "keep"])
+@pytest.mark.parametrize("n_particles", [2, 5])
+def test_copies_are_noted_whatever_is_resampled(resample, finished, n_particles):
+    (note,) = notes(fixed, n_particles, resample=resample, finished=finished)
+    assert note.startswith(f"all {n_particles} particles said the same at each of 4 steps: is the model's temperature")
+
+
+def test_the_log_says_it_too(caplog):
+    warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        notes(fixed, resample=AtSteps(2))
+    assert "said the same" in caplog.text
+
+
+@pytest.mark.parametrize(("n_particles", "length", "noted"), [(5, 1, True), (4, 1, False), (2, 4, True), (2, 3, False)])
+def test_few_repetitions_may_be_chance(n_particles, length, noted):
+    assert bool(notes(fixed, n_particles, length, resample=Never())) == noted
+
+
+def test_one_particle_has_no_twin():
+    assert notes(fixed, n_particles=1, length=20, resample=AtSteps(4)) == []
+
+
+def first_differs():
+    """A policy whose very first answers differ, and none after."""
+    numbers = iter(range(1000))
+
+    def respond(messages):
+        return f"Action: {next(numbers)}" if len(messages) == 1 else "Action: 1"
+
+    return respond
+
+
+@pytest.mark.parametrize("resample", [Never(), AtSteps(1), EveryStep()], ids=str)
+def test_particles_that_differed_once_are_no_copies_whoever_was_resampled(resample):
+    # beta 1: from step 1 on all descend from the particle that said the largest number.
+    assert notes(first_differs(), 5, 6, resample=resample) == []
+
+
+def last_differs():
+    numbers = iter(range(1000))
+    return lambda messages: f"Action: {next(numbers)}" if len(messages) == 11 else "Action: 1"
+
+
+@pytest.mark.parametrize("resample", [Never(), AtSteps(2)], ids=str)
+def test_particles_that_differ_at_their_last_step_are_no_copies(resample):
+    assert notes(last_differs(), 5, 6, resample=resample) == []
+
+
+def test_failed_particles_do_not_hide_the_copies():
+    calls = iter(range(1000))
+
+    def respond(messages):
+        if next(calls) == 0:
+            raise RuntimeError("lost")
+        return fixed(messages)
+
+    assert len(notes(respond, 5, resample=AtSteps(2))) == 1

@@ -1,0 +1,83 @@
+"""An agent with a slot machine, whose sampler and updater are exact; as a script: a process that is killed half-way.
+
+python -m tests.psrl.exploring_agents STORE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from itertools import count
+
+import numpy as np
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.store.sqlite import SqliteStore
+
+from amc_agents.envs.exploration import bandit_task
+from amc_agents.middleware import PosteriorSampling
+from amc_agents.psrl.exact import exact_model
+from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.testing.scripted import ScriptedChatModel
+
+TASK = bandit_task(7)
+PRIOR = exact_model(TASK).prior(TASK)
+NAMESPACE = ("tests", "bandit")
+GIVEN = {"messages": [("user", "Earn.")]}
+
+
+def machine(at_pull=lambda number: None):
+    """The tool, and what it was asked: arms pay 1 in turn; `at_pull` may do harm."""
+    pulled = []
+
+    @tool
+    def pull(arm: str) -> str:
+        """Pull an arm."""
+        at_pull(len(pulled) + 1)
+        pulled.append(arm)
+        return f"Arm {arm} paid {len(pulled) % 2}."
+
+    return pull, pulled
+
+
+def player(n_pulls=2, prompts=None):
+    """Acts on the hypothesis in its system prompt: pulls the best arm, then says so."""
+    numbers = count()
+
+    def respond(messages):
+        system = messages[0].text if isinstance(messages[0], SystemMessage) else ""
+        if prompts is not None:
+            prompts.append(system)
+        told = re.search(r"<hypothesis>\n(.*)\n</hypothesis>", system, re.DOTALL)
+        last = max(i for i, one in enumerate(messages) if one.type == "human")
+        if sum(isinstance(one, ToolMessage) for one in messages[last:]) >= n_pulls:
+            return "Enough."
+        means = json.loads(told[1])
+        best = max(means, key=means.get).removeprefix("mean of arm ")
+        return AIMessage("", tool_calls=[{"name": "pull", "args": {"arm": best}, "id": f"call-{next(numbers)}"}])
+
+    return ScriptedChatModel(respond=respond)
+
+
+def an_agent(store, *, pull=None, model=None, roles=None, agent=None, **options):
+    """`create_agent` with the middleware."""
+    settings = {"prior": PRIOR, "namespace": NAMESPACE, "world": TASK.instruction, "seed": 3, **options}
+    middleware = PosteriorSampling(roles or exact_roles_model(TASK), **settings)
+    return create_agent(
+        model or player(), [pull or machine()[0]], middleware=[middleware], store=store, **(agent or {})
+    )
+
+
+def counts(posterior):
+    """How often arms have paid 1 and 0, by a posterior's text."""
+    return np.array(re.findall(r"Beta\((\d+), (\d+)\)", posterior), dtype=int).sum(axis=0) - len(TASK.payload.arms)
+
+
+if __name__ == "__main__":
+    with SqliteStore.from_conn_string(sys.argv[1]) as kept:
+        kept.setup()
+        # The second pull never comes back: nothing is closed, nobody is told.
+        an_agent(kept, pull=machine(lambda number: number == 2 and os._exit(9))[0]).invoke(GIVEN)

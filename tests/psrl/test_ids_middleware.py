@@ -1,0 +1,107 @@
+"""LLM-IDS's middleware inside real agents of `create_agent`, with a chat model that estimates exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import tool
+from langgraph.store.memory import InMemoryStore
+
+from amc_agents.envs.exploration import informative_bandit_task
+from amc_agents.errors import ConfigurationError, RoleError
+from amc_agents.middleware import InformationDirected
+from amc_agents.psrl.exact import exact_model
+from amc_agents.psrl.posterior.store import StorePosterior
+from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.testing.scripted import ScriptedChatModel
+
+TASK = informative_bandit_task(4, n_arms=6)
+BEST = TASK.payload.best
+GIVEN = {"messages": [("user", "Earn.")]}
+both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+@tool
+def pull(arm: int) -> str:
+    """Pull an arm."""
+    return f"Arm {arm} paid {TASK.payload.pay(arm):.6f}."
+
+
+def in_words(model):
+    """The model, told the tool calls of a prompt as the arms they pull."""
+
+    def respond(messages):
+        text = re.sub(r'\{"args": \{"arm": (\d+)\}, "name": "pull"\}', r"\1", messages[-1].text)
+        return model.respond([messages[-1].model_copy(update={"content": text})])
+
+    return ScriptedChatModel(respond=respond)
+
+
+def once(messages):
+    """One pull, after which the model sums up."""
+    pulled = isinstance(messages[-1], ToolMessage)
+    return [] if pulled else [{"name": "pull", "args": {"arm": arm}} for arm in range(6)]
+
+
+def an_agent(store, model=None, actions=once, **options):
+    middleware = InformationDirected(
+        model or in_words(exact_roles_model(TASK)),
+        actions,
+        **{"prior": exact_model(TASK).prior(TASK), "world": TASK.instruction, "seed": 1, **options},
+    )
+    sums_up = ScriptedChatModel(respond=lambda messages: f"Seen: {messages[-1].text}")
+    return create_agent(sums_up, [pull], middleware=[middleware], store=store)
+
+
+def stream(agent, mode, *, sync):
+    async def chunks():
+        return [one async for one in agent.astream(GIVEN, stream_mode=mode)]
+
+    return list(agent.stream(GIVEN, stream_mode=mode)) if sync else asyncio.run(chunks())
+
+
+@both_ways
+def test_it_asks_the_arm_that_tells_and_then_takes_the_best(sync):
+    store = InMemoryStore()
+    agent = an_agent(store)
+    runs = [stream(agent, ["values", "custom"], sync=sync) for _ in range(3)]
+    finals = [[chunk for mode, chunk in run if mode == "values"][-1]["messages"] for run in runs]
+    assert [[call["args"]["arm"] for call in one[1].tool_calls] for one in finals] == [[0], [BEST], [BEST]]
+    assert finals[1][-1].text == f"Seen: Arm {BEST} paid 1.000000."
+    first, second, third = ([c for mode, c in run if mode == "custom"] for run in runs)
+    assert [one["type"] for one in first] == ["ids.episode", "ids.decision", "ids.posterior"]
+    assert first[1]["probabilities"] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert {role: one["calls"] for role, one in first[1]["usage"].items()} == {
+        "regret estimator": 6,
+        "information estimator": 6,
+    }
+    assert (second[1]["cached"], third[1]["cached"]) == (False, True), "the posterior had nothing left to learn"
+    assert third[1]["usage"] == {}
+    memory = StorePosterior(store, "amc.posterior")
+    assert asyncio.run(memory.head()).text == f"Uniform over {{{BEST}}}"
+
+
+@both_ways
+def test_texts_are_actions_too(sync):
+    agent = an_agent(InMemoryStore(), exact_roles_model(TASK), [str(arm) for arm in range(6)])
+    (*_, final) = stream(agent, "values", sync=sync)
+    assert final["messages"][-1].text == "0"
+
+
+@both_ways
+def test_an_estimate_that_cannot_be_had(sync):
+    store = InMemoryStore()
+    model = ScriptedChatModel(respond=lambda messages: "Expected regret: quite a lot")
+    with pytest.raises(RoleError, match="estimator did not answer in the form"):
+        stream(an_agent(store, model), "values", sync=sync)
+    assert asyncio.run(StorePosterior(store, "amc.posterior").head()).number == 1
+
+
+def test_an_action_in_another_form():
+    agent = an_agent(InMemoryStore(), actions=[{"tool": "pull"}])
+    with pytest.raises(ConfigurationError, match="an action is a text or"):
+        agent.invoke(GIVEN)

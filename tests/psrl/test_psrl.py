@@ -1,0 +1,303 @@
+"""LLM-PSRL: exact roles make it classic PSRL, and a role that fails leaves the posterior as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+from langchain_core.messages import HumanMessage
+
+from amc_agents.envs.exploration import (
+    ExplorationWorld,
+    bandit_task,
+    episodes,
+    informative_bandit_task,
+    lock_task,
+    read_swum,
+    riverswim_task,
+)
+from amc_agents.errors import ConfigurationError, RoleError, UpdateError
+from amc_agents.models.seeding import particle_rng
+from amc_agents.psrl.episodes import play_episode
+from amc_agents.psrl.exact import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
+from amc_agents.psrl.exact.roles import impossible
+from amc_agents.psrl.ids import LlmInformationDirected
+from amc_agents.psrl.learning import Learning
+from amc_agents.psrl.posterior.updates import InMemoryPosterior
+from amc_agents.psrl.posterior_sampling import LlmPosteriorSampling
+from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater, read_step
+from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.types import Task
+
+TASKS = {"bandit": (bandit_task, 1, 20), "lock": (lock_task, 3, 8), "riverswim": (riverswim_task, 6, 8)}
+
+
+def exact_answers(task):
+    """The exact chat model's script, without the chat model around it."""
+    respond = exact_roles_model(task).respond
+
+    async def answers(prompts):
+        return [respond([HumanMessage(prompt)]) for prompt in prompts]
+
+    return answers
+
+
+def of_roles(task, *, sampler=None, policy=None, updater=None, memory=None, **more):
+    exact = exact_answers(task)
+    memory = memory or InMemoryPosterior(str(exact_model(task).prior(task)))
+    return LlmPosteriorSampling(
+        memory,
+        sampler or ChatSampler(exact),
+        policy or ChatPolicy(exact),
+        updater or ChatUpdater(exact),
+        **more,
+    )
+
+
+async def trial(task, agent, n_episodes, horizon, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        await play_episode(ExplorationWorld(), one, agent, rng, horizon=horizon) for one in episodes(task, n_episodes)
+    ]
+
+
+def actions(played):
+    return [[step.action for step in one.steps] for one in played]
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("update", ["trajectory", "step"])
+async def test_exact_roles_are_classic_psrl(name, update):
+    make, horizon, n_episodes = TASKS[name]
+    for seed in range(4):
+        task = make(seed)
+        classic = ClassicPosteriorSampling(exact_model(task))
+        agent = of_roles(task, learning=Learning(update=update))
+        theirs = await trial(task, classic, n_episodes, horizon, seed)
+        ours = await trial(task, agent, n_episodes, horizon, seed)
+        assert actions(ours) == actions(theirs)
+        assert (await agent.memory.head()).text == str(classic.posterior)
+        n_steps = sum(len(one.steps) for one in ours)
+        n_updates = n_episodes if update == "trajectory" else n_steps
+        assert len(await agent.memory.history()) == 1 + n_updates
+
+
+@pytest.mark.parametrize("name", TASKS)
+async def test_the_word_exact_does_without_any_model(name):
+    make, horizon, n_episodes = TASKS[name]
+    task = make(3)
+    memory = InMemoryPosterior(str(exact_model(task).prior(task)))
+    ours = await trial(task, LlmPosteriorSampling(memory, "exact", "exact", "exact"), n_episodes, horizon)
+    theirs = await trial(task, ClassicPosteriorSampling(exact_model(task)), n_episodes, horizon)
+    assert actions(ours) == actions(theirs)
+
+
+async def test_each_role_has_a_part_in_it():
+    """A role that is a little wrong shows in the actions, so the tests above can fail."""
+    task = bandit_task(5)
+    exact = exact_answers(task)
+    theirs = actions(await trial(task, ClassicPosteriorSampling(exact_model(task)), 20, 1))
+
+    async def forgets(prompts):
+        return ["Posterior:\n" + prompt.split("<posterior>\n")[1].split("\n</posterior>")[0] for prompt in prompts]
+
+    async def first_arm(prompts):
+        return [f"Action: {task.payload.arms[0]}" for _ in prompts]
+
+    async def own_luck(prompts):
+        particle_rng().random()
+        return await exact(prompts)
+
+    wrong_roles = {"updater": ChatUpdater(forgets), "policy": ChatPolicy(first_arm), "sampler": ChatSampler(own_luck)}
+    for name, wrong in wrong_roles.items():
+        assert actions(await trial(task, of_roles(task, **{name: wrong}), 20, 1)) != theirs
+
+
+async def test_the_policy_cache_asks_once_for_each_state():
+    task, asked = riverswim_task(2), []
+    exact = exact_answers(task)
+
+    async def counted(prompts):
+        asked.extend(prompts)
+        return await exact(prompts)
+
+    def cave(trajectory):
+        return read_swum(trajectory.steps[-1].observation).arrived if trajectory.steps else 1
+
+    agent = of_roles(task, policy=ChatPolicy(counted), cache_by=cave)
+    n_states = 0
+    for one in await trial(task, agent, 4, 6):
+        chosen = {}
+        for t, step in enumerate(one.steps):
+            assert chosen.setdefault(cave(one.prefix(t)), step.action) == step.action
+        n_states += len(chosen)
+    assert len(asked) == n_states < 24
+
+
+def saying(*texts):
+    """Answers with these in turn; an exception is raised, and None never comes."""
+    left = list(texts)
+
+    async def answers(prompts):
+        found = []
+        for _ in prompts:
+            said = left.pop(0)
+            if said is None:
+                await asyncio.sleep(60)
+            if isinstance(said, Exception):
+                raise said
+            found.append(said)
+        return found
+
+    return answers
+
+
+class Refused(Exception):
+    """A provider's own error."""
+
+
+CORRUPT = {
+    "wrong format": (("I would say 7", "I would say 7"), "did not answer in the form"),
+    "empty": (("", ""), "did not answer in the form"),
+    "refused": ((Refused("not for me"),), "Refused: not for me"),
+    "time-out": ((None,), "within 0.02 seconds"),
+}
+corrupted = pytest.mark.parametrize(("said", "reason"), CORRUPT.values(), ids=CORRUPT)
+
+
+@corrupted
+async def test_a_sampler_that_fails(said, reason):
+    task = lock_task(1)
+    agent = of_roles(task, sampler=ChatSampler(saying(*said), timeout=0.02))
+    with pytest.raises(RoleError, match=reason) as caught:
+        await agent.begin(task, np.random.default_rng(0))
+    assert caught.value.role == "posterior sampler"
+    assert len(await agent.memory.versions()) == 1
+    assert not await agent.memory.pending()
+
+
+@corrupted
+async def test_a_policy_that_fails_loses_nothing_of_what_was_seen(said, reason):
+    task = lock_task(1)
+    agent = of_roles(task, policy=ChatPolicy(saying("Action: 4", *said), timeout=0.02))
+    with pytest.raises(RoleError, match=reason) as caught:
+        await play_episode(ExplorationWorld(), task, agent, np.random.default_rng(0), horizon=3)
+    assert caught.value.role == "policy"
+    assert len(await agent.memory.versions()) == 1
+    await agent.begin(task, np.random.default_rng(1))
+    (_, learnt) = await agent.memory.history()
+    assert "Action: 4" in learnt.evidence.observation
+    assert len(learnt.text) < len((await agent.memory.get("1")).text), "fewer codes are possible now"
+
+
+@corrupted
+async def test_an_updater_that_fails_leaves_the_posterior_and_the_observations_wait(said, reason):
+    task = lock_task(1)
+    good = exact_answers(task)
+    broken = True
+
+    async def answers(prompts):
+        return await (saying(*said) if broken else good)(prompts) if not repeated(prompts) else [said[-1]]
+
+    def repeated(prompts):
+        return broken and "Your last answer" in prompts[0]
+
+    agent = of_roles(task, updater=ChatUpdater(answers, timeout=0.02))
+    with pytest.raises(UpdateError, match=reason):
+        await play_episode(ExplorationWorld(), task, agent, np.random.default_rng(0), horizon=3)
+    assert len(await agent.memory.versions()) == 1
+    assert len(await agent.memory.pending()) == 1
+    broken = False
+    await agent.begin(task, np.random.default_rng(1))
+    assert len(await agent.memory.history()) == 2
+    assert not await agent.memory.pending()
+
+
+async def test_an_update_that_fails_can_be_let_be(caplog):
+    task = lock_task(1)
+    agent = of_roles(task, updater=ChatUpdater(saying(*["no"] * 40)), learning=Learning(on_update_error="keep"))
+    with caplog.at_level(logging.WARNING):
+        await trial(task, agent, 2, 3)
+    assert len(await agent.memory.versions()) == 1
+    assert len(await agent.memory.pending()) == 2
+    assert "stays at version 1" in caplog.text
+
+
+async def test_contradictions(caplog):
+    """A hypothesis that cannot be true is drawn again; a posterior that forgets is written again, then reported."""
+    task = lock_task(1)
+    again = of_roles(task, sampler=ChatSampler(saying("Hypothesis: 111", "Hypothesis: 123"), check=impossible))
+    await again.begin(task, np.random.default_rng(0))
+    assert again.hypothesis == "123"
+    never = of_roles(task, sampler=ChatSampler(saying("Hypothesis: 111", "Hypothesis: 222"), check=impossible))
+    with pytest.raises(RoleError, match="'222' is not one of the 720"):
+        await never.begin(task, np.random.default_rng(0))
+
+    prior = "The first digit is one of 1 and 2.\nThe second digit may be anything at all."
+    asked = []
+
+    async def forgetful(prompts):
+        asked.extend(prompts)
+        return ["Posterior: The first digit is one of 1 and 2." for _ in prompts]
+
+    agent = of_roles(
+        task,
+        memory=InMemoryPosterior(prior),
+        sampler=ChatSampler(saying("Hypothesis: 123")),
+        policy=ChatPolicy(saying(*["Action: 1"] * 3)),
+        updater=ChatUpdater(forgetful),
+    )
+    with caplog.at_level(logging.WARNING):
+        await trial(task, agent, 1, 3)
+    assert (await agent.memory.head()).dropped == ("The second digit may be anything at all.",)
+    assert len(asked) == 2
+    assert "- The second digit may be anything at all." in asked[1]
+    assert "dropped what was known" in caplog.text
+
+
+async def test_an_action_that_the_world_does_not_know_is_the_agents_mistake():
+    task = lock_task(1)
+    agent = of_roles(task, policy=ChatPolicy(saying("Action: open", "Action: 1", "Action: 2")))
+    (played,) = await trial(task, agent, 1, 3)
+    assert "cannot be entered" in played.steps[0].observation
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "thought"),
+    [
+        ("Action: 4", "4", ""),
+        ("It is four.\nAction: 4 ", "4", "It is four."),
+        ("Action: 3\nNo.\nAction: 4", "4", "Action: 3\nNo."),
+    ],
+)
+def test_reading_an_action(text, action, thought):
+    step = read_step(text)
+    assert (step.action, step.thought) == (action, thought)
+
+
+@pytest.mark.parametrize("text", ["4", "", "Action:", "Action: 4\nand more", "my Action: 4"])
+def test_what_is_no_action(text):
+    assert read_step(text) is None
+
+
+def test_a_prompt_that_leaves_the_hypothesis_out():
+    with pytest.raises(ConfigurationError, match="needs \\['episode', 'hypothesis', 'world'\\]"):
+        ChatPolicy(saying(), prompt="Act in {world}: {episode}")
+
+
+def test_no_exact_model_is_made_up():
+    agent = LlmPosteriorSampling(InMemoryPosterior("?"), "exact", "exact", "exact")
+    with pytest.raises(ConfigurationError, match="without an exact model"):
+        asyncio.run(agent.begin(Task("t", "Do it."), np.random.default_rng(0)))
+
+
+async def test_ids_of_the_informative_bandit_is_done_after_two_pulls():
+    for seed in range(3):
+        task = informative_bandit_task(seed)
+        memory = InMemoryPosterior(str(exact_model(task).prior(task)))
+        played = actions(await trial(task, LlmInformationDirected(memory, "exact", "exact"), 5, 1))
+        assert played == [["0"]] + [[str(task.payload.best)]] * 4
+        theirs = actions(await trial(task, ClassicInformationDirected(exact_model(task)), 5, 1))
+        assert played == theirs

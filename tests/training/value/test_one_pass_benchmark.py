@@ -1,0 +1,70 @@
+"""The benchmark's path for a GPU, with a small shape on the CPU: what cannot run here must at least be able to."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
+SMALL = ["--layers", "1", "--hidden", "32", "--intermediate", "64", "--heads", "2", "--kv-heads", "1",
+         "--vocabulary", "128", "--matmul", "64", "--no-memory", "--device", "cpu", "--dtype", "bfloat16",
+         "--trajectories", "3", "--runs", "1", "--batches", "1,2", "--checkpointing", "auto"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def benchmark_module():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("one_pass_training", FOLDER / "one_pass_training.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def test_the_path_of_a_gpu_runs(benchmark_module, tmp_path, capsys):
+    out = tmp_path / "results" / "one_pass.json"
+    given = ["--shape", "llama-3.1-8b", *SMALL, "--tokens", "96", "--steps", "2,4", "--out", str(out)]
+    found = benchmark_module.main([*given, "--paper-set", "--paper-trajectories", "20"])
+    assert json.loads(out.read_text())["runs"] == [found]
+    assert str(tmp_path) not in out.read_text()
+    for result, steps in zip(found["results"], (2, 4), strict=True):
+        assert (result["steps"], result["states"], result["bound"]) == (steps, 3 * (steps + 1), (steps + 1) / 2)
+        one, prefixes = result["one_pass"], result["prefixes"]
+        assert result["ratio_of_tokens"] == pytest.approx(prefixes["tokens"] / one["tokens"], abs=0.01)
+        assert (steps + 1) / 2 < result["ratio_of_tokens"] < steps + 1
+        assert one["mfu"] > 0
+    assert found["paper_set"]["steps"] == found["paper_set"]["steps_measured"] == 3  # 16 trajectories, three epochs
+    assert "min left" in capsys.readouterr().err
+    given[given.index("2,4")] = "2"
+    benchmark_module.main([*given, "--shape", "qwen2.5-3b"])
+    benchmark_module.main(given)
+    first, again = json.loads(out.read_text())["runs"]
+    assert (first["shape"], again["shape"]) == ("qwen2.5-3b", "llama-3.1-8b")
+    assert "paper_set" not in again  # the same shape on the same device: in its place
+
+
+def test_both_ways_give_the_same_gradient(benchmark_module):
+    arguments = benchmark_module.parsed([*SMALL, "--dtype", "float32"])
+    bench = benchmark_module.Bench(arguments)
+    gradients = []
+    for way in benchmark_module.WAYS:
+        rows = benchmark_module.rows_of(way, 3, 60, arguments)
+        setting = benchmark_module.Setting(100)
+        seen = []
+        bench.optimizer.step = lambda seen=seen: seen.extend(
+            one.grad.clone() for one in bench.model.parameters() if one.grad is not None
+        )
+        bench.settings = benchmark_module.ValueTrainingSettings(max_grad_norm=1e9)
+        assert len(benchmark_module.passes_of(rows, setting)) > 1
+        bench.time(rows, setting)
+        gradients.append(seen)
+    assert max(float(one.abs().max()) for one in gradients[0]) > 1e-3
+    for one, other in zip(*gradients, strict=True):
+        assert float((one - other).abs().max()) <= 1e-4 * max(1.0, float(one.abs().max()))
