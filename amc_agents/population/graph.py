@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.delta import DeltaChannel
 from langgraph.channels.untracked_value import UntrackedValue
@@ -25,7 +25,7 @@ from langgraph.errors import ParentCommand
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
-from langgraph.types import Checkpointer, Overwrite
+from langgraph.types import Checkpointer, Command, Overwrite
 from typing_extensions import TypedDict, is_typeddict
 
 from amc_agents.concurrency.background import read_in_thread, run_in_background
@@ -353,17 +353,23 @@ class _Nodes:
         settings.require_source_of_weights()
         return settings
 
-    async def propagate(self, state: _RunState, config: RunnableConfig) -> None:
+    async def propagate(self, state: _RunState, config: RunnableConfig) -> Command[str]:
         """Let the particles run to the next weighing point."""
         await state["amc_system"].propagate(contract.particle_config(config))
+        return Command(goto="weigh")
 
-    async def weigh(self, state: _RunState) -> None:
+    async def weigh(self, state: _RunState, config: RunnableConfig) -> Command[str]:
         """Ask the critic, update the weights."""
-        await state["amc_system"].weigh()
+        system = state["amc_system"]
+        await system.weigh()
+        if system.concluded:
+            return Command(goto="finalize")
+        return Command(goto="resample" if system.due else "propagate")
 
-    async def resample(self, state: _RunState) -> None:
+    async def resample(self, state: _RunState, config: RunnableConfig) -> Command[str]:
         """Draw who goes on."""
         await state["amc_system"].resample()
+        return Command(goto="propagate")
 
     async def finalize(self, state: _RunState, config: RunnableConfig) -> dict[str, Any]:
         """Give the best particle's state as this graph's own: channels overwritten, not reduced again.
@@ -382,15 +388,6 @@ class _Nodes:
         if winner is not None and winner.hand_off is not None:
             raise ParentCommand(winner.hand_off)
         return {key: _overwriting(self.agent, key, value) for key, value in output.items()}
-
-    def after_weighing(self, state: _RunState) -> str:
-        """Where the particles go from a weighing point."""
-        if "amc_system" not in state:
-            return "init"
-        system = state["amc_system"]
-        if system.concluded:
-            return "finalize"
-        return "resample" if system.due else "propagate"
 
     def _first_input(self, given: Mapping[str, Any]) -> dict[str, Any]:
         # What the outer graph's channels hold is what the agent starts from: not to be reduced once more. Pydantic
@@ -413,15 +410,23 @@ def _assemble(nodes: _Nodes, checkpointer: Checkpointer, name: str) -> AmcGraph:
         output_schema=builder.output_schema,
     )
     n_workers = nodes.settings.n_particles
-    graph.add_node("init", _both_ways(nodes.init, n_workers))
-    for node in ("propagate", "weigh", "resample", "finalize"):
-        graph.add_node(node, _both_ways(_with_particles(getattr(nodes, node)), n_workers), input_schema=_RunState)
+    graph.add_node("init", _BothWays(nodes.init, n_workers))
+    following = {
+        "propagate": ("weigh",),
+        "weigh": ("finalize", "resample", "propagate"),
+        "resample": ("propagate",),
+        "finalize": (END,),
+    }
+    # Nodes say by a Command what follows: a conditional edge would apply each node's writes to a copy of all channels.
+    for name_of_node, destinations in following.items():
+        graph.add_node(
+            name_of_node,
+            _BothWays(_with_particles(getattr(nodes, name_of_node)), n_workers),
+            input_schema=_RunState,
+            destinations=(*destinations, "init"),
+        )
     graph.add_edge(START, "init")
     graph.add_edge("init", "propagate")
-    graph.add_conditional_edges("propagate", _or_start_again("weigh"), ["weigh", "init"])
-    graph.add_conditional_edges("weigh", nodes.after_weighing, ["finalize", "resample", "propagate", "init"])
-    graph.add_conditional_edges("resample", _or_start_again("propagate"), ["propagate", "init"])
-    graph.add_conditional_edges("finalize", _or_start_again(END), [END, "init"])
     compiled = graph.compile(checkpointer=checkpointer, store=nodes.agent.store, name=name)
     shown = [
         key for key in compiled.channels if key in nodes.agent.channels and key in nodes.agent.stream_channels_list
@@ -437,36 +442,30 @@ def _with_particles(work: Any) -> Any:
     """
 
     @wraps(work)
-    async def work_if_there(state: _RunState, *args: Any, **kwargs: Any) -> Any:
+    async def work_if_there(state: _RunState, config: RunnableConfig) -> Any:
         if "amc_system" in state:
-            return await work(state, *args, **kwargs)
+            return await work(state, config)
         _log.warning("this thread's run broke off before %r and starts again: particles are not kept", work.__name__)
-        return None
+        return Command(goto="init")
 
     return work_if_there
 
 
-def _or_start_again(following: str) -> Callable[[_RunState], str]:
-    def route(state: _RunState) -> str:
-        return following if "amc_system" in state else "init"
+class _BothWays(Runnable[Any, Any]):
+    """An async function as a node of sync and async graphs.
 
-    return route
+    LangGraph traces each node already, so this does not trace the call once more, as a RunnableLambda would.
+    """
 
+    def __init__(self, work: Callable[[Any, RunnableConfig], Awaitable[Any]], n_workers: int) -> None:
+        self._work = work
+        self._n_workers = n_workers
 
-def _both_ways(work: Any, n_workers: int) -> RunnableLambda[Any, Any]:
-    """One async function as a node for sync and async graphs."""
-    name = work.__name__
-    if name in ("init", "propagate", "finalize"):
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Any:
+        return run_in_background(self.ainvoke(input, config), n_workers=self._n_workers)
 
-        def call_with_config(state: Any, config: RunnableConfig) -> Any:
-            return run_in_background(work(state, config), n_workers=n_workers)
-
-        return RunnableLambda(call_with_config, work, name=name)
-
-    def call(state: Any) -> Any:
-        return run_in_background(work(state), n_workers=n_workers)
-
-    return RunnableLambda(call, work, name=name)
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Any:
+        return await self._work(input, config or {})
 
 
 async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
