@@ -16,6 +16,7 @@ from functools import wraps
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.delta import DeltaChannel
@@ -484,7 +485,9 @@ async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
 
 async def _stream_messages(messages: Any, config: RunnableConfig) -> None:
     """Show the winner's messages to `stream_mode="messages"`, which looks at the outputs of runnables."""
-    if isinstance(messages, list):
+    callbacks = config.get("callbacks")
+    nobody_listens = isinstance(callbacks, BaseCallbackManager) and not callbacks.handlers
+    if isinstance(messages, list) and not nobody_listens:
         shown: RunnableLambda[Any, Any] = RunnableLambda(lambda _: messages, name="finalize")
         await shown.ainvoke({}, config)
 

@@ -223,7 +223,7 @@ def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
     if named is None:
         named, source = config.get("configurable", {}).get("critic"), "configurable"
     # Keys of `configurable` may be anybody's, so none is refused.
-    misspelt = [key for key in config.get("configurable", {}) if named is None and _means_critic(key)]
+    misspelt = [key for key in _own_keys(config) if named is None and _means_critic(key)]
     notes = tuple(f"configurable has {key!r}, which amc does not read: did you mean 'critic'?" for key in misspelt)
     return Call(context, named, source, notes)
 
@@ -238,11 +238,7 @@ def particle_config(config: RunnableConfig) -> RunnableConfig:
     for handler in [*manager.handlers]:
         if hasattr(handler, "tap_output_aiter"):
             manager.remove_handler(handler)
-    inherited = {
-        key: value
-        for key, value in config.get("configurable", {}).items()
-        if not key.startswith(("__", "checkpoint")) and key not in ("thread_id", "critic")
-    }
+    inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic")}
     found: RunnableConfig = {"callbacks": manager, "configurable": inherited}
     # A node sees LangChain's default where the user gave none; LangGraph's own, far higher, then holds.
     if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:
@@ -254,6 +250,13 @@ def particle_config(config: RunnableConfig) -> RunnableConfig:
             key: value for key, value in config["metadata"].items() if not key.startswith(("langgraph_", "checkpoint"))
         }
     return found
+
+
+def _own_keys(config: RunnableConfig) -> dict[str, Any]:
+    """What the user put into `configurable`; LangGraph adds keys of its own."""
+    return {
+        key: value for key, value in config.get("configurable", {}).items() if not key.startswith(("__", "checkpoint"))
+    }
 
 
 def _state_channels(agent: Agent) -> list[str]:
