@@ -160,9 +160,7 @@ class ParticleRunner:
         await self._in_its_context(particle, self._end(particle, "forked"))
         self.saver.prune([particle.thread_id])
         particle.saved, particle.ancestor = True, particle.index
-        checkpoint = self.saver.get_tuple({"configurable": {"thread_id": particle.thread_id}})
-        assert checkpoint is not None
-        particle.supersteps = checkpoint.metadata["step"] + 1
+        particle.supersteps = self.saver.supersteps(particle.thread_id)
 
     async def fork(self, particle: Particle, index: int) -> Particle:
         """An offspring for slot `index`: the same past by reference, a random stream of its own.
@@ -194,12 +192,18 @@ class ParticleRunner:
             self.saver.copy_thread(particle.thread_id, offspring.thread_id)
         return offspring
 
-    async def release(self, particle: Particle, outcome: Outcome = "unfinished") -> None:
-        """Stop a particle's agent, close its world and forget its thread."""
+    async def stop(self, particle: Particle, outcome: Outcome = "unfinished") -> None:
+        """Stop a paused particle's agent."""
+        if particle.stream is None:
+            return
         try:
             await self._in_its_context(particle, self._end(particle, outcome))
         except Exception as error:
             _log.warning("an agent could not be stopped: %s: %s", type(error).__name__, error)
+
+    async def discard(self, particle: Particle) -> None:
+        """Stop a particle's agent, close its world and forget its thread."""
+        await self.stop(particle, "discarded")
         self.saver.delete_thread(particle.thread_id)
         if particle.world is not None:
             await particle.world.close()

@@ -232,8 +232,8 @@ class ParticleSystem:
 
     async def close(self) -> None:
         """Stop every agent and close every world."""
-        everyone = {id(one): one for one in [*self.particles, *(kept.particle for kept in self.retired)]}
-        await asyncio.gather(*(self.runner.release(particle) for particle in everyone.values()))
+        everyone = [*self.particles, *(kept.particle for kept in self.retired)]
+        await asyncio.gather(*(self.runner.stop(particle) for particle in everyone if particle.stream is not None))
         await self.worlds.close_all()
 
     async def _continue_from(self, ancestors: IntArray, retired: Sequence[_Retired]) -> None:
@@ -247,7 +247,7 @@ class ParticleSystem:
         for slot, child in zip(forks, offspring, strict=True):
             particles[slot] = child
         kept = {id(particle) for particle in [*particles, *(one.particle for one in [*self.retired, *retired])]}
-        await asyncio.gather(*(self.runner.release(one, "discarded") for one in old if id(one) not in kept))
+        await asyncio.gather(*(self.runner.discard(particle) for particle in old if id(particle) not in kept))
         self.particles, self.retired = particles, [*self.retired, *retired]
 
     def _weighed_to_the_end(self) -> BoolArray:

@@ -83,6 +83,11 @@ class ForkSaver(BaseCheckpointSaver[int]):
                 writes = {key: written for key, written in thread.writes.items() if key in kept}
                 self._threads[thread_id] = _Thread(checkpoints, writes)
 
+    def supersteps(self, thread_id: str) -> int:
+        """Number of supersteps up to a thread's newest checkpoint."""
+        saved = self._threads[thread_id].checkpoints[""]
+        return int(saved[next(reversed(saved))].metadata["step"]) + 1
+
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the thread's newest."""
         configurable = config["configurable"]

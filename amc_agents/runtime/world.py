@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
@@ -108,7 +108,11 @@ class Worlds:
             for task in late:
                 task.cancel()
                 _log.warning("a world was neither made nor closed within %g s after its run ended", CLOSING_LIMIT_S)
-        await asyncio.gather(*(self.close(world) for world in [*self._open]))
+        if self._open:
+            await self.finish(self._close_side_by_side([*self._open]))
+
+    async def _close_side_by_side(self, worlds: Sequence[RecordingWorld]) -> None:
+        await asyncio.gather(*(self._close(world) for world in worlds))
 
     async def _close(self, world: RecordingWorld) -> None:
         del self._open[world]
