@@ -8,7 +8,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
 FLOORS = (
-    {"types", "errors", "config", "usage", "messages", "plain", "prices", "run_summary", "quoting", "files", "_lazy"},
+    {
+        "types",
+        "errors",
+        "config",
+        "usage",
+        "messages",
+        "plain",
+        "prices",
+        "run_summary",
+        "quoting",
+        "markdown",
+        "files",
+        "_lazy",
+    },
     {"concurrency"},
     {"smc", "envs", "models"},
     {"critics"},

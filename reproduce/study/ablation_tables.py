@@ -10,8 +10,9 @@ from ablations import AGAIN, BASE, GROUPS, REFERENCE, TRAINED, Ablation
 from amc_agents.bench.records import Record
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
+from amc_agents.markdown import table
 from packed import packed, unpack
-from table_rows import PARAMETERS, change, row, score
+from table_rows import PARAMETERS, change, score
 
 METRICS = {"oracle": "oracle's pick", "top5": "top 5", "mean": "mean particle"}
 HEADINGS = {
@@ -125,12 +126,12 @@ def ablation_tables(told: Mapping[str, Any]) -> str:
             f"{seen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
             f"{base['beta']}{critic}.{plays}", "",
         ]  # fmt: skip
-        lines += [row(["AMC with", *(heading for name in METRICS.values() for heading in (name, "change"))])]
-        lines += [row(["---", *["---:"] * (2 * len(METRICS))])]
+        headings = ["AMC with", *(heading for name in METRICS.values() for heading in (name, "change"))]
+        rows = []
         for name, scores in one["methods"].items():
             label = TRAINED.get(name.removeprefix("value-"), name) if group == "critics" else name
-            lines.append(row([label, *(cell for metric in METRICS for cell in _cells(scores[metric]))]))
-        lines.append("")
+            rows.append([label, *(cell for metric in METRICS for cell in _cells(scores[metric]))])
+        lines += [table(headings, rows, "l" + "r" * (len(headings) - 1)), ""]
     return "\n".join(lines)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from amc_agents.bench.records import Record
 from amc_agents.bench.scores import TOP, Cost
 from amc_agents.bench.subsampling import expected_top
+from amc_agents.markdown import table
 from results import Key, Scored, difference
 from settings import Shard
-from table_rows import SAMPLING, change, row
+from table_rows import SAMPLING, change
 
 METHODS = {
     "amc-15": "AMC",
@@ -84,12 +85,12 @@ def _mean(scored: Scored) -> float:
 def budget_table(found: Mapping[str, list[dict[str, Any]]]) -> str:
     """As Markdown, by band."""
     headings = ["tasks", "sampling", "method", "tokens a task", "tries that these pay for", "those tries", "method's"]
-    lines = [row([*headings, "oracle's pick", "top 5"]), row(["---"] * 3 + ["---:"] * 6)]
-    for title, rows in found.items():
-        for one in rows:
+    rows = []
+    for title, comparisons in found.items():
+        for one in comparisons:
             more = f" (of {one['affordable']:.1f})" if one["affordable"] > one["tries"] else ""
             numbers = [f"{one['tokens']:,.0f}", f"{one['tries']:.1f}{more}", f"{one['best_of_n']:.3f}"]
             numbers.append(f"{one['score']:.3f}")
             changes = [change(one[metric]) for metric in ("oracle", "top5")]
-            lines.append(row([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers, *changes]))
-    return "\n".join([*lines, ""])
+            rows.append([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers, *changes])
+    return table([*headings, "oracle's pick", "top 5"], rows, "lllrrrrrr") + "\n"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from amc_agents.bench.statistics import estimate
+from amc_agents.markdown import table
 from results import Cells, Scored, difference
 from settings import SIZES
-from table_rows import SAMPLING, change, row
+from table_rows import SAMPLING, change
 
 METRICS = ("oracle", "top5")
 
@@ -41,11 +42,11 @@ def curve(cells: Cells) -> list[dict[str, Any]]:
 
 def curve_table(found: list[dict[str, Any]]) -> str:
     """As Markdown."""
-    lines = [row(["sampling", "N", "tasks x seeds", "Best-of-N", "AMC", "oracle's pick", "top 5"])]
-    lines += [row(["---", "---:", "---:", "---:", "---:", "---:", "---:"])]
+    rows = []
     for one in found:
         pick = one["differences"]["oracle"]
         scores = [f"{one[kind]['oracle']['mean']:.3f}" for kind in ("best_of_n", "amc")]
         size = [str(one["n"]), f"{pick['tasks']} x {pick['n_seeds']}"]
-        lines.append(row([SAMPLING[one["regime"]], *size, *scores, *map(change, one["differences"].values())]))
-    return "\n".join([*lines, ""])
+        rows.append([SAMPLING[one["regime"]], *size, *scores, *map(change, one["differences"].values())])
+    headings = ["sampling", "N", "tasks x seeds", "Best-of-N", "AMC", "oracle's pick", "top 5"]
+    return table(headings, rows, "lrrrrrr") + "\n"

@@ -14,9 +14,10 @@ import numpy as np
 
 from amc_agents.bench.records import Record
 from amc_agents.bench.subsampling import distinct_successes
+from amc_agents.markdown import table
 from results import Key, Scored, difference
 from settings import SIZES, Shard
-from table_rows import SAMPLING, change, row
+from table_rows import SAMPLING, change
 
 KEPT = "amc-keep-15"
 METRICS = {
@@ -83,11 +84,11 @@ _SCORES: Mapping[str, Callable[[Record], float]] = {
 def finished_table(found: Mapping[str, Mapping[str, Any]]) -> str:
     """As Markdown."""
     headings = ["sampling", "tasks x seeds", "policy calls", "score", "kept", "retired", "kept - retired"]
-    lines = [row(headings), row(["---", "---:", "---:", "---", "---:", "---:", "---:"])]
+    rows = []
     for regime, one in found.items():
         for metric, scores in one["scores"].items():
             seen = scores["change"]
             numbers = [f"{seen['tasks']} x {seen['n_seeds']}", f"{one['policy_calls']:.0f}", METRICS[metric]]
             means = [f"{scores[which]:.3f}" for which in ("keep", "retire")]
-            lines.append(row([SAMPLING[regime], *numbers, *means, change(seen)]))
-    return "\n".join([*lines, ""])
+            rows.append([SAMPLING[regime], *numbers, *means, change(seen)])
+    return table(headings, rows, "lrrlrrr") + "\n"

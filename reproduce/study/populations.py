@@ -11,9 +11,10 @@ import numpy as np
 from amc_agents.bench.records import Record
 from amc_agents.bench.scores import Particles
 from amc_agents.bench.subsampling import distinct_successes
+from amc_agents.markdown import table
 from results import Scored, difference
 from settings import Shard
-from table_rows import SAMPLING, change, row
+from table_rows import SAMPLING, change
 
 METHODS = {"amc-15": "AMC", "amc-keep-15": "AMC, finished particles kept"}
 N = 15
@@ -82,18 +83,16 @@ def _mean(scored: Scored) -> float:
 
 def populations_table(found: Mapping[str, list[dict[str, Any]]]) -> str:
     """As Markdown, by band."""
-    lines = [
-        row([
-            "tasks", "sampling", "method", "trajectories (at most)", "different ones", "distinct successes",
-            "of Best-of-15", "difference", "weighted mean", "AUC of final values",
-        ]),
-        row(["---"] * 3 + ["---:"] * 7),
+    headings = [
+        "tasks", "sampling", "method", "trajectories (at most)", "different ones", "distinct successes",
+        "of Best-of-15", "difference", "weighted mean", "AUC of final values",
     ]  # fmt: skip
-    for title, rows in found.items():
-        for one in rows:
+    rows = []
+    for title, comparisons in found.items():
+        for one in comparisons:
             area = "" if one["auc"] is None else f"{one['auc']:.3f}"
             numbers = [f"{one['particles']:.1f} ({one['most']})", f"{one['distinct']:.1f}"]
             numbers += [f"{one[of]:.2f}" for of in ("distinct_successes", "of_tries")]
             numbers += [change(one["change"]), f"{one['weighted_mean']:.3f}", area]
-            lines.append(row([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers]))
-    return "\n".join([*lines, ""])
+            rows.append([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers])
+    return table(headings, rows, "lll" + "r" * 7) + "\n"

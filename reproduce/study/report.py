@@ -22,6 +22,7 @@ from typing import Any
 from ablation_tables import ablation_tables, read_ablations
 from amc_agents.bench.records import Record
 from amc_agents.bench.statistics import estimate
+from amc_agents.markdown import table
 from budget import budget, budget_table
 from curve import curve, curve_table
 from figures import draw_cost, draw_curve
@@ -32,7 +33,7 @@ from room_tables import room, room_table
 from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED, Shard
 from strata import strata, strata_tables
 from summary import summary_table
-from table_rows import PARAMETERS, row, score
+from table_rows import PARAMETERS, score
 
 METRICS = {
     "oracle": "oracle's pick",
@@ -102,23 +103,21 @@ def tables(title: str, told: Mapping[str, Any]) -> str:
         seen = [told["scores"][_of(regime, name)]["oracle"] for name, _ in rows]
         tasks, seeds = (" to ".join(map(str, sorted({one[of] for one in seen}))) for of in ("tasks", "seeds"))
         lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seed{'' if seeds == '1' else 's'}. {PARAMETERS}", ""]
-        lines += [row(["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"])]
-        lines += [row(["---", *["---:"] * (len(METRICS) + 3)])]
+        scored = []
         for name, label in rows:
             scores, cost = told["scores"][_of(regime, name)], told["costs"][_of(regime, name)]
             anew = cost["critic_tokens"] - cost["critic_cached_tokens"]
             spent = [f"{one:,.0f}" for one in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
-            lines.append(row([label, *(score(scores.get(metric)) for metric in METRICS), *spent]))
-        lines += [
-            "",
-            row(["paired over tasks", "metric", "difference", "over tasks", "over seeds too", "of each seed"]),
-        ]
-        lines += [row(["---", "---", "---:", "---:", "---:", "---"])]
+            scored.append([label, *(score(scores.get(metric)) for metric in METRICS), *spent])
+        headings = ["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"]
+        lines += [table(headings, scored, "l" + "r" * (len(headings) - 1)), ""]
+        paired = []
         for one in told["differences"]:
             if one["a"].startswith(regime):
                 names = " - ".join(ROWS[one[side].removeprefix(f"{regime}-")] for side in "ab")
-                lines.append(row([names, METRICS[one["metric"]], f"{one['difference']:+.3f}", *_intervals(one)]))
-        lines.append("")
+                paired.append([names, METRICS[one["metric"]], f"{one['difference']:+.3f}", *_intervals(one)])
+        headings = ["paired over tasks", "metric", "difference", "over tasks", "over seeds too", "of each seed"]
+        lines += [table(headings, paired, "llrrrl"), ""]
     return "\n".join(lines)
 
 

@@ -10,10 +10,11 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.scores import TOP
 from amc_agents.bench.statistics import estimate
 from amc_agents.bench.subsampling import distinct_successes, expected_top
+from amc_agents.markdown import table
 from packed import packed, unpack
 from results import Scored, difference
 from room import AT_ITS_OWN, AT_STUDYS_SETTINGS, POOL, POOL_NAME, ROOMS
-from table_rows import PARAMETERS, change, row, score
+from table_rows import PARAMETERS, change, score
 
 SIZES = (15, 30, 60)
 REFERENCE = "Best-of-15"
@@ -73,14 +74,14 @@ def room_table(found: Mapping[str, Any]) -> str:
         "resampling after every step, weights exp(1.5 x steps that can still be wasted). Tries at temperature .6. "
         f"Differences are from Best-of-15. {PARAMETERS}",
         "",
-        row(["method", "policy calls", *(text for name in METRICS.values() for text in (name, "difference"))]),
-        row(["---", *["---:"] * (1 + 2 * len(METRICS))]),
     ]
+    headings = ["method", "policy calls", *(text for name in METRICS.values() for text in (name, "difference"))]
+    rows = []
     for name, one in found.items():
         cells = [
             text
             for metric in METRICS
             for text in (score(one["scores"][metric]), "" if name == REFERENCE else change(one["changes"][metric]))
         ]
-        lines.append(row([name, f"{one['policy_calls']:.0f}", *cells]))
-    return "\n".join([*lines, ""])
+        rows.append([name, f"{one['policy_calls']:.0f}", *cells])
+    return "\n".join([*lines, table(headings, rows, "l" + "r" * (len(headings) - 1)), ""])

@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from amc_agents.bench.statistics import estimate, paired
+from amc_agents.markdown import table
 from results import Cells, Key
-from table_rows import SAMPLING, change, row
+from table_rows import SAMPLING, change
 
 LIMITS = (0.0, 0.1, 0.3, 1.0)
 """Upper ends of the strata: never, up to a tenth, ..."""
@@ -62,16 +63,14 @@ def shares_elsewhere(shares: Mapping[Key, float]) -> dict[Key, float]:
 def strata_tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
     """As Markdown, by regime."""
     bounds = ["never", *(f"above {low:g} to {high:g}" for low, high in pairwise(LIMITS))]
-    lines = [row(["sampling", "one trajectory succeeds", "tasks", "Best-of-15", "AMC", "difference", "top 5"])]
-    lines += [row(["---", "---", "---:", "---:", "---:", "---:", "---:"])]
-    for regime, rows in found.items():
+    rows = []
+    for regime, comparisons in found.items():
         by_stratum: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-        for one in rows:
+        for one in comparisons:
             by_stratum[one["stratum"]][one["metric"]] = one
         for number, metrics in sorted(by_stratum.items()):
             pick = metrics["oracle"]
             scores = [f"{pick[name]:.3f}" for name in ("best_of_15", "amc")]
-            lines.append(
-                row([SAMPLING[regime], bounds[number], str(pick["tasks"]), *scores, *map(change, metrics.values())])
-            )
-    return "\n".join([*lines, ""])
+            rows.append([SAMPLING[regime], bounds[number], str(pick["tasks"]), *scores, *map(change, metrics.values())])
+    headings = ["sampling", "one trajectory succeeds", "tasks", "Best-of-15", "AMC", "difference", "top 5"]
+    return table(headings, rows, "llrrrrr") + "\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from table_rows import PARAMETERS, SAMPLING, row
+from amc_agents.markdown import table
+from table_rows import PARAMETERS, SAMPLING
 
 BEST = "best-of-15"
 AMC = "amc-15"
@@ -21,7 +22,7 @@ NOTE = (
 
 def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
     """As Markdown. Greedy play knows no temperature: it is repeated beside both."""
-    lines = [row(list(HEADINGS)), row(["---", "---", *["---:"] * (len(HEADINGS) - 2)])]
+    rows = []
     for title, of in told.items():
         for regime, sampling in SAMPLING.items():
             names = "react-greedy", f"{regime}-{BEST}", f"{regime}-{AMC}"
@@ -41,8 +42,8 @@ def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
                 _change(equal), f"{_change(paid and paid['oracle'])}{tries}", _change(top5), _change(mean),
                 _change(holds and holds["change"]),
             ]  # fmt: skip
-            lines.append(row([label, sampling, *(_score(pick) for pick in picks), *changes]))
-    return "\n".join([*lines, "", NOTE, ""])
+            rows.append([label, sampling, *(_score(pick) for pick in picks), *changes])
+    return "\n".join([table(HEADINGS, rows, "ll" + "r" * (len(HEADINGS) - 2)), "", NOTE, ""])
 
 
 def _first(rows: Sequence[Mapping[str, Any]], **wanted: str) -> Mapping[str, Any] | None:

@@ -13,11 +13,6 @@ PARAMETERS = "Policies and value models have 0.36 M parameters each."
 """Said beside every table."""
 
 
-def row(cells: list[str]) -> str:
-    """A row of a table."""
-    return "| " + " | ".join(cells) + " |"
-
-
 def score(found: Mapping[str, Any] | None) -> str:
     """A mean and its standard error over tasks; nothing where a method has no such score."""
     return "" if found is None else f"{found['mean']:.3f} ± {found['standard_error']:.3f}"

@@ -15,7 +15,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.training.markdown import block, code, table, text
+from amc_agents.markdown import block, code, text
+from amc_agents.markdown import value_table as table
 from amc_agents.training.report import LABELS
 
 CARD = "README.md"

@@ -1,0 +1,49 @@
+"""Tables as a Markdown reader sees them."""
+
+import html
+import re
+
+import pytest
+from markdown_it import MarkdownIt
+
+from amc_agents.markdown import block, table, text, value_table
+
+
+def cells(markdown):
+    page = MarkdownIt("commonmark").enable("table").render(markdown)
+    return [
+        [html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("a|b", "a|b"),
+        (r"a\|b", "a|b"),
+        ("two\nlines", "two lines"),
+        ("\x1b[2J", r"\u001b[2J"),
+        ("**0.5**", "<strong>0.5</strong>"),
+    ],
+)
+def test_a_cell_is_markdown_that_cannot_leave_its_cell(cell, shown):
+    assert cells(table(["method", cell], [["x", cell], [cell, "y"]], "ll")) == [
+        ["method", shown], ["x", shown], [shown, "y"],
+    ]  # fmt: skip
+
+
+def test_a_pipe_after_an_escaped_backslash_is_escaped_too():
+    assert table(["m"], [[r"a\\|b"]], "l").splitlines()[-1] == r"| a\\\|b |"
+
+
+def test_columns_are_aligned_by_letter_and_columns_of_numbers_by_themselves():
+    assert table(["a", "b"], [], "lr").splitlines()[1] == "| --- | ---: |"
+    assert value_table(["a", "b", "c"], [[1, "x", 0.5], ["", 2, 3]]).splitlines()[1] == "| ---: | --- | ---: |"
+
+
+def test_a_value_is_shown_literally():
+    hostile = "a|b \\ `c` <img> *d* _e_ [f](g) & &lt; ~~h~~ # i $j$"
+    assert cells(value_table([hostile], [[hostile]])) == [[hostile], [hostile]]
+    assert "<img>" not in MarkdownIt("commonmark").render(text(hostile))
+    assert block("```\nx\n```").startswith("````\n")
