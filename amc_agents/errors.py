@@ -1,31 +1,32 @@
-"""Every error that the library raises on purpose.
+"""Exceptions that the library raises on purpose.
 
     AmcError
     ├── ConfigurationError          a setting is wrong or missing; also a ValueError
-    │   └── CriticSpecError         a critic's string was not understood
-    ├── WorldError                  the world (our instrument) is broken
+    │   └── CriticSpecError         a critic string cannot be parsed
+    ├── WorldError                  the world is broken
     │   ├── EnvironmentStateError   step before reset, or after the end
-    │   └── ForkError               the world cannot be forked truthfully
+    │   └── ForkError               the world cannot be forked faithfully
     │       └── ReplayDivergence    a replayed observation differs from the record
-    ├── CriticError                 the critic failed, or answered nonsense
-    │   └── CriticServerError       its server could not be reached, or refused
-    ├── PopulationError             the particle system cannot go on
-    │   ├── AllWeightsZero          no particle has any weight left
+    ├── CriticError                 the critic failed, or its answer is invalid
+    │   └── CriticServerError       its server is unreachable, or rejected the request
+    ├── PopulationError             the particle system cannot continue
+    │   ├── AllWeightsZero          every particle has weight 0
     │   ├── QuorumLost              too many particles failed
     │   └── RunTimedOut             no particle finished within run_timeout
     ├── TimeLimitExceeded           a step or a critic took longer than allowed; also a TimeoutError
     ├── AgentContractError          the wrapped agent cannot be run as particles
-    ├── DecisionError               no candidate is left to choose from
-    ├── RoleError                   a language model in a role failed, or did not answer in the form asked for
-    ├── PosteriorError              a posterior is missing or damaged, or was edited meanwhile
-    │   └── UpdateError             an update failed or was refused; the posterior is as it was
-    ├── ServerError                 a model server of ours did not start, or died
-    ├── CheckpointError             a saved model or dataset is not what was expected
+    ├── DecisionError               no candidate action is left
+    ├── RoleError                   a language model in a role failed, or its answer could not be parsed
+    ├── PosteriorError              a posterior is missing, damaged, or was edited concurrently
+    │   └── UpdateError             an update failed or was rejected; the posterior is unchanged
+    ├── ServerError                 a model server that we started did not come up, or died
+    ├── CheckpointError             a saved model or dataset is invalid
     ├── StorageError                a file could not be written; also an OSError
     └── MissingExtra                an optional dependency is not installed; also an ImportError
 
-An agent's mistake is never here: it is an observation. These say that an instrument failed.
-Each error stores its facts and builds its sentence: what was expected, what came, what to do.
+An agent's mistake is never an exception but an observation. These exceptions report misuse, or the failure of a model,
+a world, a critic or a file. Each stores its facts as attributes and builds its message from them: what was expected,
+what was received, what to do.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
 
 
 def brief_causes(causes: Sequence[BaseException]) -> str:
-    """The first two different causes, each on a line of at most 110 characters, for a message."""
+    """Format the first two distinct causes for a message, each in at most 110 characters."""
     different = list(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
     more = f"; and {len(different) - 2} others" if len(different) > 2 else ""
     return "; ".join(excerpt(cause, 110) for cause in different[:2]) + more
 
 
 class AmcError(Exception):
-    """Base of every error that the library raises on purpose."""
+    """Base class of the library's exceptions."""
 
 
 class ConfigurationError(AmcError, ValueError):
@@ -55,55 +56,55 @@ class ConfigurationError(AmcError, ValueError):
 
 
 class CriticSpecError(ConfigurationError):
-    """A critic's string was not understood."""
+    """A critic string cannot be parsed."""
 
 
 class WorldError(AmcError):
-    """The world, which is our instrument, is broken."""
+    """The world is broken."""
 
 
 class EnvironmentStateError(WorldError):
-    """The world was used out of order: a step before reset, or after the end."""
+    """The world was stepped before `reset` or after the end of the episode."""
 
 
 class ForkError(WorldError):
-    """The world cannot be forked truthfully."""
+    """The world cannot be forked faithfully."""
 
 
 class ReplayDivergence(ForkError):
-    """A replayed action gave another observation than the one on record.
+    """A replayed action produced a different observation than the recorded one.
 
     Args:
         step: 1-based number of the diverging step (0: the first observation).
         action: the action replayed (empty for the first observation).
-        expected: the observation on record.
-        actual: the observation of the replay.
+        expected: the recorded observation.
+        actual: the replayed observation.
     """
 
     def __init__(self, step: int, action: str, expected: str, actual: str) -> None:
         self.step, self.action, self.expected, self.actual = step, action, expected, actual
-        what = f"action {action!r}" if step else "the first observation"
+        where = f"action {action!r}" if step else "the first observation"
         super().__init__(
-            f"replay diverged at step {step} ({what}): expected {expected!r}, got {actual!r}. "
-            "The world is not deterministic given its seed and actions; give it a fork of its own."
+            f"replay diverged at step {step} ({where}): expected {expected!r}, got {actual!r}. "
+            "The world is not deterministic given its seed and actions; implement fork() for it."
         )
 
 
 class CriticError(AmcError):
-    """A critic failed, or answered with the wrong shape, NaN or infinity."""
+    """A critic failed, or returned a wrong shape, NaN or infinity."""
 
 
 class PromptTooLong(CriticError):
-    """The task and one round alone are longer than a critic reads."""
+    """The task and a single round exceed the critic's context length."""
 
 
 class CriticServerError(CriticError):
-    """A critic's server could not be reached, or refused the request.
+    """A critic's server is unreachable, or rejected the request.
 
     Args:
-        url: what was asked.
-        reason: what came, and what to do.
-        status: the HTTP status, None where there was no answer.
+        url: the URL requested.
+        reason: what was received, and what to do.
+        status: the HTTP status; None without a response.
     """
 
     def __init__(self, url: str, reason: str, status: int | None = None) -> None:
@@ -112,43 +113,43 @@ class CriticServerError(CriticError):
 
 
 class PopulationError(AmcError):
-    """The particle system cannot go on."""
+    """The particle system cannot continue."""
 
 
 class AllWeightsZero(PopulationError):
-    """No particle has any weight left, so nothing can be resampled or selected."""
+    """Every particle has weight 0, so nothing can be resampled or selected."""
 
     def __init__(self, n_particles: int, where: str) -> None:
         self.n_particles, self.where = n_particles, where
         super().__init__(
-            f"all {n_particles} particles have weight 0 at {where}: every one failed, or got a potential of "
-            "-inf. Look at the particles' causes, and at the critic's and the reward's range."
+            f"all {n_particles} particles have weight 0 at {where}: each failed, or its potential is -inf. "
+            "Check why the particles failed, and the ranges of the critic and the reward."
         )
 
 
 class QuorumLost(PopulationError):
-    """Too many particles failed for the run to mean anything.
+    """More particles failed than the quorum allows.
 
     Args:
-        alive: particles that still live.
-        quorum: the least number that the run was asked to keep.
-        causes: what ended each lost particle.
+        alive: number of particles that have not failed.
+        quorum: the smallest number of particles that the run may continue with.
+        causes: the exception of each failed particle.
     """
 
     def __init__(self, alive: int, quorum: int, causes: Sequence[BaseException]) -> None:
         self.alive, self.quorum, self.causes = alive, quorum, tuple(causes)
         super().__init__(
             f"only {alive} particles are alive and the quorum is {quorum}. Causes: {brief_causes(causes)}. "
-            "Remove the cause, or lower `quorum`; `causes` has all of them."
+            "Fix the cause, or lower `quorum`; the attribute `causes` lists all of them."
         )
 
 
 class RunTimedOut(PopulationError, TimeoutError):
-    """The time of a run was over before any particle had finished.
+    """The run's time limit passed before any particle finished.
 
     Args:
-        limit_s: the time allowed.
-        trajectories: how far each particle got; empty where the worlds were not made yet.
+        limit_s: the time limit, in seconds.
+        trajectories: the trajectory of each particle so far; empty if the worlds were not created yet.
     """
 
     def __init__(self, limit_s: float, trajectories: Sequence[Trajectory] = ()) -> None:
@@ -157,7 +158,7 @@ class RunTimedOut(PopulationError, TimeoutError):
         reached = (
             f"none of {len(steps)} particles had finished (most steps: {max(steps)})"
             if steps
-            else ("the particles were not ready to start")
+            else "the particles were not ready to start"
         )
         super().__init__(
             f"run_timeout={limit_s:g} s passed and {reached}. Allow more time or a shorter horizon, or set "
@@ -166,32 +167,32 @@ class RunTimedOut(PopulationError, TimeoutError):
 
 
 class TimeLimitExceeded(AmcError, TimeoutError):
-    """Something took longer than its limit, and was cancelled.
+    """An operation exceeded its time limit and was cancelled.
 
     Args:
-        what: took too long, and the setting that limits it.
-        limit_s: the time allowed.
+        what: the operation and the setting that limits it.
+        limit_s: the time limit, in seconds.
     """
 
     def __init__(self, what: str, limit_s: float) -> None:
         self.what, self.limit_s = what, limit_s
-        super().__init__(f"{what}={limit_s:g} s: raise the limit, or look for what hangs")
+        super().__init__(f"{what}={limit_s:g} s: raise the limit, or find out what hangs")
 
 
 class AgentContractError(AmcError):
-    """The wrapped agent cannot be run as particles as it is; the message says what to declare."""
+    """The wrapped agent cannot be run as particles; the message says what to declare."""
 
 
 class DecisionError(AmcError):
-    """A decision has no candidate left to choose from; the message says what became of them."""
+    """A decision has no candidate action left; the message says why each was rejected."""
 
 
 class RoleError(AmcError):
-    """A language model in one role of a method failed, refused, took too long, or answered in another form, twice.
+    """A language model in a role failed, refused, timed out, or returned an answer that could not be parsed, twice.
 
     Args:
-        role: which one.
-        reason: what came, and what to do.
+        role: the role.
+        reason: what was received, and what to do.
     """
 
     def __init__(self, role: str, reason: str) -> None:
@@ -200,32 +201,32 @@ class RoleError(AmcError):
 
 
 class PosteriorError(AmcError):
-    """A posterior is missing or damaged, or was edited by its owner elsewhere meanwhile."""
+    """A posterior is missing or damaged, or its owner edited it concurrently."""
 
 
 class UpdateError(PosteriorError):
-    """An update failed or was refused. The posterior is as it was, and the evidence is kept as not applied.
+    """An update failed or was rejected. The posterior is unchanged, and the evidence is kept as pending.
 
     Args:
-        number: of the version that is still the head.
-        episode: where the evidence comes from.
-        reason: what came.
+        number: number of the version that is still the head.
+        episode: the episode that the evidence comes from.
+        reason: why the update failed.
     """
 
     def __init__(self, number: int, episode: str, reason: str) -> None:
         self.number, self.episode, self.reason = number, episode, reason
         super().__init__(
             f"the update of episode {episode!r} failed ({reason}). The posterior stays at version {number}, and the "
-            "observation is kept as not applied: mend the cause, then call apply_pending."
+            "observation is kept as pending: fix the cause, then call apply_pending."
         )
 
 
 class ServerError(AmcError):
-    """A model server that we started did not come up, or died.
+    """A model server that the library started did not come up, or died.
 
     Args:
-        url: where it was to answer.
-        reason: what came, and what to do.
+        url: the URL of the server.
+        reason: what happened, and what to do.
     """
 
     def __init__(self, url: str, reason: str) -> None:
@@ -234,7 +235,7 @@ class ServerError(AmcError):
 
 
 class CheckpointError(AmcError):
-    """A saved model, adapter or dataset is not what was expected."""
+    """A saved model, adapter or dataset is invalid."""
 
 
 class StorageError(AmcError, OSError):
@@ -255,9 +256,9 @@ class MissingExtra(AmcError, ImportError):
 
     Args:
         package: the import that failed.
-        extra: the extra that brings it.
+        extra: the extra that installs it.
     """
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package!r} is needed here and is not installed: pip install 'amc-agents[{extra}]'")
+        super().__init__(f"{package!r} is required and not installed: pip install 'amc-agents[{extra}]'")

@@ -18,11 +18,11 @@ from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
 
 
 def replace_file(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
-    """Replace a file atomically: a reader sees the old content or the new one, and never a part.
+    """Replace a file atomically: a reader sees either the old content or the new content.
 
     Args:
         path: the file; its folder must exist.
-        content: text (UTF-8), bytes, or a function that writes the path which it is given.
+        content: text (UTF-8), bytes, or a function that writes the content to the path it is given.
 
     Raises:
         StorageError: the file cannot be written.
@@ -51,21 +51,21 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def cause_and_remedy(error: OSError) -> str:
-    """What an `OSError` of a file means, and what to do."""
+    """Explain an `OSError` of a file operation, and what to do about it."""
     return _CAUSES.get(error.errno or 0, error.strerror or str(error))
 
 
 @contextmanager
 def sole_user(lock: Path, *, doing: str) -> Iterator[None]:
-    """Hold a lock file while the block runs. The operating system releases it where the process is killed.
+    """Hold a lock file while the block runs. The operating system releases the lock if the process is killed.
 
     Args:
-        lock: the lock file; its folder must exist. It stays behind, empty.
-        doing: what holds the folder, for the error: "amc bench".
+        lock: the lock file; its folder must exist. The empty file is not removed.
+        doing: the work that holds the lock, for the error message, such as "amc bench".
 
     Raises:
         ConfigurationError: another process holds the lock.
-        StorageError: the lock file cannot be made.
+        StorageError: the lock file cannot be created.
     """
     held = FileLock(lock)
     with storage_errors(lock.parent):
@@ -83,16 +83,16 @@ def sole_user(lock: Path, *, doing: str) -> Iterator[None]:
 
 @contextmanager
 def sole_writer(out: Path) -> Iterator[None]:
-    """Keep other processes from making the same result, a folder that is written at the end of long work.
+    """Keep other processes from producing the same result folder.
 
     Raises:
-        ConfigurationError: another process is making it.
-        StorageError: the folder around it cannot be written.
+        ConfigurationError: another process is producing it.
+        StorageError: the parent folder is not writable.
     """
     with storage_errors(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.parent / f".{out.name}.lock"
-    with sole_user(lock, doing=f"it is making {out.name}"):
+    with sole_user(lock, doing=f"it is writing {out.name}"):
         try:
             yield
         finally:
@@ -101,10 +101,10 @@ def sole_writer(out: Path) -> Iterator[None]:
 
 @contextmanager
 def taking_turns(lock: Path) -> Iterator[None]:
-    """Hold a lock file while the block runs; wait for whoever holds it.
+    """Hold a lock file while the block runs; wait while another process holds it.
 
     Raises:
-        StorageError: the lock file cannot be made.
+        StorageError: the lock file cannot be created.
     """
     held = FileLock(lock)
     with storage_errors(lock.parent):
@@ -116,9 +116,9 @@ def taking_turns(lock: Path) -> Iterator[None]:
 
 
 class JsonLinesFile:
-    """A file that grows by one JSON object a line. A context manager; one process writes it at a time.
+    """An append-only file of JSON objects, one per line, for one writing process. Use it as a context manager.
 
-    A line that an interruption cut short is removed when the file is opened again.
+    Opening the file removes a last line that an interruption left incomplete.
 
     Args:
         path: the file; its folder must exist.
@@ -140,14 +140,14 @@ class JsonLinesFile:
             self._open = None
 
     def append(self, values: Mapping[str, Any], *, allow_nan: bool = True) -> None:
-        """Add a line. Where this returns, the operating system has all of it.
+        """Append a line. When this returns, the operating system has received all of it.
 
         Raises:
             ConfigurationError: the file is not open.
-            StorageError: the line was not written, or not all of it.
+            StorageError: the line was not written completely.
         """
         if self._open is None:
-            raise ConfigurationError(f"{self.path} is not open: add lines inside of its `with` block")
+            raise ConfigurationError(f"{self.path} is not open: append lines inside its `with` block")
         line = (json.dumps(values, allow_nan=allow_nan) + "\n").encode()
         with storage_errors(self.path):
             if self._open.write(line) != len(line):
@@ -163,21 +163,21 @@ class JsonLinesFile:
 
 
 def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Read the JSON object in a file.
 
     Args:
         path: the file.
-        remedy: what the reader of the error can do.
+        remedy: advice for the error message.
 
     Raises:
-        CheckpointError: the file cannot be read, is cut short, or holds something else than an object.
+        CheckpointError: the file cannot be read or parsed, or its content is not an object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({_short(error)}): {remedy}") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, and an object was expected: {remedy}")
+        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}; expected an object: {remedy}")
     return content
 
 
@@ -186,13 +186,13 @@ def _short(error: Exception) -> str:
 
 
 _CAUSES = {
-    errno.ENOSPC: "the disk is full. Free some space; what was finished before is kept",
-    errno.EDQUOT: "the disk quota is used up. Free some space; what was finished before is kept",
+    errno.ENOSPC: "the disk is full. Free some space; finished work is kept",
+    errno.EDQUOT: "the disk quota is exceeded. Free some space; finished work is kept",
     errno.EROFS: "the file system is read-only. Choose another folder",
     errno.EACCES: "permission denied. Choose another folder, or grant write permission",
     errno.EPERM: "permission denied. Choose another folder, or grant write permission",
-    errno.ENOTDIR: "a part of the path is a file, and a folder was expected. Choose another folder",
-    errno.EEXIST: "a file is in the way of a folder. Choose another folder",
-    errno.EISDIR: "a folder is in the way of a file. Choose another name",
-    errno.ENOENT: "there is no such folder. Create it first",
+    errno.ENOTDIR: "a component of the path is a file, not a folder. Choose another folder",
+    errno.EEXIST: "a file with the name of the folder exists. Choose another folder",
+    errno.EISDIR: "a folder with the name of the file exists. Choose another name",
+    errno.ENOENT: "the folder does not exist. Create it first",
 }

@@ -1,4 +1,4 @@
-"""Any value as JSON can hold it, for streams and files: nothing that is in a run may make encoding it fail."""
+"""Convert any value to JSON-compatible values, for streams and files, without ever failing."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from uuid import UUID
 import numpy as np
 
 DEEPEST = 64
-"""Levels of nesting; what lies deeper, such as an object that holds itself, is named by its type."""
+"""Maximum nesting; deeper values, as in cyclic objects, are replaced by the name of their type."""
 LARGEST = 2**63
-"""Whole numbers from here on are written as text: many readers of JSON have no larger ones."""
+"""Integers from here on become text, since many JSON parsers do not support larger numbers."""
 
 
 def plain(value: Any, deepest: int = DEEPEST) -> Any:
-    """The value made of dictionaries with text keys, lists, text, numbers, booleans and None.
+    """Convert a value to dictionaries with text keys, lists, text, numbers, booleans and None.
 
-    NaN and infinity become None. Dataclasses, named tuples and pydantic models (messages) become dictionaries; any
-    other object becomes the name of its type: its own text might hold addresses or keys.
+    NaN and infinity become None. Dataclasses, named tuples and pydantic models (such as messages) become dictionaries.
+    Any other object becomes the name of its type, because its `repr` might contain secrets.
     """
     match value:
         case None | bool():
             return value
         case str():
-            # Half of a surrogate pair is no text: a model's broken output must not break a stream.
+            # A lone surrogate, as in a model's broken output, cannot be encoded.
             return value.encode("utf-8", "replace").decode("utf-8")
         case int():
             return int(value) if -LARGEST <= value < LARGEST else hex(value)
@@ -46,7 +46,7 @@ def plain(value: Any, deepest: int = DEEPEST) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """A dataclass's fields, each as it is."""
+    """Return a dataclass's fields without converting their values."""
     return {field.name: getattr(value, field.name, None) for field in fields(value)}
 
 
@@ -58,7 +58,7 @@ def _nested(value: Any, deepest: int) -> Any:
     elif hasattr(value, "model_dump") and not isinstance(value, type):
         try:
             value = value.model_dump()
-        except Exception:  # of a user's class, which may raise anything
+        except Exception:  # a user's class may raise anything
             return _named(value)
     if isinstance(value, Mapping):
         return {_key(key): plain(held, deepest) for key, held in value.items()}
@@ -68,8 +68,8 @@ def _nested(value: Any, deepest: int) -> Any:
 
 
 def _key(key: Any) -> str:
-    found = plain(list(key) if isinstance(key, tuple) else key)
-    return found if isinstance(found, str) else str(found)
+    plain_key = plain(list(key) if isinstance(key, tuple) else key)
+    return plain_key if isinstance(plain_key, str) else str(plain_key)
 
 
 def _named(value: Any) -> str:

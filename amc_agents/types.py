@@ -1,4 +1,4 @@
-"""The nouns that flow through the library, and the protocols between its rooms.
+"""Data types and protocols that every part of the library shares.
 
     task -> particles -> step -> value -> potential -> log_weights -> ancestors -> fork -> best trajectory
 
@@ -22,30 +22,30 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an agent is asked to do, once."""
+    """One task for an agent."""
 
     id: str
     """Unique within its world; a dataset refers to a task by it."""
     instruction: str
     """The first text that the agent sees: rules, goal, initial observation."""
     payload: Any = None
-    """What the world needs to set itself up; opaque to everything else."""
+    """Data for the world's set-up; opaque to everything else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round: the agent thinks and acts, the world answers."""
+    """One round: the agent's thought and action, and the world's observation."""
 
     action: str
-    """What was done: the text after `Action:`, or tool calls as canonical JSON."""
+    """The text after `Action:`, or tool calls as canonical JSON."""
     observation: str = ""
-    """What the world answered."""
+    """The world's answer to the action."""
     thought: str = ""
-    """What the agent wrote before it acted; may be empty."""
+    """Text that the agent wrote before the action; may be empty."""
     reward: float = 0.0
     """Reward on arriving in the state after this step, in the world's units."""
     message_ids: tuple[str, ...] = ()
-    """Ids of the messages that this step was built from, where there are any."""
+    """Ids of the messages that this step was built from; empty if it was not built from messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Trajectory:
     task: Task
     steps: tuple[Step, ...] = ()
     done: bool = False
-    """True once the world or the agent has ended it, or the horizon has cut it."""
+    """True if the world or the agent ended the trajectory, or the horizon cut it."""
     truncated: bool = field(default=False, compare=False)
-    """It is done because a limit of steps cut it, the horizon's or the world's own: its future is unknown, and counts
-    as 0 all the same. No part of what a critic reads, of a dataset, or of what makes two trajectories equal."""
+    """True if a step limit (the horizon or the world's own) cut the trajectory. Its future return is unknown but counts
+    as 0. Critics and datasets ignore this field, and so does equality."""
 
     @property
     def return_(self) -> float:
@@ -73,65 +73,65 @@ class Trajectory:
         return replace(self, steps=(*self.steps, step), done=done, truncated=truncated)
 
     def prefix(self, length: int) -> Trajectory:
-        """The state after `length` steps, as it was when it was passed through."""
+        """The state after the first `length` steps, not done unless that is the whole trajectory."""
         whole = length >= len(self.steps)
         return replace(self, steps=self.steps[:length], done=self.done and whole, truncated=self.truncated and whole)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeStep:
-    """What a world answers. Use the four constructors: illegal combinations are then unwritable."""
+    """A world's answer to `reset` or `step`. Use the four constructors, which rule out illegal combinations."""
 
     observation: str
     reward: float = 0.0
     """Reward of this step alone (never cumulative), in the world's units."""
     terminated: bool = False
-    """The task has ended by the world's own rule."""
+    """True if the episode ended by the world's rules."""
     truncated: bool = False
-    """The world has cut the episode short (a step limit)."""
+    """True if the world cut the episode at a step limit."""
 
     @classmethod
     def restart(cls, observation: str) -> TimeStep:
-        """The first time step of an episode: no reward yet."""
+        """First time step of an episode, without a reward."""
         return cls(observation)
 
     @classmethod
     def transition(cls, observation: str, reward: float = 0.0) -> TimeStep:
-        """An ordinary step: the episode goes on."""
+        """Time step after which the episode continues."""
         return cls(observation, reward)
 
     @classmethod
     def termination(cls, observation: str, reward: float) -> TimeStep:
-        """The last step, by the world's own rule."""
+        """Last time step, where the world's rules end the episode."""
         return cls(observation, reward, terminated=True)
 
     @classmethod
     def truncation(cls, observation: str, reward: float = 0.0) -> TimeStep:
-        """The last step, by a limit: the future is cut off, not worthless."""
+        """Last time step, where a step limit cuts the episode."""
         return cls(observation, reward, truncated=True)
 
     @property
     def done(self) -> bool:
-        """The episode is over."""
+        """True if the episode is over."""
         return self.terminated or self.truncated
 
 
 @runtime_checkable
 class Forkable(Protocol):
-    """A world that keeps particles apart and gives no rewards: any object of yours that can be forked.
+    """A world without rewards that keeps particles isolated: any object that can be forked.
 
-    Tools reach the particle's own by `current_environment(YourClass)`, with its methods and attributes.
+    Tools get their particle's instance, with its own methods and attributes, from `current_environment(YourClass)`.
     """
 
     async def fork(self, seed: int) -> Forkable:
-        """A second world in this one's state: the same past, a future drawn from `seed`.
+        """Copy the world: the same state, with further randomness drawn from `seed`.
 
-        Raises `ForkError` where the world cannot do it truthfully.
+        Raises `ForkError` if the world cannot be copied faithfully.
         """
         ...
 
     async def close(self) -> None:
-        """Free what the world holds; safe to call twice."""
+        """Release the world's resources; safe to call twice."""
         ...
 
 
@@ -139,42 +139,42 @@ class Forkable(Protocol):
 class Environment(Protocol):
     """A text world that can be forked.
 
-    The agent's mistakes are observations; an exception means that the world itself is broken.
-    `amc_agents.testing.check_environment` proves the contract for an implementation.
+    An agent's mistake is an observation; an exception means that the world itself is broken.
+    `amc_agents.testing.check_environment` tests an implementation against this contract.
     """
 
     async def reset(self, task: Task) -> TimeStep:
-        """Start `task` afresh and give its first observation."""
+        """Start `task` from its beginning and return the first observation."""
         ...
 
     async def step(self, action: str) -> TimeStep:
-        """Carry out one action. Raises `EnvironmentStateError` before `reset` or after the end."""
+        """Execute an action. Raises `EnvironmentStateError` before `reset` or after the end."""
         ...
 
     async def fork(self, seed: int) -> Environment:
-        """A second world in this one's state: the same past, a future drawn from `seed`.
+        """Copy the world: the same state, with further randomness drawn from `seed`.
 
-        Raises `ForkError` where the world cannot do it truthfully.
+        Raises `ForkError` if the world cannot be copied faithfully.
         """
         ...
 
     async def close(self) -> None:
-        """Free what the world holds; safe to call twice."""
+        """Release the world's resources; safe to call twice."""
         ...
 
 
 @runtime_checkable
 class Critic(Protocol):
-    """Predicts what a trajectory will still earn."""
+    """Predicts the future return of trajectories."""
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` the predicted return still to come, in the world's reward units, in one batch."""
+        """`[N]` predicted future returns, in the world's reward units, computed in one batch."""
         ...
 
 
 @runtime_checkable
 class ActionCritic(Protocol):
-    """Judges candidate actions of one state (LAC)."""
+    """Scores candidate actions in one state (LAC)."""
 
     async def q_values(self, trajectory: Trajectory, actions: Sequence[str]) -> FloatArray:
         """`[K]` Q(s, a) as log-odds: log p(GOOD) - log p(BAD) of each action at the newest state, in one batch."""
@@ -183,22 +183,22 @@ class ActionCritic(Protocol):
 
 @runtime_checkable
 class GoalCritic(Protocol):
-    """Says how likely goals are reached from one state (PNLC)."""
+    """Predicts the probability of reaching goals from one state (PNLC)."""
 
     async def reach(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> FloatArray:
-        """`[G]` in [0, 1]: how likely each goal is reached after acting on the thought, in one batch."""
+        """`[G]` probability of reaching each goal after acting on the thought, in [0, 1], computed in one batch."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WeighingPoint:
-    """What happened where the run was weighed, and perhaps resampled."""
+    """Record of one weighing, and of the resampling that may have followed."""
 
     step: int
-    """Steps that the live particles had made."""
+    """Number of steps of the live particles."""
     values: FloatArray
-    """`[N]` the return so far plus the predicted rest, in reward units: the return itself where a trajectory has ended,
-    the prediction of the whole return where no rewards are seen. NaN where the critic failed, or the particle did."""
+    """`[N]` return so far plus predicted future return, in reward units; the return alone for a finished trajectory; the
+    prediction of the whole return in a run without rewards. NaN where the critic or the particle failed."""
     log_weights: FloatArray
     """`[N]` unnormalised log-weights after weighing, before any resampling."""
     ess: float
@@ -206,14 +206,14 @@ class WeighingPoint:
     ancestors: IntArray | None
     """`[N]` the slot that each slot continues, or None where nothing was resampled."""
     retired: tuple[int, ...] = ()
-    """Slots whose finished particle was stored away here."""
+    """Slots whose finished particle was retired at this point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The final particles of a run: those still in their slots first, then the retired ones.
+    """The final particles of a run: the live slots first, then the retired particles.
 
-    `M` is their number: N, plus one for each retired particle.
+    `M` is their number: N plus the number of retired particles.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -221,63 +221,62 @@ class Population:
     log_weights: FloatArray
     """`[M]` unnormalised: their log-sum-exp is the run's `log_evidence`."""
     log_weights_since: FloatArray
-    """`[M]` weights gathered since the last resampling that each has been through: not comparable between live and
-    retired particles."""
+    """`[M]` log-weights accumulated since the last resampling of each particle; live and retired particles are not
+    comparable."""
     values: FloatArray
-    """`[M]` as `WeighingPoint.values`, where each was last weighed: the return, or its prediction where rewards were
-    hidden; NaN where the critic, or the particle, failed."""
+    """`[M]` values at each particle's last weighing, defined as in `WeighingPoint.values`."""
     failed: tuple[bool, ...] = ()
-    """`[M]` particles that an instrument's failure ended; their weight is 0."""
+    """`[M]` True for particles that ended with an error of a model, tool or world; their weight is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A whole run as a value."""
+    """The complete result of a run."""
 
     best: Trajectory
     """The selected trajectory."""
     best_index: int
-    """Its index in `population`, or -1 where it comes from the archive of finished ones."""
+    """Its index in `population`, or -1 if it comes from the archive of finished trajectories."""
     population: Population
     history: tuple[WeighingPoint, ...]
     """One record per weighing point, in order."""
     log_evidence: float
-    """log Z: exp of it estimates E_pi[exp(R_T / beta)] without bias. NaN where the run stopped early, or where the
-    critic failed at ends that only it can weigh."""
+    """log Z: its exponential is an unbiased estimate of E_pi[exp(R_T / beta)]. NaN if the run stopped early, or if the
+    critic failed on final states of a run without rewards."""
     usage: Mapping[str, Usage]
     """By role: "policy" and "critic"."""
     seed: int
-    """The seed used, drawn where none was given."""
+    """The seed used; drawn at random if none was given."""
     config: Mapping[str, Any]
     """The settings of the run, as plain values."""
     select: str
-    """How `best` was chosen."""
+    """The criterion that selected `best`."""
     deployable: bool
-    """True where no reward was seen at any point of the run: then the pick could be made in production."""
+    """True if the run never saw a reward, so that the same selection is possible in production."""
     notes: tuple[str, ...] = ()
-    """What a reader of the figures has to know: particles lost, a critic that fell back."""
+    """Caveats for a reader of the figures, such as lost particles or a critic that failed."""
     outputs: tuple[Any, ...] = field(default=(), repr=False)
     """`[M]` each particle's final agent state."""
     best_output: Any = field(default=None, repr=False)
     """The final agent state of the selected particle."""
     usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
-    """{role: {model: usage}}, a model being `provider:name` where its provider is known: what a price is found by."""
+    """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
 
     def as_plain(self) -> dict[str, Any]:
-        """The run as JSON has it: dictionaries, lists, strings, numbers and None; what a served graph streams.
+        """Convert the run to JSON-compatible values, as a served graph streams it.
 
-        `best["return_"]` and `population["returns"]` are there besides the fields. NaN and infinity are None, what
-        JSON cannot hold is the name of its type.
+        Adds `best["return_"]` and `population["returns"]` to the fields. NaN and infinity become None, and objects that
+        JSON cannot represent become the name of their type.
         """
         from amc_agents.plain import fields_of, plain
 
-        found: dict[str, Any] = plain(fields_of(self))
-        found["best"]["return_"] = plain(self.best.return_)
-        found["population"]["returns"] = plain([one.return_ for one in self.population.trajectories])
-        return found
+        run: dict[str, Any] = plain(fields_of(self))
+        run["best"]["return_"] = plain(self.best.return_)
+        run["population"]["returns"] = plain([trajectory.return_ for trajectory in self.population.trajectories])
+        return run
 
     def __repr__(self) -> str:
-        """At most 20 lines for a reader: pick, particles, resamplings, log Z, usage, cost and notes."""
+        """Summary in at most 20 lines: best trajectory, particles, resamplings, log Z, usage, cost and notes."""
         from amc_agents.run_summary import summary
 
         return summary(self)

@@ -179,7 +179,7 @@ def test_the_summary_says_what_a_reader_looks_for():
     ):
         assert part in shown
     assert "4 steps, done" in shown
-    assert "4 steps, cut at the limit of steps" in repr(replace(run, best=replace(run.best, truncated=True)))
+    assert "4 steps, cut at the step limit" in repr(replace(run, best=replace(run.best, truncated=True)))
     hidden = repr(run_of(hide_rewards=True))
     assert 'by "value" (no reward was seen: deployable)' in hidden
 

@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo arithmetic: numpy in, numpy out, the random generator passed in."""
+"""Sequential Monte Carlo on numpy arrays, as pure functions with the random generator as an argument."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The SMC step: weigh, resample, and the evidence, as pure functions over an immutable state.
+"""The SMC step (weigh, resample) and the evidence, as pure functions of an immutable state.
 
 Weights are absolute: each particle starts with 1/N, and the sum of all weights, retired and live, is the estimate of
 Z = E_pi[exp(R_T / beta)] at any time. Weighing multiplies a weight by exp(phi_b - phi_a) (eq. 4, telescoped);
-resampling deals the total of the particles it draws from out in equal shares, so that on average nothing changes.
+resampling divides the total weight of the particles that it draws from equally among their offspring, which leaves
+expectations unchanged.
 
-Leading axes are independent populations: `[..., N]`. One population is `[N]`.
+Leading axes are independent populations, `[..., N]`; a single population is `[N]`.
 """
 
 from __future__ import annotations
@@ -20,39 +21,39 @@ from amc_agents.smc.weights import BoolArray, log_sum_exp
 from amc_agents.types import FloatArray, IntArray
 
 FinishedMode = Literal["retire", "keep"]
-"""What a resampling does with finished particles: put them away, or resample them with the rest."""
+"""Treatment of finished particles at a resampling: retire them, or resample them with the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilterState:
-    """What the next step needs of N particles, in their slots."""
+    """State of N particles, in their slots, between two steps."""
 
     log_weights: FloatArray
-    """`[..., N]` absolute log-weights: their sum, with the retired, is Z."""
+    """`[..., N]` absolute log-weights; the sum of the weights, retired ones included, is Z."""
     potentials: FloatArray
-    """`[..., N]` phi where each particle was last weighed, in units of beta; 0 before the first state."""
+    """`[..., N]` phi at each particle's last weighing, in units of beta; 0 before the first state."""
     log_weights_since: FloatArray
-    """`[..., N]` log-weights gathered since the last resampling; 0 at the start."""
+    """`[..., N]` log-weights accumulated since the last resampling; 0 at the start."""
     log_retired: FloatArray
-    """`[...]` log of the total weight that has been retired; -inf for none."""
+    """`[...]` log of the total retired weight; -inf if no particle is retired."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResamplingInfo:
-    """What a resampling did."""
+    """Result of a resampling."""
 
     resampled: BoolArray
-    """`[...]` which populations were resampled."""
+    """`[...]` True for populations that were resampled."""
     ancestors: IntArray
-    """`[..., N]` the slot that each slot continues; its own where it survives, or nothing was resampled."""
+    """`[..., N]` the slot that each slot continues; its own if its particle survives or nothing was resampled."""
     retired: BoolArray
-    """`[..., N]` slots whose finished particle was put away; they continue a live one now."""
+    """`[..., N]` True for slots whose finished particle was retired; they now continue a live particle."""
     retired_log_weights: FloatArray
     """`[..., N]` absolute log-weights of the retired particles; -inf in the other slots."""
 
 
 def init(n_particles: int, batch: tuple[int, ...] = ()) -> FilterState:
-    """Particles before their first state: weight 1/N each, potential 0.
+    """Create the state of N particles before their first state: weight 1/N each, potential 0.
 
     Args:
         n_particles: N, at least 1.
@@ -76,10 +77,10 @@ def weigh(state: FilterState, potentials: FloatArray, known: BoolArray | None = 
     """Multiply each weight by exp(phi_new - phi_old).
 
     Args:
-        state: the particles, as last weighed, however many steps ago.
-        potentials: `[..., N]` phi now; -inf for a failed particle, whose weight is 0 from then on.
-        known: `[..., N]` the particles whose phi is known; the others keep their weight, and the next weighing makes up
-            for it. None: all.
+        state: the particles at their last weighing, any number of steps ago.
+        potentials: `[..., N]` the new phi; -inf for a failed particle, whose weight is 0 from then on.
+        known: `[..., N]` True where phi is known. The other particles keep their weight, and their next weighing
+            accounts for the difference. None: all are known.
 
     Raises:
         PopulationError: for another shape, NaN or +inf.
@@ -109,39 +110,39 @@ def resample(
     mode: FinishedMode = "retire",
     mask: BoolArray | None = None,
 ) -> tuple[FilterState, ResamplingInfo]:
-    """Draw N ancestors; each offspring gets an equal share of the weight that they were drawn from.
+    """Draw N ancestors; each offspring gets an equal share of the total weight of the particles drawn from.
 
-    `"keep"` draws from all particles. `"retire"` draws from the live ones only and puts the finished ones away with
-    their absolute weights. A population without a live particle, or whose live ones all have weight 0 while finished
-    ones have some, stays as it is.
+    `"keep"` draws from all particles. `"retire"` draws from the live particles only and retires the finished ones with
+    their absolute weights. A population is left unchanged if it has no live particle, or if all of its weight is on
+    finished particles.
 
     Args:
         rng: source of the draws.
         state: the particles, weighed.
         finished: `[..., N]` particles whose trajectory has ended.
-        scheme: a name in `SCHEMES`, or a function like those.
+        scheme: a name in `SCHEMES`, or a `Scheme` function.
         mode: `"retire"` or `"keep"`.
         mask: `[...]` the populations to resample; None: all.
 
     Raises:
-        AllWeightsZero: where no particle of a population, retired ones included, has weight.
+        AllWeightsZero: all weights of a population are 0, retired particles included.
         ConfigurationError: for an unknown scheme or mode.
     """
     draw = resolve_scheme(scheme)
     if mode not in get_args(FinishedMode):
-        raise ConfigurationError(f"finished particles can be handled by 'retire' or 'keep'; got {mode!r}")
+        raise ConfigurationError(f"expected finished='retire' or 'keep'; got {mode!r}")
     n_particles = state.log_weights.shape[-1]
     wanted = np.broadcast_to(True if mask is None else mask, state.log_retired.shape)
     if np.any(wanted & np.isneginf(log_evidence(state))):
         raise AllWeightsZero(n_particles, "a resampling point")
 
-    put_away = finished if mode == "retire" else np.zeros_like(finished)
-    drawable = np.where(put_away, -np.inf, state.log_weights)
+    retiring = finished if mode == "retire" else np.zeros_like(finished)
+    drawable = np.where(retiring, -np.inf, state.log_weights)
     total = log_sum_exp(drawable)[..., np.newaxis]
     acts = wanted[..., np.newaxis] & (total > -np.inf)
     drawn = draw(rng, np.where(acts, drawable, 0.0), n_particles)
     ancestors = np.where(acts, keep_in_place(drawn), np.arange(n_particles))
-    retired = acts & put_away
+    retired = acts & retiring
     retired_log_weights = np.where(retired, state.log_weights, -np.inf)
     after = FilterState(
         log_weights=np.where(acts, total - np.log(n_particles), state.log_weights),
@@ -155,8 +156,8 @@ def resample(
 def log_evidence(state: FilterState) -> FloatArray:
     """`[...]` log Z: its exp is an unbiased estimate of E_pi[exp(phi_T)], at any N and criterion.
 
-    It is the log of all weights, retired and live: the same as adding, at each resampling and at the end, the
-    log-mean-exp of the weights accumulated since the last one.
+    It is the log of the sum of all weights, retired and live. Adding up, at each resampling and at the end, the
+    log-mean-exp of the weights accumulated since the previous resampling gives the same number.
     """
     total: FloatArray = np.logaddexp(state.log_retired, log_sum_exp(state.log_weights))
     return total

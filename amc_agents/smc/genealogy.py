@@ -1,4 +1,4 @@
-"""Who descends from whom: lineages through the points of a run."""
+"""Lineages of particles through the weighing points of a run."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from amc_agents.types import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Genealogy:
-    """The family tree of a population of N particles over P points.
+    """The ancestry of N particles over P weighing points.
 
-    Segment p is the stretch before point p; segment P is the last one. A particle is named by segment and slot.
+    Segment p comes before point p; segment P is the last. Segment and slot identify a particle.
     """
 
     n_particles: int
     """N."""
     ancestors: Sequence[IntArray | None]
-    """`[P]` of `[N]`: the slot that each slot continues, or None where nothing was resampled."""
+    """`[P]` arrays `[N]` with the slot that each slot continues, or None where nothing was resampled."""
     retired: Sequence[Sequence[int]] = ()
-    """`[P]` slots put away at each point; empty where nothing ever was."""
+    """`[P]` slots retired at each point; empty if none ever was."""
 
     def lineage(self, slot: int, segment: int | None = None) -> tuple[int, ...]:
-        """The slots that a particle's past went through, its own last.
+        """The slots of a particle and its ancestors, oldest first.
 
         Args:
-            slot: where the particle is.
-            segment: in which segment; None: the last. A particle retired at point p is in segment p.
+            slot: the particle's slot.
+            segment: its segment; None: the last. A particle retired at point p is in segment p.
 
         Returns:
-            `[segment + 1]` slots, one for each segment.
+            `[segment + 1]` slots, one per segment.
         """
         last = len(self.ancestors) if segment is None else segment
         slots = [slot]
@@ -42,12 +42,14 @@ class Genealogy:
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """`[P]` how many distinct particles were continued at each point."""
-        return tuple(self.n_particles if a is None else len(np.unique(a)) for a in self.ancestors)
+        """`[P]` number of distinct ancestors at each point."""
+        return tuple(
+            self.n_particles if ancestors is None else len(np.unique(ancestors)) for ancestors in self.ancestors
+        )
 
     @property
     def roots(self) -> frozenset[int]:
-        """The first slots from which the final particles, retired ones included, descend."""
+        """The initial slots from which the final particles descend, retired particles included."""
         live = {self.lineage(slot)[0] for slot in range(self.n_particles)}
-        put_away = {self.lineage(slot, point)[0] for point, slots in enumerate(self.retired) for slot in slots}
-        return frozenset(live | put_away)
+        retired = {self.lineage(slot, point)[0] for point, slots in enumerate(self.retired) for slot in slots}
+        return frozenset(live | retired)

@@ -1,4 +1,4 @@
-"""What a particle's number is: its potential, of the reward seen and the critic's prediction."""
+"""The potential of a particle, from the rewards seen and the critic's prediction."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ def potentials(
 ) -> FloatArray:
     """The log-weight of each particle's state, before any resampling (AMC, eq. 4 and 6).
 
-    A prediction that is a mean (eq. 7) stands for beta log E[exp(G / beta)] (eq. 5), of which it is the limit at
-    large beta. Where the return can only be 0 or `success_reward`, the mean says all: p = prediction / success_reward
-    is the probability of success, and eq. 5 is exactly
+    A predicted mean (eq. 7) approximates beta log E[exp(G / beta)] (eq. 5), with equality in the limit of large beta.
+    If the return is either 0 or `success_reward`, the mean determines eq. 5: p = prediction / success_reward is the
+    probability of success, and
 
         log E[exp(G / beta)] = log(1 - p + p exp(success_reward / beta)).
 
-    Small probabilities then weigh by their ratio: 0.05 against 0.01 is up to five to one at a small beta, where the
-    mean alone, at beta = 0.1, makes it three to two.
+    Small probabilities then count by their ratio: at a small beta, 0.05 outweighs 0.01 by almost five to one, whereas
+    the mean alone, at beta = 0.1, gives three to two.
 
     Args:
-        returns: `[...]` R_t, the reward seen so far; zeros where none is observed.
-        predicted: `[...]` the return still to come, 0 at an end; without rewards observed, the whole return.
-        beta: temperature of the target, in reward units.
-        success_reward: the one return besides 0, in reward units; None: any return may come.
+        returns: `[...]` R_t, the return so far; 0 in a run without rewards.
+        predicted: `[...]` the predicted future return, 0 at an end; in a run without rewards, the whole return.
+        beta: scale of the target pi exp(R / beta), in reward units.
+        success_reward: the return of a success if every other return is 0, in reward units; None: returns are
+            arbitrary.
 
     Returns:
         `[...]` phi_t.
@@ -33,7 +34,7 @@ def potentials(
     if success_reward is None:
         return (returns + predicted) / beta
     probability = np.clip(predicted / success_reward, 0.0, 1.0)
-    with np.errstate(divide="ignore"):  # log 0 = -inf is what we mean
+    with np.errstate(divide="ignore"):  # log 0 = -inf is intended
         soft = np.logaddexp(np.log1p(-probability), np.log(probability) + success_reward / beta)
-    found: FloatArray = returns / beta + soft
-    return found
+    phi: FloatArray = returns / beta + soft
+    return phi

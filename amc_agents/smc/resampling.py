@@ -1,7 +1,7 @@
-"""Which particles are continued: four schemes from weights to ancestors.
+"""Four resampling schemes, from log-weights to ancestors.
 
-Each is unbiased: particle i has n_offspring x p_i offspring on average. They differ in how much its number
-varies around that: multinomial (the paper's) most, then residual and stratified, then systematic.
+Each is unbiased: the expected number of offspring of particle i is n_offspring x p_i. They differ in the variance of
+that number: multinomial (the paper's) has the most, then residual and stratified, then systematic.
 A particle of weight 0 is never an ancestor, whatever the random numbers and the rounding.
 """
 
@@ -21,7 +21,7 @@ Scheme = Callable[[np.random.Generator, FloatArray, int], IntArray]
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
 ROUNDING = 1e-9
-"""A number of offspring so little below an integer is that integer: 9 equal weights give 8.999999999999998 each."""
+"""Tolerance for rounding up to an integer number of offspring: 9 equal weights give 8.999999999999998 each."""
 
 
 def multinomial(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
@@ -30,7 +30,7 @@ def multinomial(rng: np.random.Generator, log_weights: FloatArray, n_offspring: 
     Args:
         rng: source of the draws.
         log_weights: `[..., N]` unnormalised log-weights.
-        n_offspring: how many ancestors to draw.
+        n_offspring: number of ancestors to draw.
 
     Returns:
         `[..., n_offspring]` indices into the last axis of `log_weights`.
@@ -40,13 +40,13 @@ def multinomial(rng: np.random.Generator, log_weights: FloatArray, n_offspring: 
 
 
 def stratified(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
-    """One draw in each of n_offspring equal parts of the unit interval; arguments as `multinomial`."""
+    """One draw in each of n_offspring equal parts of the unit interval; arguments as for `multinomial`."""
     strata = np.arange(n_offspring) + rng.random((*log_weights.shape[:-1], n_offspring))
     return _at(strata / n_offspring, normalised(log_weights))
 
 
 def systematic(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
-    """A comb of n_offspring teeth, shifted by one draw; arguments as `multinomial`.
+    """n_offspring equally spaced positions with one random offset; arguments as for `multinomial`.
 
     Particle i has floor(n p_i) or ceil(n p_i) offspring.
     """
@@ -55,7 +55,7 @@ def systematic(rng: np.random.Generator, log_weights: FloatArray, n_offspring: i
 
 
 def residual(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
-    """floor(n p_i) offspring for certain, and independent draws from what is left over; arguments as `multinomial`."""
+    """floor(n p_i) certain offspring, and independent draws from the remainder; arguments as for `multinomial`."""
     probabilities = normalised(log_weights)
     expected = n_offspring * probabilities
     certain = np.floor(expected + ROUNDING)
@@ -63,7 +63,7 @@ def residual(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int
     nothing_left = np.sum(left_over, axis=-1, keepdims=True) == 0.0
     drawn = _at(
         rng.random((*log_weights.shape[:-1], n_offspring)),
-        np.where(nothing_left, probabilities, left_over),  # never used there, but it must be drawable
+        np.where(nothing_left, probabilities, left_over),  # not used in these rows, but must be a valid distribution
     )
     places = np.broadcast_to(np.arange(n_offspring, dtype=np.float64), drawn.shape)
     fixed = _count_at_most(np.cumsum(certain, axis=-1), places)
@@ -78,7 +78,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def resolve_scheme(scheme: str | Scheme) -> Scheme:
-    """The scheme of that name; a function is passed through.
+    """Look up a scheme by name; return a function unchanged.
 
     Raises:
         ConfigurationError: for an unknown name.
@@ -91,13 +91,13 @@ def resolve_scheme(scheme: str | Scheme) -> Scheme:
 
 
 def keep_in_place(ancestors: IntArray) -> IntArray:
-    """Order offspring so that each survivor's first one sits in its own slot, which then needs no fork.
+    """Order offspring so that the first offspring of each survivor stays in its slot and needs no fork.
 
     Args:
         ancestors: `[..., N]` the slot that each slot continues.
 
     Returns:
-        `[..., N]` the same ancestors as often, in another order.
+        `[..., N]` a permutation of the ancestors.
 
     >>> keep_in_place(np.array([1, 1, 1, 3]))
     array([1, 1, 1, 3])
@@ -115,21 +115,21 @@ def keep_in_place(ancestors: IntArray) -> IntArray:
 
 
 def _at(positions: FloatArray, masses: FloatArray) -> IntArray:
-    """The particle whose piece of the unit interval holds each position.
+    """The particle whose part of the unit interval contains each position.
 
-    Particle i holds [C_i-1, C_i) with C the cumulative masses, an empty piece where its mass is 0. Dividing by the
-    last C makes it exactly 1, and positions stay below 1 ((n - 1 + u) / n can round up to it), so that
-    none falls off the end, where a dead particle may sit.
+    Particle i has the part [C_i-1, C_i), where C are the cumulative masses; the part is empty if its mass is 0.
+    Dividing by the last C makes it exactly 1, and positions are kept below 1 ((n - 1 + u) / n can round up to 1), so
+    that no position selects a dead last particle.
     """
     cumulative = np.cumsum(masses, axis=-1)
     return _count_at_most(cumulative / cumulative[..., -1:], np.minimum(positions, BELOW_ONE))
 
 
 def _count_at_most(thresholds: FloatArray, positions: FloatArray) -> IntArray:
-    """For each position `[..., M]`, how many of the sorted thresholds `[..., N]` are at most that large.
+    """For each position `[..., M]`, the number of sorted thresholds `[..., N]` that are less than or equal to it.
 
-    It is `searchsorted(..., side="right")` for a whole batch of rows: a stable sort puts a threshold before an
-    equal position, so the thresholds seen up to a position's place are those that we count.
+    This is `searchsorted(..., side="right")` for a batch of rows: a stable sort puts a threshold before an equal
+    position, so the count of a position is the number of thresholds sorted before it.
     """
     n_thresholds = thresholds.shape[-1]
     order = np.argsort(np.concatenate([thresholds, positions], axis=-1), axis=-1, kind="stable")

@@ -1,6 +1,6 @@
-"""When to resample: the criterion c(t, w) of the paper's Algorithm 1, in two questions.
+"""When to resample: the criterion c(t, w) of the paper's Algorithm 1.
 
-Particles run freely up to a schedule's next point, meet there to be weighed, and are resampled if it triggers.
+Particles run freely up to the schedule's next point, are weighed there, and are resampled if the schedule triggers.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from amc_agents.types import FloatArray
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Where particles meet, and whether they are resampled there. Both answers are pure."""
+    """Steps at which particles are weighed, and the criterion for resampling there. Both methods are pure."""
 
     def next_point(self, step: int) -> int | None:
-        """The next step after `step` at which the particles meet to be weighed; None: run freely to the end."""
+        """The next step after `step` at which the particles are weighed; None: none before the end."""
         ...
 
     def triggered(self, step: int, log_weights: FloatArray, live: BoolArray | None = None) -> BoolArray:
-        """`[...]` whether to resample now.
+        """`[...]` True where the population is to be resampled.
 
         Args:
-            step: the point that was reached.
-            log_weights: `[..., N]` log-weights, just updated.
-            live: `[..., N]` the particles that a resampling would draw from; the trigger looks at these alone,
-                for it can improve no others. None: all.
+            step: the current step.
+            log_weights: `[..., N]` updated log-weights.
+            live: `[..., N]` the particles that a resampling would draw from; only their weights matter. None: all.
         """
         ...
 
 
 @dataclass(frozen=True, init=False)
 class AtSteps:
-    """At these steps, once each, whatever the weights: `AtSteps(4, 12)`. The critic is not asked elsewhere."""
+    """Resample at given steps, once each: `AtSteps(4, 12)`. The critic is not called at other steps before the end."""
 
     steps: tuple[int, ...]
     """Distinct steps, at least 1, in ascending order."""
@@ -53,23 +52,23 @@ class AtSteps:
         object.__setattr__(self, "steps", tuple(sorted(int(step) for step in steps)))
 
     def __repr__(self) -> str:
-        """As it is written in code."""
+        """The constructor call."""
         return f"AtSteps({', '.join(map(str, self.steps))})"
 
     def next_point(self, step: int) -> int | None:
-        """The smallest of the steps that is still to come."""
+        """The smallest of the steps after `step`."""
         return next((point for point in self.steps if point > step), None)
 
     def triggered(self, step: int, log_weights: FloatArray, live: BoolArray | None = None) -> BoolArray:
-        """True at one of the steps."""
+        """True at each of the steps."""
         return np.full(log_weights.shape[:-1], step in self.steps)
 
 
 @dataclass(frozen=True)
 class EssBelow:
-    """Where the effective sample size falls below a share of the live particles (paper, appendix D.1.2).
+    """Resample when the effective sample size falls below a share of the live particles (paper, appendix D.1.2).
 
-    Weighs, and so asks the critic, at every step.
+    Weighs the particles, and so calls the critic, at every step.
     """
 
     threshold: float
@@ -85,7 +84,7 @@ class EssBelow:
         return step + 1
 
     def triggered(self, step: int, log_weights: FloatArray, live: BoolArray | None = None) -> BoolArray:
-        """True where the live particles' weights have become uneven. Failed ones (weight 0) count as live."""
+        """True where the effective sample size is below the threshold. Failed particles (weight 0) count as live."""
         is_live = np.ones(log_weights.shape, dtype=bool) if live is None else live
         live_log_weights = np.where(is_live, log_weights, -np.inf)
         has_weight = np.any(live_log_weights > -np.inf, axis=-1)
@@ -96,7 +95,7 @@ class EssBelow:
 
 @dataclass(frozen=True)
 class EveryStep:
-    """At every step, whatever the weights (the plain bootstrap filter)."""
+    """Resample at every step (the plain bootstrap filter)."""
 
     def next_point(self, step: int) -> int | None:
         """The next step."""
@@ -109,10 +108,10 @@ class EveryStep:
 
 @dataclass(frozen=True)
 class Never:
-    """Nowhere: independent particles, weighed at the end (Best-of-N)."""
+    """Never resample: independent particles, weighed at the end (Best-of-N)."""
 
     def next_point(self, step: int) -> int | None:
-        """None: there is no point before the end."""
+        """None: the particles are weighed only at the end."""
         return None
 
     def triggered(self, step: int, log_weights: FloatArray, live: BoolArray | None = None) -> BoolArray:

@@ -1,6 +1,6 @@
-"""Weights in log space. The only module that exponentiates.
+"""Weights in log space. No other module exponentiates log-weights.
 
-Every function works on the last axis, `[..., N]`, and knows weights of 0 (log-weights of -inf).
+Every function works on the last axis, `[..., N]`, and accepts weights of 0 (log-weights of -inf).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def log_sum_exp(log_weights: FloatArray) -> FloatArray:
     """
     largest = np.max(log_weights, axis=-1, keepdims=True)
     shift = np.where(np.isfinite(largest), largest, 0.0)  # -inf - -inf would be nan
-    with np.errstate(divide="ignore"):  # log 0 = -inf is what we mean
+    with np.errstate(divide="ignore"):  # log 0 = -inf is intended
         total: FloatArray = np.log(np.sum(np.exp(log_weights - shift), axis=-1)) + shift[..., 0]
     return total
 
@@ -66,7 +66,7 @@ def normalised(log_weights: FloatArray) -> FloatArray:
 
 
 def ess(log_weights: FloatArray) -> FloatArray:
-    """Effective sample size, 1 / sum(p^2): N for equal weights, 1 where one particle has them all.
+    """Effective sample size, 1 / sum(p^2): N for equal weights, 1 if a single particle has all the weight.
 
     Args:
         log_weights: `[..., N]` unnormalised log-weights.

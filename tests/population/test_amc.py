@@ -336,7 +336,7 @@ def test_a_trajectory_says_whether_a_limit_cut_it(horizon, finished):
     assert [one.truncated for one in run.population.trajectories] == [not one for one in ended]
     # Nothing is bootstrapped at either limit.
     np.testing.assert_allclose(run.population.values, [one.return_ for one in run.population.trajectories])
-    assert f"{len(ended) - sum(ended)} cut at the limit of steps" in repr(run)
+    assert f"{len(ended) - sum(ended)} cut at the step limit" in repr(run)
 
 
 def test_an_agent_that_ends_by_itself_is_not_cut():
