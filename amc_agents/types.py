@@ -197,7 +197,7 @@ class WeighingPoint:
     step: int
     """Number of steps of the live particles."""
     values: FloatArray
-    """`[N]` return so far plus predicted future return, in reward units; the return alone for a finished trajectory; the
+    """`[N]` return so far plus predicted future return, in reward units; the return alone if it is finished; the
     prediction of the whole return in a run without rewards. NaN where the critic or the particle failed."""
     log_weights: FloatArray
     """`[N]` unnormalised log-weights after weighing, before any resampling."""
