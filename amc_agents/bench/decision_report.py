@@ -16,6 +16,7 @@ from amc_agents.bench.methods import ALPHAS
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.lac.improvement import choose, improved
 from amc_agents.lac.types import BoolArray
+from amc_agents.markdown import table
 from amc_agents.types import FloatArray
 
 LEAST_STEPS = 3
@@ -263,12 +264,11 @@ def _time_table(played: Sequence[Played]) -> str:
         f"{name} runs": over_time(played, success=won) for name, won in (("successful", True), ("failed", False))
     }
     headings = [f"{name} ({one.runs}, {one.decisions} decisions)" for name, one in columns.items()]
-    rows = [["correlation with the step, n tasks", *headings], ["---", *["---:"] * len(headings)]]
     names = next(iter(columns.values())).correlations
-    rows += [
+    rows = [
         [f"{name} of the chosen action", *(_cell(one.correlations[name]) for one in columns.values())] for name in names
     ]
-    return _table(rows)
+    return table(["correlation with the step, n tasks", *headings], rows, "lrr") + "\n"
 
 
 def _agreement_table(played: Sequence[Played]) -> str:
@@ -282,19 +282,21 @@ def _agreement_table(played: Sequence[Played]) -> str:
         f"{found.decisions:,} of {found.of:,} decisions had two candidates or more. In {same.mean:.1%}{error} of them "
         f"(mean over {same.tasks} tasks) prior and Q have the same favourite; mean rank correlation {rho}.\n\n"
     )
-    rows = [["the choice follows", "share", "margin of the prior", "of Q", "of the improved policy"]]
-    rows.append(["---", *["---:"] * 4])
+    rows = []
     for name, one in found.cases.items():
         numbers = (one.prior_confidence, one.q_confidence, one.confidence)
         rows.append([name, f"{one.share:.1%}", *(f"{number:.2f}" for number in numbers)])
-    return told + _table(rows)
+    headings = ["the choice follows", "share", "margin of the prior", "of Q", "of the improved policy"]
+    return told + table(headings, rows, "lrrrr") + "\n"
 
 
 def _choice_table(played: Sequence[Played]) -> str:
-    rows = [["alpha", "chooses as the vote", "as the critic alone", "as was chosen"], ["---", *["---:"] * 3]]
-    for one in choices(played):
-        rows.append([f"{one.alpha:g}", *(f"{share:.1%}" for share in (one.as_prior, one.as_q, one.as_made))])
-    return _table(rows) if len(rows) > 2 else ""
+    rows = [
+        [f"{one.alpha:g}", *(f"{share:.1%}" for share in (one.as_prior, one.as_q, one.as_made))]
+        for one in choices(played)
+    ]
+    headings = ["alpha", "chooses as the vote", "as the critic alone", "as was chosen"]
+    return table(headings, rows, "lrrr") + "\n" if rows else ""
 
 
 def _cell(found: Estimate | None) -> str:
@@ -302,7 +304,3 @@ def _cell(found: Estimate | None) -> str:
         return "-"
     error = "" if found.standard_error is None else f" ± {found.standard_error:.2f}"
     return f"{found.mean:+.2f}{error} (n = {found.tasks})"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -18,7 +18,7 @@ from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Estimate, Measured, estimate, paired
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
-from amc_agents.quoting import printable
+from amc_agents.markdown import table as markdown_table
 
 
 class _Strict(BaseModel):
@@ -196,23 +196,16 @@ def markdown(results: Results) -> str:
     costs = _costs(results)
     headings = ["method", *shown.values(), *costs]
     rows = [_cells(method, shown, costs) for method in results.methods]
-    lines = [
-        markdown_row(headings),
-        markdown_row(["---", *["---:"] * (len(headings) - 1)]),
-        *map(markdown_row, rows),
-        "",
-        _caption(results),
-    ]
+    lines = [markdown_table(headings, rows, "l" + "r" * (len(headings) - 1)), "", _caption(results)]
     labels = {method.name: method.label for method in results.methods}
     asked = asked_first(results)
     if asked:
-        lines += ["", markdown_row(["paired difference", "metric", "mean", "95% interval"])]
-        lines += [markdown_row(["---", "---", "---:", "---:"])]
-        lines += [
-            markdown_row([f"{labels[one.a]} - {labels[one.b]}", METRICS[one.metric], f"{one.difference:+.3f}",
-                  f"{one.low:+.3f} to {one.high:+.3f}"])
+        differences = [
+            [f"{labels[one.a]} - {labels[one.b]}", METRICS[one.metric], f"{one.difference:+.3f}",
+             f"{one.low:+.3f} to {one.high:+.3f}"]
             for one in asked
         ]  # fmt: skip
+        lines += ["", markdown_table(["paired difference", "metric", "mean", "95% interval"], differences, "llrr")]
         note = _rival_note(results)
         lines += ["", note] if note else []
     return "\n".join(lines) + "\n"
@@ -402,12 +395,6 @@ def score_text(score: Mean | Estimate | None) -> str:
     if score.standard_error is None or not math.isfinite(score.standard_error):
         return f"{score.mean:.3f}"
     return f"{score.mean:.3f} ± {score.standard_error:.3f}"
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a Markdown table: whatever a method is called stays in its cell."""
-    shown = [printable(" ".join(cell.split())).replace("|", "\\|") for cell in cells]
-    return f"| {' | '.join(shown)} |"
 
 
 def _caption(results: Results) -> str:

@@ -17,6 +17,7 @@ from amc_agents.critics.adapting import connect, name_of, original
 from amc_agents.critics.log_odds import LogOdds, NoOdds, OddsOfLastAction, OddsOfValue
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.markdown import table
 from amc_agents.types import ActionCritic, Critic, FloatArray, GoalCritic, Trajectory
 
 
@@ -155,11 +156,12 @@ def for_pnlc(critic: Any) -> GoalCritic:
 
 def table_markdown(methods: Sequence[str] = METHODS) -> str:
     """The table as Markdown: a row per nature, a column per method."""
-    rows = [["critic", *(f"`{method}`" for method in methods)], ["---"] * (len(methods) + 1)]
+    rows = []
     for nature, name in NATURES.items():
         cells = (TABLE[method, nature] for method in methods)
         rows.append([name, *(one.how if isinstance(one, Use) else f"refused: {one.why}" for one in cells)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    headings = ["critic", *(f"`{method}`" for method in methods)]
+    return table(headings, rows, "l" * len(headings)) + "\n"
 
 
 class _OfOneBeta:

@@ -16,7 +16,6 @@ from amc_agents.bench.report import (
     detail_table,
     difference_table,
     markdown,
-    markdown_row,
     results_schema,
     score_table,
     summarise,
@@ -139,5 +138,11 @@ def test_where_a_success_is_not_always_worth_the_same_both_are_compared_each_wit
     assert "success" not in markdown(summarise(whole, methods, {"n_particles": 15}))
 
 
-def test_a_name_stays_in_its_cell():
-    assert markdown_row(["a|b\nc", "0.5 ± 0.1", "\x1b[2J"]) == "| a\\|b c | 0.5 ± 0.1 | \\u001b[2J |"
+async def test_a_name_stays_in_its_cell(results):
+    methods = [
+        method.model_copy(update={"label": "a|b\nc \x1b[2J"}) if method.name == "amc" else method
+        for method in results.methods
+    ]
+    text = markdown(results.model_copy(update={"methods": methods}))
+    assert "\n| a\\|b c \\u001b[2J | " in text
+    assert "\n| a\\|b c \\u001b[2J - " in text

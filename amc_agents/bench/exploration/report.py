@@ -22,9 +22,9 @@ from amc_agents.bench.exploration.measures import (
     suffix_failures,
 )
 from amc_agents.bench.exploration.trials import Trial
-from amc_agents.bench.report import markdown_row
 from amc_agents.bench.statistics import Estimate, Paired, estimate, paired
 from amc_agents.files import replace_file
+from amc_agents.markdown import table as markdown_table
 from amc_agents.types import FloatArray
 
 VERSION = 1
@@ -127,14 +127,16 @@ def markdown(results: ExplorationResults) -> str:
     """The scores and the paired differences."""
     headings = _headings(results)
     lines = [f"    {results.command}\n"] if results.command else []
-    lines += [markdown_row(["agent", *headings]), markdown_row(["---", *["---:"] * len(headings)])]
-    lines += [markdown_row([one.name, *_cells(one, results)]) for one in results.explorers]
+    rows = [[one.name, *_cells(one, results)] for one in results.explorers]
+    lines.append(markdown_table(["agent", *headings], rows, "l" + "r" * len(headings)))
     if results.differences:
-        lines += ["", "| paired over instances | difference in total regret | 95% interval |", "|---|---:|---:|"]
-        for one in results.differences:
-            told = one.total_regret
-            interval = f"{told.low:+.3f} to {told.high:+.3f}"
-            lines.append(markdown_row([f"{one.a} - {one.b}", f"{told.difference:+.3f}", interval]))
+        paired = [
+            [f"{one.a} - {one.b}", f"{regret.difference:+.3f}", f"{regret.low:+.3f} to {regret.high:+.3f}"]
+            for one in results.differences
+            for regret in [one.total_regret]
+        ]
+        headings = ["paired over instances", "difference in total regret", "95% interval"]
+        lines += ["", markdown_table(headings, paired, "lrr")]
     return "\n".join([*lines, "", _caption(results), ""])
 
 
