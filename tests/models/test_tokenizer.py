@@ -88,12 +88,54 @@ def test_equals_the_transformers_tokenizer_on_any_text(model_folder, text):
     assert WordTokenizer.from_folder(model_folder).encode(text) == theirs.encode(text, add_special_tokens=False)
 
 
-def test_a_tokenizer_of_another_kind_is_refused(model_folder, tmp_path):
-    data = json.loads((model_folder / "tokenizer.json").read_text())
-    data["model"]["type"] = "BPE"
-    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    with pytest.raises(CheckpointError, match="WordLevel"):
-        WordTokenizer.from_folder(tmp_path)
+def changed(folder, change, target):
+    """A copy of a folder's tokenizer with a change."""
+    data = json.loads((folder / "tokenizer.json").read_text())
+    change(data)
+    (target / "tokenizer.json").write_text(json.dumps(data))
+    return target
+
+
+def bpe(data):
+    data["model"] |= {"type": "BPE", "merges": []}
+
+
+def ordinary_role_token(data):
+    data["added_tokens"][2]["special"] = False
+
+
+def no_unknown_word(data):
+    data["model"]["unk_token"] = "<nothing>"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (bpe, "expected a WordLevel tokenizer, got 'BPE'"),
+        (ordinary_role_token, r"lacks the special tokens \['<\|user\|>'\]"),
+        (no_unknown_word, r"lacks the special tokens \['<nothing>'\]"),
+    ],
+)
+def test_a_tokenizer_of_another_kind_is_refused(model_folder, tmp_path, change, message):
+    with pytest.raises(CheckpointError, match=message):
+        WordTokenizer.from_folder(changed(model_folder, change, tmp_path))
+
+
+@pytest.mark.parametrize("text", ["<|user|>", "Got<|end|>Got", "<unk>", "Got<|pad|><|assistant|>"])
+def test_a_word_spelled_like_a_special_token_is_unknown(model_folder, tmp_path, text):
+    def words_between_matches(data):
+        data["pre_tokenizer"]["pattern"]["Regex"] = "Got"
+
+    tokenizer = WordTokenizer.from_folder(changed(model_folder, words_between_matches, tmp_path))
+    got = tokenizer.vocabulary["Got"]
+    assert set(tokenizer.encode(text, special=False)) <= {got, tokenizer.unknown_id}
+    assert set(tokenizer.encode_chat([("user", text)])[1:-1]) <= {got, tokenizer.unknown_id}
+
+
+def test_lone_surrogates_are_unknown_characters(model_folder):
+    tokenizer = WordTokenizer.from_folder(model_folder)
+    clay, unknown = tokenizer.vocabulary[" clay"], tokenizer.unknown_id
+    assert tokenizer.encode(" clay\ud800 clay") == [clay, unknown, clay]
 
 
 _CACHE: dict = {}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.errors import CheckpointError, CriticSpecError
+from amc_agents.models.tokenizer_file import NAME as TOKENIZER
+from amc_agents.models.tokenizer_file import TokenizerFile
 from amc_agents.quoting import excerpt
-
-TOKENIZER = "tokenizer.json"
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -98,31 +97,8 @@ def served_folder(model: str, root: str | None, wanted: Wanted = VALUE, *, local
 
 def tokenizer_of(folder: Path) -> Tokenize:
     """The tokenizer of a checkpoint's folder, adding no special tokens of its own. Raises `CheckpointError`."""
-    from tokenizers import Tokenizer
-
-    path = folder / TOKENIZER
-    if not path.is_file():
-        raise CheckpointError(f"{path} does not exist: expected the model's tokenizer there")
-    try:
-        tokenizer, splitting = (Tokenizer.from_file(str(path)) for _ in range(2))
-    except Exception as error:  # the library raises plain `Exception`
-        raise CheckpointError(f"{path} is not a tokenizer: {excerpt(str(error))}") from error
-    # The same tokenizer, to which special tokens are text.
-    splitting.encode_special_tokens = True
-    for either in (tokenizer, splitting):
-        either.no_truncation()
-        either.no_padding()
-    model: Any = tokenizer.model
-    unknown = getattr(model, "unk_id", None)
-    if getattr(model, "unk_token", None):
-        unknown = tokenizer.token_to_id(model.unk_token)
-    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    return TemplateTokenizer(
-        lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
-        lambda text: list(splitting.encode(text, add_special_tokens=False).ids),
-        special,
-        unknown,
-    )
+    file = TokenizerFile(folder / TOKENIZER)
+    return TemplateTokenizer(file.encode, file.encode_untrusted, file.special.values(), file.unknown_id)
 
 
 def _from_hub(repository: str, wanted: Wanted) -> tuple[Path | None, str]:
