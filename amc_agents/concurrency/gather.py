@@ -1,4 +1,4 @@
-"""Work that need not wait for one another."""
+"""Run coroutines side by side: bounded, and cancelled together."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """What all of them give; where one fails, the others are given up and its error is raised as it is."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None) -> list[Any]:
+    """Run coroutines concurrently and return their results in order.
+
+    If a coroutine fails, or the caller is cancelled, the others are cancelled and waited for, and the error is raised.
+    `asyncio.gather` leaves them running, and `asyncio.TaskGroup` wraps the error in a group.
+
+    Args:
+        work: the coroutines, of any result types.
+        limit: maximum number that run at the same time; None: no limit.
+    """
+    slots = asyncio.Semaphore(limit or len(work) or 1)
+
+    async def in_a_slot(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        async with slots:
+            return await coroutine
+
+    tasks = [asyncio.ensure_future(in_a_slot(coroutine)) for coroutine in work]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
@@ -17,3 +31,6 @@ async def side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+    finally:
+        for coroutine in work:
+            coroutine.close()  # A coroutine that was cancelled before it started would warn that it was never awaited.

@@ -8,11 +8,10 @@ connections of the policy's loop.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -23,8 +22,6 @@ from amc_agents.critics.options import number
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of
 from amc_agents.usage import Usage, record
-
-T = TypeVar("T")
 
 PATIENCE = 180.0
 """Seconds that an answer may take where nothing is said: enough for a model that thinks for long."""
@@ -160,17 +157,6 @@ def key_of(who: str, variable: str) -> str:
         raise CriticSpecError(f"{who}: the environment variable {variable!r} (key_env) is not set here")
     keep_secret(os.environ[variable])
     return os.environ[variable]
-
-
-async def side_by_side(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them give, in order; where one fails, the others are given up and its error is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as errors:
-        first = errors.exceptions[0]
-        raise first from first.__cause__
-    return [task.result() for task in tasks]
 
 
 _TAGS = ("nostream", "critic")

@@ -6,12 +6,12 @@ And what it finds out about the run around it: who else is listening, which crit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManager, Callbacks
 from langchain_core.language_models import BaseChatModel
@@ -23,13 +23,12 @@ from langgraph.config import get_stream_writer
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import get_runtime
 
+from amc_agents.concurrency.gather import side_by_side
 from amc_agents.decisions.reflection import Answers
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.quoting import keep_secrets_of
 from amc_agents.runtime.metering import PolicyMeter, model_of, policy_meter, usage_of
 from amc_agents.usage import metering, record
-
-T = TypeVar("T")
 
 
 def callbacks_below(run_manager: Any) -> AsyncCallbackManager:
@@ -121,18 +120,6 @@ async def ask(
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
-async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them give; where one fails, the others are given up and its error is raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
 def world_model_answers(model: BaseChatModel, threads: Executor | None, *, run_name: str = "world model") -> Answers:
     """A chat model that imagines what may come: `role_answers`, counted as "world model"."""
     return role_answers(model, "world model", threads, run_name=run_name)
@@ -164,6 +151,6 @@ def role_answers(
         return told.generations[0][0].text
 
     async def answers(prompts: Sequence[str]) -> list[str]:
-        return await side_by_side([answer(prompt) for prompt in prompts])
+        return await side_by_side(*map(answer, prompts))
 
     return answers

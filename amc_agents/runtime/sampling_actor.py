@@ -18,11 +18,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import RunnableBinding
 
+from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.classify import LEAST_LOGPROB
 from amc_agents.decisions.samples import Sample
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import turn_of
-from amc_agents.runtime.inner_calls import ask, quietly, side_by_side
+from amc_agents.runtime.inner_calls import ask, quietly
 from amc_agents.runtime.metering import usage_of
 from amc_agents.usage import Usage
 
@@ -72,7 +73,7 @@ class ChatActor:
         messages = await self._ask(self._model, f"{self._run_name}s", **asked, n=k) if together else []
         # Some servers take `n` and give a single answer all the same.
         missing = k - len(messages)
-        for more in await side_by_side([self._ask(self._model, self._run_name, **asked) for _ in range(missing)]):
+        for more in await side_by_side(*(self._ask(self._model, self._run_name, **asked) for _ in range(missing))):
             messages += more
         self._notice_copies(messages, together=together and not missing)
         return [self._sample(message) for message in messages[:k]]

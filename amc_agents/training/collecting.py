@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from amc_agents.concurrency.gather import side_by_side
 from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.population.graph import amc
@@ -136,7 +137,6 @@ async def collect_from(
     if len(set(ids)) != len(ids):
         raise ConfigurationError(f"{len(ids)} tasks have {len(set(ids))} different ids; they must differ")
     todo = [task for task in tasks if task.id not in known]
-    limit = asyncio.Semaphore(n_concurrent)
     waiting: list[list[Record]] = []
     finished_tasks = collected = 0
 
@@ -147,9 +147,8 @@ async def collect_from(
 
     async def play(task: Task) -> None:
         nonlocal finished_tasks, collected
-        async with limit:
-            task_seed = _task_seed(seed, task)
-            trajectories = [one for one in await rollouts(task, task_seed) if one.done]
+        task_seed = _task_seed(seed, task)
+        trajectories = [one for one in await rollouts(task, task_seed) if one.done]
         if not trajectories:
             raise PopulationError(f"task {task.id!r} gave no finished trajectory: raise the horizon, or mend the agent")
         waiting.append([Record(one, group, policy, task_seed, recorded) for group, one in enumerate(trajectories)])
@@ -160,13 +159,9 @@ async def collect_from(
             mean = float(np.mean([one.return_ for one in trajectories]))
             progress(Progress(len(tasks) - len(todo) + finished_tasks, len(tasks), collected, mean))
 
-    running = [asyncio.create_task(play(task)) for task in todo]
     try:
-        await asyncio.gather(*running)
+        await side_by_side(*map(play, todo), limit=n_concurrent)
     finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
         flush()
     return collected
 

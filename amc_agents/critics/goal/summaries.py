@@ -17,7 +17,8 @@ from typing import NamedTuple, Protocol
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
-from amc_agents.critics.asking import PATIENCE, AskedModel, made_model, side_by_side, usage_of
+from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.asking import PATIENCE, AskedModel, made_model, usage_of
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.render import turn
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
@@ -164,7 +165,7 @@ class ChatSummary:
             return usage
 
         # A failure stops the others; what was answered is kept.
-        used = await side_by_side([ask(text) for text in dict.fromkeys(texts) if text not in known])
+        used = await side_by_side(*(ask(text) for text in dict.fromkeys(texts) if text not in known))
         found = [known[text] for text in texts]
         return Described(found, found, sum(used, Usage()))
 

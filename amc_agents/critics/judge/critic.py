@@ -13,7 +13,8 @@ import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of, side_by_side
+from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of
 from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new_marker
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
 from amc_agents.critics.server.outside import discreet, named_by_call
@@ -93,7 +94,7 @@ class JudgeCritic:
         for prompt in prompts:
             rows.setdefault(prompt, len(rows))
         with discreet(self.name, self._by_call):
-            judged = np.array(await side_by_side(map(self._judge, rows)), dtype=np.float64)
+            judged = np.array(await side_by_side(*map(self._judge, rows)), dtype=np.float64)
         said = judged[[rows[prompt] for prompt in prompts]]
         (worst, best), (low, high) = self.style.range, self.returns
         return low + (high - low) * (said - worst) / (best - worst)

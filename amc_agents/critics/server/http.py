@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
+from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.addresses import checked_address, is_loopback, refuse_link_local
 from amc_agents.critics.server.answers import as_json, read, retry_after, what_went_wrong
 from amc_agents.critics.server.outside import discreet, named_by_call
@@ -107,21 +108,13 @@ class ModelServer:
         Raises:
             CriticServerError: one of them failed for good; the others are given up.
         """
-        limit = asyncio.Semaphore(self._max_concurrent)
 
         async def send(client: httpx.AsyncClient, body: Mapping[str, Any] | bytes) -> Any:
             content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
-            async with limit:
-                return await self._exchange(client, "POST", path, content)
+            return await self._exchange(client, "POST", path, content)
 
         async with await self._client() as client:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(send(client, body)) for body in bodies]
-            except ExceptionGroup as errors:
-                first = errors.exceptions[0]
-                raise first from first.__cause__
-        return [task.result() for task in tasks]
+            return await side_by_side(*(send(client, body) for body in bodies), limit=self._max_concurrent)
 
     async def _client(self) -> httpx.AsyncClient:
         key = self._found_key()

@@ -19,7 +19,8 @@ import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
-from amc_agents.critics.asking import PATIENCE, AskedModel, name_of, side_by_side
+from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.asking import PATIENCE, AskedModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
 from amc_agents.critics.server.classify import LEAST_LOGPROB, OVERWRITTEN
 from amc_agents.critics.server.outside import discreet, named_by_call
@@ -157,7 +158,7 @@ class TopKReader:
             return cautious(*intervals(await self._places("".join(map(_guarded, prompt))), words))
 
         with discreet(self.name, self._by_call):
-            found = await side_by_side(map(ask, prompts))
+            found = await side_by_side(*map(ask, prompts))
         table = np.array([pair for *pair, _ in found], dtype=np.float64).reshape(-1, 2)
         log_good, log_bad = np.log(np.maximum(table, _TINY)).T
         return Verdicts(log_good, log_bad, np.array([flagged for *_, flagged in found], dtype=np.bool_))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
+from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.render import turn
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, storage_errors
@@ -112,7 +112,7 @@ async def sample_options(
     Returns:
         `[N][T][C]`; thoughts are those of the first sample of an action.
     """
-    limit, seeds, done = asyncio.Semaphore(n_concurrent), count(seed << 32), count(1)
+    seeds, done = count(seed << 32), count(1)
     seeded = "seed" in type(model).model_fields
 
     def copied(temperature: float) -> BaseChatModel:
@@ -136,15 +136,14 @@ async def sample_options(
         given = inputs(trajectory.task)["messages"] if inputs else [("user", trajectory.task.instruction)]
         messages = convert_to_messages(given)
         states = []
-        async with limit:
-            for step in trajectory.steps:
-                states.append(await at(messages))
-                messages = [*messages, AIMessage(turn(step)), HumanMessage(step.observation)]
+        for step in trajectory.steps:
+            states.append(await at(messages))
+            messages = [*messages, AIMessage(turn(step)), HumanMessage(step.observation)]
         if progress is not None:
             progress(next(done))
         return states
 
-    return list(await asyncio.gather(*(along(one) for one in trajectories)))
+    return await side_by_side(*map(along, trajectories), limit=n_concurrent)
 
 
 def write_judged(path: str | Path, judged: Sequence[Judged]) -> None:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from amc_agents.concurrency.gather import side_by_side
+
+
+async def test_results_come_in_order_and_no_more_than_the_limit_run_at_once():
+    running, most = 0, 0
+
+    async def work(number):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01 * (4 - number))
+        running -= 1
+        return number
+
+    assert await side_by_side(*map(work, range(4)), limit=2) == [0, 1, 2, 3]
+    assert most == 2
+    assert await side_by_side(*map(work, range(4))) == [0, 1, 2, 3]
+    assert most == 4
+    assert await side_by_side() == []
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_a_failure_cancels_the_others_and_is_raised_itself(limit):
+    ended = []
+
+    async def forever():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def fail():
+        await asyncio.sleep(0)
+        raise ValueError("first")
+
+    # With the limit the last coroutine never starts, and must not warn that it was never awaited.
+    with pytest.raises(ValueError, match="first"):
+        await side_by_side(fail(), forever(), forever(), limit=limit)
+    assert len(ended) == (2 if limit is None else 1)
+
+
+async def test_a_cancelled_caller_cancels_and_waits_for_all():
+    ended = []
+
+    async def slow_to_end():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    caller = asyncio.create_task(side_by_side(slow_to_end(), slow_to_end()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended == [True, True]
