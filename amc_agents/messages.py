@@ -112,7 +112,7 @@ class MessageReader:
             raise ValueError(f"a reward of {reward} came before the agent's first message: no step can carry it")
         if reward:
             steps[-1] = replace(steps[-1], reward=steps[-1].reward + reward)
-        trajectory = replace(self.trajectory, steps=tuple(steps), done=done, truncated=truncated)
+        trajectory = Trajectory(self.trajectory.task, tuple(steps), done, truncated)
         return MessageReader(trajectory, self.seen.union(map(_key, new)), listed)
 
 
@@ -126,7 +126,7 @@ def trajectory_from_messages(
 
 def _answered(step: Step, message: BaseMessage) -> Step:
     observation = f"{step.observation}\n{message.text}" if step.observation else message.text
-    return replace(step, observation=observation, message_ids=step.message_ids + _ids(message))
+    return Step(step.action, observation, step.thought, step.reward, step.message_ids + _ids(message))
 
 
 def _ids(message: BaseMessage) -> tuple[str, ...]:

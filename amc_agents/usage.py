@@ -64,7 +64,8 @@ class Meter:
         """Count `usage` for `role`, and for the model that was asked where its name is known."""
         with self._lock:
             used = self._usage.setdefault(role, {})
-            used[model] = used.get(model, Usage()) + usage
+            before = used.get(model)
+            used[model] = usage if before is None else before + usage
 
     def read(self) -> dict[str, Usage]:
         """What each role has used so far."""

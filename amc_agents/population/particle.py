@@ -277,7 +277,10 @@ class ParticleRunner:
             # It stands between two supersteps. Without this, LangGraph takes its next tasks for interrupted ones, and
             # a subgraph with a memory of its own would ignore what they give it.
             configurable["__pregel_resuming"] = False
-        own: RunnableConfig = {**trace.config, "configurable": configurable}
+        # LangGraph adds the thread's id to the metadata, which every superstep copies. Those that it makes itself are a
+        # ChainMap, which is slow to copy.
+        metadata = {"thread_id": particle.thread_id, **trace.config.get("metadata", {})}
+        own: RunnableConfig = {**trace.config, "configurable": configurable, "metadata": metadata}
         if particle.saved and "recursion_limit" in config:
             own["recursion_limit"] = _left_of(config["recursion_limit"], particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
