@@ -34,7 +34,7 @@ from amc_agents.bench.records import Record
 from amc_agents.bench.statistics import estimate
 from amc_agents.bench.workers import run_plan
 from amc_agents.cli.compare import available_cpus
-from amc_agents.envs.registry import FoundWorld
+from amc_agents.envs.registry import WorldSpec
 from amc_agents.errors import ConfigurationError
 
 FIRST_TRAINING_TASK = 700_000
@@ -61,13 +61,13 @@ Run = Callable[[Sequence[Method]], list[Record]]
 """Methods -> their records."""
 
 
-def variants(tuned: Tuned, found: FoundWorld, critic: str | None) -> list[Method]:
+def variants(tuned: Tuned, found: WorldSpec, critic: str | None) -> list[Method]:
     """LAC in all its forms that the world allows."""
     listed = methods.listed_variants(tuned, critic=critic, oracle=found.oracle) if found.actions else []
     return [*methods.lac_variants(tuned, critic=critic, oracle=found.oracle), *listed]
 
 
-def makers(found: FoundWorld, critic: str | None) -> dict[str, Maker]:
+def makers(found: WorldSpec, critic: str | None) -> dict[str, Maker]:
     """The methods that are tuned, each made from what is chosen for it."""
 
     def variant(name: str, tuned: Tuned) -> Method:
@@ -117,7 +117,7 @@ def tune(
     return {name: cells[cell][1] for name, cell in chosen.items()}, table
 
 
-def compared(made: dict[str, Maker], tuned: dict[str, Tuned], found: FoundWorld, critic: str | None) -> list[Method]:
+def compared(made: dict[str, Maker], tuned: dict[str, Tuned], found: WorldSpec, critic: str | None) -> list[Method]:
     """The methods of the comparison: the tuned ones, and the other forms of LAC at LAC's own setting."""
     best = {name: make(tuned[name]) for name, make in made.items()}
     alone = [best[methods.REACT], methods.react_greedy(), best[methods.VOTE], best[methods.VOTE_GREEDY]]

@@ -19,7 +19,7 @@ import numpy as np
 from langchain_core.messages import HumanMessage
 
 from amc_agents.envs.exploration import ExplorationWorld, episodes
-from amc_agents.envs.registry import FoundWorld, world
+from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.psrl.episodes import EpisodicAgent, play_episode
 from amc_agents.psrl.estimates import ChatEstimator
 from amc_agents.psrl.exact import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
@@ -69,7 +69,7 @@ def of_roles(method: str, task: Task, direct: bool) -> EpisodicAgent:
     return LlmPosteriorSampling(memory, ChatSampler(answers), ChatPolicy(answers), ChatUpdater(answers))
 
 
-async def trial(found: FoundWorld, task: Task, agent: EpisodicAgent, seed: int) -> tuple[list[list[str]], float]:
+async def trial(found: WorldSpec, task: Task, agent: EpisodicAgent, seed: int) -> tuple[list[list[str]], float]:
     """The actions of each episode, and the trial's regret."""
     actions, regret = [], 0.0
     for number, episode in enumerate(episodes(task, found.n_episodes)):

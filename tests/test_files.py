@@ -41,9 +41,9 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_path_through_a_file_is_named_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="a part of the path is a file"):
+    with pytest.raises(StorageError, match="a component of the path is a file"):
         replace_file(tmp_path / "file" / "inner", "text")
-    with pytest.raises(StorageError, match="no such folder"):
+    with pytest.raises(StorageError, match="the folder does not exist"):
         replace_file(tmp_path / "missing" / "inner", "text")
 
 
@@ -111,7 +111,7 @@ def test_a_lock_is_refused_while_another_process_lives_and_free_once_it_is_kille
 
 def test_two_writers_of_one_result_are_refused_and_nothing_stays_behind(tmp_path):
     with sole_writer(tmp_path / "model"):
-        with pytest.raises(ConfigurationError, match="is making model"), sole_writer(tmp_path / "model"):
+        with pytest.raises(ConfigurationError, match="is writing model"), sole_writer(tmp_path / "model"):
             pass
         with sole_writer(tmp_path / "other"):
             pass

@@ -13,7 +13,7 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.runner import Comparison
 from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.value.embedded import ADAPTER
-from amc_agents.envs.registry import FoundWorld, world
+from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.embedded_rescoring import EmbeddedScorer
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
@@ -53,7 +53,7 @@ class Plan:
             )
 
     @property
-    def found(self) -> FoundWorld:
+    def found(self) -> WorldSpec:
         """The world."""
         return world(self.world)
 

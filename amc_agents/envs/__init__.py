@@ -1,4 +1,4 @@
-"""Worlds that can be forked, and forks for worlds that cannot."""
+"""Environments, and wrappers that fork worlds without a `fork` of their own."""
 
 from amc_agents.envs.replay import CopyFork, NoFork, ReplayFork, Reseedable, World
 

@@ -1,7 +1,7 @@
-"""Worlds by name: the library's own, and those that installed packages offer.
+"""Registry of worlds by name: the library's own, and those of installed packages.
 
-A package offers one by an entry point of the group "amc_agents.worlds" that names a `FoundWorld`. Nothing is imported
-before a world is asked for.
+A package registers a world by an entry point of the group "amc_agents.worlds" that refers to a `WorldSpec`. A world is
+imported when it is first looked up.
 """
 
 from __future__ import annotations
@@ -17,71 +17,70 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.types import Environment, Task
 
 GROUP = "amc_agents.worlds"
-"""Entry-point group in which other packages offer worlds; each names a `FoundWorld`."""
+"""Entry-point group for the worlds of other packages; each entry point refers to a `WorldSpec`."""
 WORDS_VARIABLE = "AMC_WORDS"
-"""Environment variable that names Wordle's word list, one word a line; unset: the small list of the library."""
-
+"""Environment variable with the path of Wordle's word list, one word per line; default: the library's small list."""
 TEXTCRAFT_VARIABLE = "AMC_TEXTCRAFT"
-"""Environment variable that names the folder of the official TextCraft's recipes and tables."""
+"""Environment variable with the folder of the official TextCraft recipes and tables."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundWorld:
-    """All that is needed to play in a world."""
+class WorldSpec:
+    """A world, its tasks, and defaults for playing in it."""
 
     make: Callable[[], Environment]
-    """A fresh world."""
+    """Creates a world."""
     tasks: Callable[[int, str, int], Iterable[Task]]
-    """(number of tasks, split, number of the first) -> tasks. Splits share no task; "train" and "test" are there."""
+    """(number of tasks, split, index of the first) -> tasks. The splits "train" and "test" exist and share no task."""
     horizon: int
-    """Steps that an episode may have."""
+    """Maximum number of steps in an episode."""
     model: str | None = None
-    """A small policy that plays it, as `EmbeddedChatModel(model=...)` takes it; None: there is none."""
+    """A shipped policy for this world, as the argument of `EmbeddedChatModel(model=...)`; None: none is shipped."""
     n_episodes: int = 1
-    """Episodes of one hidden instance that an agent may learn from (K); 1: every task stands alone."""
+    """K, the episodes that an agent plays in the same hidden instance; 1: tasks are independent."""
     success: float = 1.0
-    """Least return that counts as a success."""
+    """Smallest return that counts as a success."""
     oracle: str | None = None
-    """A critic that knows the world, as `module:object`: an upper bound for comparisons; None: there is none."""
+    """A critic with access to the world's hidden state, as `module:object`, for upper bounds; None: not available."""
     actions: tuple[str, ...] | None = None
-    """All that can be done at any step; None: no list could hold it."""
+    """The possible actions at every step; None: they cannot be listed."""
 
 
-def world(name: str) -> FoundWorld:
-    """The world of that name.
+def world(name: str) -> WorldSpec:
+    """Look up a world by name.
 
     Raises:
-        ConfigurationError: no such world; the message lists those that there are.
+        ConfigurationError: the world does not exist; the message lists the available worlds.
     """
     if name in _OWN:
         return _OWN[name]()
-    point = _offered().get(name)
+    point = _registered().get(name)
     if point is None:
         raise ConfigurationError(
-            f"no world {name!r}; there are: {', '.join(worlds())}. Others come with packages that offer them (entry "
-            f"points of the group {GROUP!r})"
+            f"unknown world {name!r}; available: {', '.join(worlds())}. Other packages register worlds by entry "
+            f"points of the group {GROUP!r}"
         )
-    found: Any = point.load()
-    if not isinstance(found, FoundWorld):
+    spec: Any = point.load()
+    if not isinstance(spec, WorldSpec):
         raise ConfigurationError(
-            f"world {name!r}: the entry point {point.value!r} names a {type(found).__name__}, expected a FoundWorld"
+            f"world {name!r}: the entry point {point.value!r} refers to a {type(spec).__name__}, expected a WorldSpec"
         )
-    return found
+    return spec
 
 
 def worlds() -> list[str]:
-    """The names of all worlds that can be asked for."""
-    return sorted({*_OWN, *_offered()})
+    """List the names of all available worlds."""
+    return sorted({*_OWN, *_registered()})
 
 
-def _offered() -> dict[str, EntryPoint]:
+def _registered() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def _crafting() -> FoundWorld:
+def _crafting() -> WorldSpec:
     from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 
-    return FoundWorld(
+    return WorldSpec(
         make=CraftingWorld,
         tasks=lambda n_tasks, split, first: generate_tasks(n_tasks, split, first_seed=first),
         horizon=20,
@@ -90,36 +89,36 @@ def _crafting() -> FoundWorld:
     )
 
 
-def _textcraft_renamed() -> FoundWorld:
+def _textcraft_renamed() -> WorldSpec:
     from amc_agents.envs.crafting.renamed import renamed_tasks
 
     path = os.environ.get(TEXTCRAFT_VARIABLE)
     if not path:
         raise ConfigurationError(
-            f"the world textcraft-renamed plays the official recipes: {TEXTCRAFT_VARIABLE} has to name their folder"
+            f"the world textcraft-renamed needs the official recipes: set {TEXTCRAFT_VARIABLE} to their folder"
         )
     return replace(_crafting(), tasks=partial(renamed_tasks, path))
 
 
-def _bandit() -> FoundWorld:
+def _bandit() -> WorldSpec:
     from amc_agents.envs.exploration import bandit_task
 
     return _exploration(bandit_task, horizon=1, n_episodes=100)
 
 
-def _informative_bandit() -> FoundWorld:
+def _informative_bandit() -> WorldSpec:
     from amc_agents.envs.exploration import informative_bandit_task
 
     return _exploration(informative_bandit_task, horizon=1, n_episodes=10)
 
 
-def _combination_lock() -> FoundWorld:
+def _combination_lock() -> WorldSpec:
     from amc_agents.envs.exploration import lock_task
 
     return _exploration(lock_task, horizon=3, n_episodes=8)
 
 
-def _wordle() -> FoundWorld:
+def _wordle() -> WorldSpec:
     from amc_agents.envs.exploration import load_words, wordle_task
 
     path = os.environ.get(WORDS_VARIABLE)
@@ -127,23 +126,23 @@ def _wordle() -> FoundWorld:
     return _exploration(partial(wordle_task, words=words), horizon=5, n_episodes=6)
 
 
-def _riverswim() -> FoundWorld:
+def _riverswim() -> WorldSpec:
     from amc_agents.envs.exploration import riverswim_task
 
     return _exploration(riverswim_task, horizon=6, n_episodes=35)
 
 
-def _riverswim_4() -> FoundWorld:
+def _riverswim_4() -> WorldSpec:
     from amc_agents.envs.exploration import riverswim_task
 
     return _exploration(partial(riverswim_task, n_caves=4, horizon=20), horizon=20, n_episodes=35)
 
 
-def _exploration(task: Callable[[int, str], Task], *, horizon: int, n_episodes: int) -> FoundWorld:
-    # Splits are separate seed streams: worlds as small as a lock of 720 codes may hide the same one in both.
+def _exploration(task: Callable[[int, str], Task], *, horizon: int, n_episodes: int) -> WorldSpec:
+    # Splits have separate random streams, but a small world (720 codes of a lock) may hide the same code in both.
     from amc_agents.envs.exploration import ExplorationWorld
 
-    return FoundWorld(
+    return WorldSpec(
         make=ExplorationWorld,
         tasks=lambda n_tasks, split, first: (task(seed, split) for seed in range(first, first + n_tasks)),
         horizon=horizon,
@@ -151,7 +150,7 @@ def _exploration(task: Callable[[int, str], Task], *, horizon: int, n_episodes: 
     )
 
 
-_OWN: dict[str, Callable[[], FoundWorld]] = {
+_OWN: dict[str, Callable[[], WorldSpec]] = {
     "bandit": _bandit,
     "combination-lock": _combination_lock,
     "crafting": _crafting,
@@ -161,3 +160,6 @@ _OWN: dict[str, Callable[[], FoundWorld]] = {
     "textcraft-renamed": _textcraft_renamed,
     "wordle": _wordle,
 }
+
+FoundWorld = WorldSpec
+"""Former name of `WorldSpec`."""

@@ -1,4 +1,4 @@
-"""Forks for worlds that have none of their own: by replay, by copy, or an honest refusal."""
+"""Wrappers that give a world a `fork`: by replay, by copy, or by refusing with an explanation."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from amc_agents.types import Task, TimeStep
 
 
 class World(Protocol):
-    """An `Environment` that may lack `fork`: what the wrappers of this file are put around."""
+    """An `Environment` that may lack `fork`, as the wrappers of this module take it."""
 
     async def reset(self, task: Task) -> TimeStep:
-        """As `Environment.reset`."""
+        """See `Environment.reset`."""
         ...
 
     async def step(self, action: str) -> TimeStep:
-        """As `Environment.step`."""
+        """See `Environment.step`."""
         ...
 
     async def close(self) -> None:
-        """As `Environment.close`."""
+        """See `Environment.close`."""
         ...
 
 
 @runtime_checkable
 class Reseedable(Protocol):
-    """A world whose randomness from now on can be drawn afresh."""
+    """A world whose future randomness can be reseeded."""
 
     async def reseed(self, seed: int) -> None:
-        """Draw everything that is still to come from `seed`; the present state stays."""
+        """Draw all future randomness from `seed`; keep the current state."""
         ...
 
 
 class ReplayFork:
-    """Forks a world by repeating its actions in a fresh one, each answer checked against the record.
+    """Forks a world by replaying its actions in a new world and checking each answer against the record.
 
-    `make(seed)` has to give worlds that answer the same actions alike. The future of a fork is drawn from
-    its own seed where the world is `Reseedable`. Where it is not, a fork continues with the very luck of
-    its origin: that is truthful for deterministic worlds only, and for a stochastic one the siblings of a
-    particle would all meet the same future.
+    `make(seed)` must return worlds that give the same answers to the same actions. If the world is `Reseedable`, the
+    future of a fork is drawn from the fork's seed. Otherwise the fork continues with the random stream of its origin,
+    which is correct only for deterministic worlds: in a stochastic world, siblings would all see the same future.
 
     Args:
-        make: gives a fresh world; called once per reset and once per fork.
-        seed: handed to `make`; a fork's past is replayed with its origin's.
+        make: creates a world; called once per reset and once per fork.
+        seed: argument of `make`. A fork replays its past with the seed of its origin.
     """
 
     def __init__(self, make: Callable[[int], World], seed: int = 0) -> None:
@@ -57,7 +56,7 @@ class ReplayFork:
         self._reseeds: list[tuple[int, int]] = []
 
     async def reset(self, task: Task) -> TimeStep:
-        """Start `task` in a fresh world of the seed given at construction."""
+        """Start `task` in a new world with the seed given at construction."""
         await self.close()
         self._world = self._make(self._seed)
         first = await self._world.reset(task)
@@ -65,7 +64,7 @@ class ReplayFork:
         return first
 
     async def step(self, action: str) -> TimeStep:
-        """Carry out one action and keep it, with its answer, on record."""
+        """Execute an action, and record it with its answer."""
         if self._world is None:
             raise EnvironmentStateError("ReplayFork.step was called before reset or after close: call reset first")
         answer = await self._world.step(action)
@@ -74,10 +73,10 @@ class ReplayFork:
         return answer
 
     async def fork(self, seed: int) -> ReplayFork:
-        """A fresh world brought to this one's state, then reseeded where it can be.
+        """Replay the recorded actions in a new world, then reseed it if possible.
 
         Raises:
-            ReplayDivergence: at the first answer (observation, reward or end) that differs from the record.
+            ReplayDivergence: an answer (observation, reward or end) differs from the record.
         """
         if self._task is None:
             return ReplayFork(self._make, seed)
@@ -107,17 +106,17 @@ class ReplayFork:
                 await twin._reseed(reseeds.pop(0)[1])
 
     async def _reseed(self, seed: int) -> None:
-        # On record with its position: a fork of this fork has to live through the same changes of luck.
+        # Recorded with its position, since a fork of this fork must repeat the same reseedings.
         self._reseeds.append((len(self._actions), seed))
         if isinstance(self._world, Reseedable):
             await self._world.reseed(seed)
 
 
 class CopyFork:
-    """Forks an in-memory world by `copy.deepcopy`, then reseeds it where it is `Reseedable`.
+    """Forks an in-memory world by `copy.deepcopy`, then reseeds it if it is `Reseedable`.
 
-    The task is shared, not copied. Randomness outside the world (a module's global state) is not copied
-    with it; `amc_agents.testing.check_environment` shows that up.
+    The task is shared, not copied. Random state outside the world, such as a module's global generator, is not copied;
+    `amc_agents.testing.check_environment` detects this.
     """
 
     def __init__(self, world: World) -> None:
@@ -125,19 +124,19 @@ class CopyFork:
         self._task: Task | None = None
 
     async def reset(self, task: Task) -> TimeStep:
-        """As the wrapped world's."""
+        """See the wrapped world."""
         self._task = task
         return await self._world.reset(task)
 
     async def step(self, action: str) -> TimeStep:
-        """As the wrapped world's."""
+        """See the wrapped world."""
         return await self._world.step(action)
 
     async def fork(self, seed: int) -> CopyFork:
-        """A deep copy of the wrapped world.
+        """Deep-copy the wrapped world.
 
         Raises:
-            ForkError: where the world holds something that cannot be copied (a lock, a socket, a process).
+            ForkError: the world holds an object that cannot be copied, such as a lock, a socket or a process.
         """
         shared = {} if self._task is None else {id(part): part for part in (self._task, self._task.payload)}
         try:
@@ -145,7 +144,7 @@ class CopyFork:
         except Exception as error:
             raise ForkError(
                 f"{type(self._world).__name__} cannot be copied ({type(error).__name__}: {error}): "
-                "fork it by replay (ReplayFork), or give it a fork of its own"
+                "use ReplayFork, or implement fork() in the world"
             ) from error
         twin = CopyFork(world)
         twin._task = self._task
@@ -158,36 +157,36 @@ class CopyFork:
         return twin
 
     async def close(self) -> None:
-        """As the wrapped world's."""
+        """See the wrapped world."""
         await self._world.close()
 
 
 class NoFork:
-    """A world that can neither be copied nor replayed: it runs, and refuses to fork."""
+    """A world that can be neither copied nor replayed: it runs, and `fork` raises."""
 
     def __init__(self, world: World, reason: str) -> None:
         self._world, self._reason = world, reason
 
     async def reset(self, task: Task) -> TimeStep:
-        """As the wrapped world's."""
+        """See the wrapped world."""
         return await self._world.reset(task)
 
     async def step(self, action: str) -> TimeStep:
-        """As the wrapped world's."""
+        """See the wrapped world."""
         return await self._world.step(action)
 
     async def fork(self, seed: int) -> NoFork:
-        """Always raises `ForkError`, with the reason given at construction."""
+        """Raise `ForkError` with the reason given at construction."""
         raise ForkError(
             f"{type(self._world).__name__} cannot be forked: {self._reason}. "
-            "Run it without resampling (resample=Never()), or give it a fork of its own"
+            "Run it without resampling (resample=Never()), or implement fork() in the world"
         )
 
     async def close(self) -> None:
-        """As the wrapped world's."""
+        """See the wrapped world."""
         await self._world.close()
 
 
 def _shown(answer: TimeStep, other: TimeStep) -> str:
-    # The observation says it best; where it is the same, the whole time step has to.
+    # Show the observation, or the whole time step if the observations are equal.
     return answer.observation if answer.observation != other.observation else repr(answer)

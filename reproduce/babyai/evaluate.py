@@ -15,7 +15,7 @@ import numpy as np
 from amc_agents_minigrid import GO_TO, PICK_UP
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from amc_agents.envs.registry import FoundWorld
+from amc_agents.envs.registry import WorldSpec
 from amc_agents.messages import turn_of
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import use_rng
@@ -24,7 +24,7 @@ from amc_agents.types import Task
 WORLDS = {"babyai-go-to": GO_TO, "babyai-pick-up": PICK_UP}
 
 
-async def play(model: EmbeddedChatModel, found: FoundWorld, task: Task, seed: int) -> tuple[bool, int]:
+async def play(model: EmbeddedChatModel, found: WorldSpec, task: Task, seed: int) -> tuple[bool, int]:
     """(solved, steps) of one episode, with a random stream of its own."""
     world = found.make()
     answer = await world.reset(task)

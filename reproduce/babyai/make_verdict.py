@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from amc_agents.critics.render import turn
 from amc_agents.critics.verdict.checkpoint import DIALOGUE_ACTIONS, FILE
-from amc_agents.envs.registry import FoundWorld
+from amc_agents.envs.registry import WorldSpec
 from amc_agents.messages import turn_of
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import use_rng
@@ -73,7 +73,7 @@ SETTINGS = replace(
 LABELS = ExpertLabels()
 
 
-async def play(models: list[EmbeddedChatModel], found: FoundWorld, task: Task, seed: int) -> Judged:
+async def play(models: list[EmbeddedChatModel], found: WorldSpec, task: Task, seed: int) -> Judged:
     """One episode, with labels of all that could have been done."""
     drawn = np.random.default_rng([seed, task.payload.seed, 7])
     model = models[drawn.integers(len(models))]

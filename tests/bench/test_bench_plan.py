@@ -15,7 +15,7 @@ from amc_agents.cli import main
 from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.envs import registry as found
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.envs.registry import FoundWorld
+from amc_agents.envs.registry import WorldSpec
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import model_folder
 
@@ -34,8 +34,8 @@ def easy_tasks(n_tasks, split, first):
     return generate_tasks(n_tasks, split, first_seed=first, optimal_steps=(2, 3))
 
 
-LISTED = FoundWorld(Miserly, easy_tasks, horizon=3, model="crafting", actions=("inventory", "get 1 x"))
-MISERLY = FoundWorld(Miserly, easy_tasks, horizon=7, model="crafting", success=0.5, oracle=PLANNER)
+LISTED = WorldSpec(Miserly, easy_tasks, horizon=3, model="crafting", actions=("inventory", "get 1 x"))
+MISERLY = WorldSpec(Miserly, easy_tasks, horizon=7, model="crafting", success=0.5, oracle=PLANNER)
 
 
 @pytest.fixture(autouse=True)

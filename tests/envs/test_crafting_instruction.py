@@ -42,8 +42,8 @@ async def test_the_parsed_task_can_be_played_to_its_end():
         ("", "expected an instruction"),
         (ROD.replace("2 clay", "clay"), "expected a recipe"),
         (ROD.replace("using", "with"), "expected a recipe"),
-        (ROD.replace("craft rod.", "craft lamp."), "no way to craft 'lamp'"),
-        (ROD.replace("2 clay", "1 rod"), "no way to craft 'rod'"),
+        (ROD.replace("craft rod.", "craft lamp."), "do not allow crafting 'lamp'"),
+        (ROD.replace("2 clay", "1 rod"), "do not allow crafting 'rod'"),
     ],
 )
 def test_what_is_not_a_task_is_refused_by_name(text, message):

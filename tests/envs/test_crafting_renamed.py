@@ -65,7 +65,7 @@ def test_the_recipes_stay_and_the_names_change(folder):
 
 def test_the_splits_are_the_published_ones_and_no_task_is_made_up(folder):
     assert [one.id for one in renamed_tasks(folder, 1, "train")] == ["textcraft/1/renamed"]
-    with pytest.raises(ConfigurationError, match="'test' has 1 tasks, and 2 from number 0"):
+    with pytest.raises(ConfigurationError, match="'test' has 1 tasks; 2 tasks from index 0"):
         renamed_tasks(folder, 2)
     with pytest.raises(ConfigurationError, match="not 'dev'"):
         renamed_tasks(folder, 1, "dev")

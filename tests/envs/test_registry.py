@@ -6,10 +6,10 @@ import pytest
 
 from amc_agents.envs import registry as found
 from amc_agents.envs.crafting import CraftingWorld
-from amc_agents.envs.registry import FoundWorld, world, worlds
+from amc_agents.envs.registry import WorldSpec, world, worlds
 from amc_agents.errors import ConfigurationError
 
-OFFERED = FoundWorld(make=CraftingWorld, tasks=lambda n_tasks, split, first: [], horizon=3)
+OFFERED = WorldSpec(make=CraftingWorld, tasks=lambda n_tasks, split, first: [], horizon=3)
 OWN = (
     "bandit",
     "combination-lock",
@@ -52,11 +52,11 @@ def test_an_installed_package_s_world_is_found_by_its_entry_point(installed, mon
 
 def test_an_unknown_name_lists_those_that_there_are(installed):
     installed(harbour="harbour:WORLD")
-    with pytest.raises(ConfigurationError, match=r"no world 'ocean'; there are: bandit, .*, crafting, harbour, "):
+    with pytest.raises(ConfigurationError, match=r"unknown world 'ocean'; available: bandit, .*, crafting, harbour, "):
         world("ocean")
 
 
 def test_an_entry_point_that_names_something_else_is_refused(installed):
     installed(harbour="amc_agents.envs.crafting:CraftingWorld")
-    with pytest.raises(ConfigurationError, match="names a type, expected a FoundWorld"):
+    with pytest.raises(ConfigurationError, match="refers to a type, expected a WorldSpec"):
         world("harbour")

@@ -18,7 +18,7 @@ from amc_agents.bench.records import ResultsFolder, read_kept, sole_run
 from amc_agents.bench.workers import end_with_parent
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.envs.exploration import Instance
-from amc_agents.envs.registry import FoundWorld, world
+from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import AmcError, ConfigurationError
 from amc_agents.types import Task
 
@@ -62,7 +62,7 @@ class Exploration:
             one.make(task, 0, n_episodes=self.n_episodes, horizon=self.found.horizon)
 
     @property
-    def found(self) -> FoundWorld:
+    def found(self) -> WorldSpec:
         """The world."""
         return world(self.world)
 
@@ -201,7 +201,7 @@ async def _play(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-def _fingerprint(found: FoundWorld, split: str) -> str:
+def _fingerprint(found: WorldSpec, split: str) -> str:
     """Tells other instances under the same names, such as those of another word list."""
     task = next(iter(found.tasks(1, split, 0)))
     return hashlib.sha256(repr((task.instruction, task.payload)).encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ import numpy as np
 
 from amc_agents.bench.exploration.agents import Explorer
 from amc_agents.envs.exploration import Instance, episodes
-from amc_agents.envs.registry import FoundWorld
+from amc_agents.envs.registry import WorldSpec
 from amc_agents.psrl.episodes import play_episode
 from amc_agents.types import Step, Task
 from amc_agents.usage import Usage, counting, total
@@ -65,7 +65,7 @@ class Trial:
         return cls(**{**values, **parts})
 
 
-async def play_trial(found: FoundWorld, task: Task, explorer: Explorer, seed: int, n_episodes: int) -> Trial:
+async def play_trial(found: WorldSpec, task: Task, explorer: Explorer, seed: int, n_episodes: int) -> Trial:
     """One trial. All agents meet the same instance with the same luck of the world."""
     instance: Instance = task.payload
     words = [seed, zlib.crc32(task.id.encode())]

@@ -1,4 +1,4 @@
-"""A TextCraft-compatible crafting world, its recipe books, task generator and planner."""
+"""A TextCraft-compatible crafting world with recipe books, a task generator and a planner."""
 
 from amc_agents.envs.crafting.generate import generate_task, generate_tasks
 from amc_agents.envs.crafting.official import load_recipes, official_tasks

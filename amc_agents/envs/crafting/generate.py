@@ -1,7 +1,7 @@
-"""Crafting tasks from a seed: small recipe books of any depth, with distractors, train and test disjoint.
+"""Generate crafting tasks from a seed: small recipe books of any depth with distractors, in disjoint splits.
 
-The names are shared by all books; what the recipes say is drawn anew for each task, so an agent has to
-read them. Books of different splits come from different seed streams and never coincide.
+All books share the same item names, but recipes are drawn for each task, so an agent must read them. Books of
+different splits come from different random streams and never coincide.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MATERIALS = (
 )  # fmt: skip
 SHAPES = ("gate", "rod", "plate", "frame", "hinge", "panel", "lamp", "wheel", "crate", "chain")
 CRAFTED = tuple(f"{material} {shape}" for material in MATERIALS for shape in SHAPES)
-"""Names of things that are made: every two of a row share a word, so distractors look alike."""
+"""Names of crafted items. Many share a word, so that distractors resemble needed items."""
 RAW = (
     "clay", "flint", "feather", "string", "bone", "coal", "sand", "gravel", "wheat", "sugar", "kelp", "ink",
     "wax", "moss", "reed", "resin", "salt", "sulfur", "ash", "bark", "berry", "cactus", "chalk", "cotton",
     "fern", "flax", "fur", "glue", "grass", "hemp", "honey", "horn", "ivy", "lime", "mud", "nut",
     "oil", "pearl", "petal", "pollen", "root", "scale", "seed", "shell", "silk", "slate", "straw", "thorn",
 )  # fmt: skip
-"""Names of things that can only be fetched."""
+"""Names of items that can only be fetched."""
 
 
 def generate_task(
@@ -39,16 +39,16 @@ def generate_task(
     depth: int | None = None,
     optimal_steps: tuple[int, int] = (2, 14),
 ) -> Task:
-    """One crafting task, the same for the same arguments.
+    """Generate one crafting task, deterministically from the arguments.
 
     Args:
         seed: any non-negative integer.
-        split: name of the seed stream, such as "train" or "test"; the streams share no book.
-        depth: crafting levels below the goal; None draws 1 to 4.
-        optimal_steps: least and most actions of the planner's way (both included).
+        split: name of the random stream, such as "train" or "test"; streams share no book.
+        depth: crafting levels below the goal; None: drawn from 1 to 4.
+        optimal_steps: range of the planner's number of actions, both ends included.
 
     Raises:
-        ValueError: where no book of that depth has so few or so many steps.
+        ValueError: no book of this depth has a number of steps in the range.
     """
     low, high = optimal_steps
     rng = np.random.default_rng([zlib.crc32(split.encode()), seed])
@@ -65,13 +65,13 @@ def generate_task(
 def generate_tasks(
     n_tasks: int, split: str = "train", *, first_seed: int = 0, optimal_steps: tuple[int, int] = (2, 14)
 ) -> Iterator[Task]:
-    """`n_tasks` tasks with consecutive seeds."""
+    """Generate `n_tasks` tasks with consecutive seeds."""
     for seed in range(first_seed, first_seed + n_tasks):
         yield generate_task(seed, split, optimal_steps=optimal_steps)
 
 
 def instruction(book: RecipeBook, goal: str) -> str:
-    """The first observation of a task: the recipes, then the goal."""
+    """Format the first observation of a task: the recipes, then the goal."""
     listed = "\n".join(str(recipe) for recipe in book.recipes)
     return f"Crafting commands:\n{listed}\n\nGoal: craft {goal}."
 

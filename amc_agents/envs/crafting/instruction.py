@@ -1,4 +1,4 @@
-"""A task's text -> the task: for whoever types or pastes an instruction."""
+"""Parse the text of a crafting task."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _INPUT = re.compile(r"([0-9]{1,9}) (.+)")
 
 
 def parse_instruction(text: str) -> Task:
-    r"""The crafting task that an instruction describes: the inverse of a generated task's text.
+    r"""Parse an instruction into the crafting task that it describes.
 
-    The world made from it knows the recipes that the text lists and no others; an item is taken for raw where
-    something uses it and nothing makes it. Tags (classes of items) cannot be told from a text and are not known.
+    The resulting world has only the recipes that the text lists. An item is raw if a recipe uses it and none makes it.
+    The text does not contain tags (classes of items), so the world has none.
 
     Args:
-        text: `Crafting commands:\n<one recipe a line>\n\nGoal: craft <item>.`, spaces around it allowed.
+        text: `Crafting commands:\n<one recipe per line>\n\nGoal: craft <item>.`, with optional whitespace around it.
 
     Raises:
-        ConfigurationError: the text is not of that form, or the goal cannot be made by its recipes.
+        ConfigurationError: the text has another format, or its recipes do not lead to the goal.
 
     >>> parse_instruction("Crafting commands:\ncraft 1 rod using 2 clay\n\nGoal: craft rod.").payload.optimal_steps
     2
@@ -41,7 +41,7 @@ def parse_instruction(text: str) -> Task:
     goal = match[1]
     steps = plan(book, goal)
     if steps is None:
-        raise ConfigurationError(f"the recipes of the instruction give no way to craft {goal!r}")
+        raise ConfigurationError(f"the recipes of the instruction do not allow crafting {goal!r}")
     payload = CraftingTask(goal, book, len(steps), book.depth(goal))
     return Task(f"crafting/text/{hashlib.sha256(text.encode()).hexdigest()[:12]}", text, payload)
 
@@ -51,7 +51,7 @@ def _recipe(line: str) -> Recipe:
     inputs = [_INPUT.fullmatch(part) for part in match[3].split(", ")] if match else [None]
     if match is None or None in inputs:
         raise ConfigurationError(f"expected a recipe such as 'craft 1 oak gate using 2 clay, 1 silk', got {line!r}")
-    return Recipe(match[2], int(match[1]), tuple((found[2], int(found[1])) for found in inputs if found))
+    return Recipe(match[2], int(match[1]), tuple((part[2], int(part[1])) for part in inputs if part))
 
 
-_EXPECTED = r"expected an instruction 'Crafting commands:\n<recipes, one a line>\n\nGoal: craft <item>.'"
+_EXPECTED = r"expected an instruction 'Crafting commands:\n<one recipe per line>\n\nGoal: craft <item>.'"

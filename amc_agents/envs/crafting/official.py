@@ -1,7 +1,7 @@
-"""The official TextCraft: its recipe files as a `RecipeBook`, and the paper's tasks over it.
+"""Load the official TextCraft: its recipe files as a `RecipeBook`, and the paper's tasks.
 
-The rules are those of the public environment, with the files read in an order of names, so that every machine
-gets the same book. Tasks are numbered by the rows of the published depth table, never by directory order.
+The rules are those of the public environment. Files are read in the order of their names, so that every machine gets
+the same book. Task numbers are rows of the published depth table and do not depend on the order of a directory.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.types import Task
 
 MAX_DISTRACTORS = 10
-"""Most recipes that a task lists beside those it needs."""
+"""Maximum number of recipes that a task lists besides those it needs."""
 DEPTHS_FILE = "textcraft_crafting_depths.csv"
-"""Rows `item id <tab> depth`; the number of a task is the number of its row, from 0."""
+"""Rows `item id <tab> depth`; a task's number is its row, counted from 0."""
 
 _CRAFTING = {"minecraft:crafting_shaped": "shaped", "minecraft:crafting_shapeless": "shapeless"}
 
 
 def load_recipes(path: str | Path) -> RecipeBook:
-    """The book made of TextCraft's recipe files.
+    """Read TextCraft's recipe files into a book.
 
-    Shaped and shapeless recipes only; of alternatives the first; a recipe with a single input that is a
-    `_block` is left out, and so is one that would close a cycle with the recipes read before it. A recipe's
-    group is the tag of its output, unless it is the output itself. A tag of which nothing can be crafted
-    is an item like any other, and can be fetched.
+    Only shaped and shapeless recipes are read, with the first of alternative inputs. Recipes whose single input is a
+    `_block` are skipped, as are recipes that would form a cycle with recipes read before. A recipe's group is the tag
+    of its output, unless it equals the output. A tag without a craftable item is an ordinary item that can be fetched.
 
     Args:
-        path: a folder of one JSON file per recipe, or one JSON file (name -> recipe), or its folder.
+        path: a folder with one JSON file per recipe, a JSON file (name -> recipe), or the folder of such a file.
 
     Raises:
-        ConfigurationError: where there are no recipes, or one is not understood.
+        ConfigurationError: no recipes exist at the path, or a recipe cannot be parsed.
     """
     recipes: list[Recipe] = []
     tag_of: dict[str, str] = {}
@@ -51,8 +50,8 @@ def load_recipes(path: str | Path) -> RecipeBook:
     for name, entry in _entries(Path(path)):
         if entry.get("type") not in _CRAFTING:
             continue
-        recipe, asked_by_tag = _parse(name, entry)
-        known.update(dict.fromkeys([recipe.item, *(used for used, _ in recipe.inputs if used not in asked_by_tag)]))
+        recipe, tags = _parse(name, entry)
+        known.update(dict.fromkeys([recipe.item, *(used for used, _ in recipe.inputs if used not in tags)]))
         if len(recipe.inputs) == 1 and recipe.inputs[0][0].endswith(" block"):
             continue
         group = item_name(entry.get("group", ""))
@@ -65,7 +64,7 @@ def load_recipes(path: str | Path) -> RecipeBook:
         for used, _ in recipe.inputs:
             own |= {used, *below.get(used, ())}
     if not recipes:
-        raise ConfigurationError(f"no crafting recipe found at {path}: give the folder or the JSON file of the recipes")
+        raise ConfigurationError(f"no crafting recipes at {path}: expected a folder or a JSON file of recipes")
     names = [*known, *tag_of.values(), *(used for recipe in recipes for used, _ in recipe.inputs)]
     aliases = {name.replace(" ", "_"): name for name in names if " " in name}
     return RecipeBook(tuple(recipes), tag_of, frozenset(known), aliases)
@@ -74,18 +73,18 @@ def load_recipes(path: str | Path) -> RecipeBook:
 def official_tasks(
     path: str | Path, split: Literal["train", "test", "all"] = "test", *, depths: Collection[int] | None = None
 ) -> list[Task]:
-    """The paper's tasks, in the order of the split's file.
+    """Load the paper's tasks, in the order of the split's file.
 
-    A task lists every recipe that may be needed for its goal and up to `MAX_DISTRACTORS` others that use the
-    same things, drawn and shuffled by the task's own number; the world knows the whole book.
+    A task lists every recipe that its goal may need and up to `MAX_DISTRACTORS` others with the same inputs. They are
+    drawn and shuffled with the task's id as the seed. The world has the whole book.
 
     Args:
-        path: as for `load_recipes`; the published tables lie in that folder, or in the one above.
-        split: "train" or "test" (the published ids), or "all" rows of the depth table.
-        depths: keep tasks of these depths only; None keeps all.
+        path: as for `load_recipes`; the published tables are in that folder or in its parent.
+        split: "train" or "test" (the published ids), or "all" (every row of the depth table).
+        depths: keep only tasks of these depths; None: all.
 
     Raises:
-        ConfigurationError: where a table is missing, or disagrees with the recipes.
+        ConfigurationError: a table is missing or inconsistent with the recipes.
     """
     book = load_recipes(path)
     table = _table(Path(path), DEPTHS_FILE)
@@ -95,23 +94,23 @@ def official_tasks(
 
 
 def needed_recipes(book: RecipeBook, goal: str) -> tuple[Recipe, ...]:
-    """Every recipe that may serve in making `goal`, each once, in the order they are come upon."""
-    found: dict[Recipe, None] = {}
+    """Every recipe that crafting `goal` may need, each once, in breadth-first order."""
+    needed: dict[Recipe, None] = {}
     pending = [goal]
     for name in pending:
         for recipe in book.ways(name):
-            if recipe not in found:
-                found[recipe] = None
+            if recipe not in needed:
+                needed[recipe] = None
                 pending += [used for used, _ in recipe.inputs]
-    return tuple(found)
+    return tuple(needed)
 
 
 def _official_task(book: RecipeBook, number: int, goal: str, depth: int) -> Task:
     steps = plan(book, goal)
     if steps is None or book.depth(goal) != depth:
         raise ConfigurationError(
-            f"row {number} of {DEPTHS_FILE} says that {goal!r} has depth {depth}; these recipes give "
-            f"{book.depth(goal) if steps else 'no way to make it'}: the recipes and the table do not belong together"
+            f"row {number} of {DEPTHS_FILE} gives {goal!r} the depth {depth}, but with these recipes it "
+            f"{f'has the depth {book.depth(goal)}' if steps else 'cannot be crafted'}: use the table of these recipes"
         )
     task_id = f"textcraft/{number}"
     rng = np.random.default_rng(zlib.crc32(task_id.encode()))
@@ -129,33 +128,33 @@ def _entries(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if path.is_dir() and (path / "recipes.json").is_file():
         path = path / "recipes.json"
     if path.is_dir():
-        found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.json")}
+        entries = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.json")}
     elif path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
     else:
-        raise ConfigurationError(f"there are no recipes at {path}")
-    # `x_from_y` is another way of making x, so it comes after the plain names: of two recipes that undo each
-    # other (ingot and nugget) the plain one stays. This order gives the published depth table exactly.
-    return sorted(found.items(), key=lambda entry: ("_from_" in entry[0], entry[0]))
+        raise ConfigurationError(f"no recipes at {path}: expected a folder or a JSON file of recipes")
+    # `x_from_y` is an alternative recipe for x and comes after the plain names: of two recipes that undo each other
+    # (ingot and nugget), the plain one is kept. This order reproduces the published depth table exactly.
+    return sorted(entries.items(), key=lambda entry: ("_from_" in entry[0], entry[0]))
 
 
 def _parse(name: str, entry: Mapping[str, Any]) -> tuple[Recipe, set[str]]:
-    # Also the names that are asked for as tags: those are no items yet.
+    # Also returns the inputs that are tags, which are not items.
     try:
         if _CRAFTING[entry["type"]] == "shaped":
             pattern = "".join(entry["pattern"])
-            asked = [(_first(options), pattern.count(key)) for key, options in entry["key"].items()]
+            inputs = [(_first(options), pattern.count(key)) for key, options in entry["key"].items()]
         else:
-            asked = [(_first(options), 1) for options in entry["ingredients"]]
+            inputs = [(_first(options), 1) for options in entry["ingredients"]]
         result = entry["result"]
         output, count = (result, 1) if isinstance(result, str) else (result["item"], result.get("count", 1))
         counts: dict[str, int] = {}
-        for option, number in asked:
+        for option, number in inputs:
             used = item_name(option["item"] if "item" in option else option["tag"])
             counts[used] = counts.get(used, 0) + number
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"recipe {name!r} is not a TextCraft recipe: {error!r}") from error
-    tags = {item_name(option["tag"]) for option, _ in asked if "item" not in option}
+    tags = {item_name(option["tag"]) for option, _ in inputs if "item" not in option}
     return Recipe(item_name(output), int(count), tuple(counts.items())), tags
 
 
@@ -174,4 +173,4 @@ def _table(path: Path, file_name: str) -> list[list[str]]:
         if (folder / file_name).is_file():
             lines: Iterable[str] = (folder / file_name).read_text(encoding="utf-8").splitlines()
             return [row for row in csv.reader(lines, delimiter="\t") if row]
-    raise ConfigurationError(f"{file_name} is neither in {path} nor beside it")
+    raise ConfigurationError(f"{file_name} is neither in {path} nor in its parent folder")

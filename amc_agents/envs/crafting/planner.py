@@ -1,4 +1,4 @@
-"""A stateless planner: the next good action from any inventory, left to right through the recipes."""
+"""A stateless planner: the next useful action from any inventory, with the inputs of a recipe in written order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The planner's next action, and the recipe that it serves."""
+    """The planner's next action, and the recipe that it is for."""
 
     subgoal: Recipe
-    """The recipe being worked on, with the items that it will use in place of tags."""
+    """The current recipe, with its tags replaced by items."""
     fetch: tuple[str, int] | None
-    """(item, how many) to get; None: the recipe can be crafted now."""
+    """(item, count) to fetch; None: the recipe can be crafted now."""
 
     @property
     def action(self) -> str:
-        """The action as the world reads it."""
+        """The action as text."""
         if self.fetch is None:
             return str(self.subgoal)
         item, count = self.fetch
@@ -27,10 +27,10 @@ class Move:
 
 
 def next_move(book: RecipeBook, goal: str, inventory: Mapping[str, int]) -> Move | None:
-    """The next action on the planner's way to one `goal`, or None where there is no way.
+    """The next action towards crafting one `goal`, or None if it cannot be crafted.
 
-    The easiest way is taken. Its first input that is missing is fetched if it is raw and worked on,
-    recursively, if it is made; for a tag any one item of it will do, and what is carried comes first.
+    The planner follows the easiest recipe. The first missing input is fetched if it is raw, and crafted recursively
+    otherwise. For a tag, the planner prefers an item in the inventory.
     """
     recipe = book.easiest_way.get(goal)
     if recipe is None:
@@ -47,7 +47,7 @@ def next_move(book: RecipeBook, goal: str, inventory: Mapping[str, int]) -> Move
 def plan(
     book: RecipeBook, goal: str, *, inventory: Mapping[str, int] | None = None, limit: int = 200
 ) -> list[str] | None:
-    """The planner's whole way from an inventory (None: empty); None where there is none within `limit` actions."""
+    """The planner's actions from an inventory (None: empty) to the goal; None if `limit` actions do not suffice."""
     inventory = dict(inventory or {})
     actions: list[str] = []
     while len(actions) < limit:
@@ -68,8 +68,8 @@ def plan(
 
 
 def concrete_inputs(book: RecipeBook, recipe: Recipe, inventory: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """A recipe's inputs with an item for each tag: one that is carried in full, else the easiest to make."""
-    # A recipe takes a tag's whole count from one item.
+    """Replace each tag by an item: one of which the inventory has enough, or else the easiest to craft."""
+    # A recipe takes the whole count of a tag from a single item.
     inputs: list[tuple[str, int]] = []
     for name, count in recipe.inputs:
         item = name

@@ -1,7 +1,7 @@
-"""Recipes, and the book of them that a crafting world is made of.
+"""Recipes, and the recipe book of a crafting world.
 
-Items are named as people write them (`oak planks`); `minecraft:oak_planks` is the same item as an id.
-A *tag* is a class of items that may stand for each other (`planks`): a recipe may ask for a tag.
+Items have plain names (`oak planks`); the id of the same item is `minecraft:oak_planks`. A *tag* is a class of
+interchangeable items (`planks`); an input of a recipe may be a tag.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def item_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One way of making an item."""
+    """A way to craft an item."""
 
     item: str
-    """Name of what is made."""
+    """Name of the crafted item."""
     count: int
-    """How many of it one crafting gives."""
+    """Number of items that one crafting produces."""
     inputs: tuple[tuple[str, int], ...]
-    """What one crafting uses up: (name of an item or tag, how many), in the order it is written."""
+    """Inputs of one crafting, in written order: (name of an item or tag, count)."""
 
     def __str__(self) -> str:
-        """The recipe as TextCraft writes it, which is also the action that carries it out."""
+        """The recipe as TextCraft writes it, which is also the action that executes it."""
         return f"craft {self.count} {self.item} using {self.ingredients}"
 
     @property
@@ -46,55 +46,55 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecipeBook:
-    """All recipes of a world, and which item belongs to which tag."""
+    """All recipes of a world, and the tags of its items."""
 
     recipes: tuple[Recipe, ...]
     tag_of: Mapping[str, str] = field(default_factory=dict)
-    """Item -> the tag it belongs to (TextCraft: the recipe's group)."""
+    """Item -> its tag (in TextCraft, the recipe's group)."""
     known: frozenset[str] = frozenset()
-    """Items that are known to exist; those that nothing makes can be fetched, used or not."""
+    """Items known to exist; those without a recipe can be fetched, even if no recipe uses them."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other spelling -> name (`oak_planks` -> `oak planks`): the official world reads both."""
+    """Alternative spelling -> name (`oak_planks` -> `oak planks`); the official world accepts both."""
 
     @cached_property
     def by_item(self) -> Mapping[str, tuple[Recipe, ...]]:
-        """Item -> every way of making it."""
-        found: dict[str, list[Recipe]] = {}
+        """Item -> its recipes."""
+        recipes: dict[str, list[Recipe]] = {}
         for recipe in self.recipes:
-            found.setdefault(recipe.item, []).append(recipe)
-        return {item: tuple(ways) for item, ways in found.items()}
+            recipes.setdefault(recipe.item, []).append(recipe)
+        return {item: tuple(ways) for item, ways in recipes.items()}
 
     @cached_property
     def items_of(self) -> Mapping[str, tuple[str, ...]]:
         """Tag -> the craftable items that belong to it, in the book's order."""
-        found: dict[str, list[str]] = {}
+        members: dict[str, list[str]] = {}
         for item in self.by_item:
             if item in self.tag_of:
-                found.setdefault(self.tag_of[item], []).append(item)
-        return {tag: tuple(items) for tag, items in found.items()}
+                members.setdefault(self.tag_of[item], []).append(item)
+        return {tag: tuple(items) for tag, items in members.items()}
 
     @cached_property
     def raw(self) -> frozenset[str]:
-        """Items that can only be fetched: they are used or known, and nothing makes them."""
+        """Items that can only be fetched: used or known, but without a recipe."""
         used = {name for recipe in self.recipes for name, _ in recipe.inputs}
         return frozenset((used | self.known) - self.by_item.keys() - self.tags)
 
     @cached_property
     def tags(self) -> frozenset[str]:
-        """Names that stand for a class of items and are not items themselves."""
+        """Names of tags that are not also items."""
         return frozenset(self.items_of.keys() - self.by_item.keys())
 
     def ways(self, name: str) -> tuple[Recipe, ...]:
-        """Every recipe that makes the item, or any item of the tag, of that name."""
-        own = self.by_item.get(name, ())
-        return own or tuple(way for item in self.items_of.get(name, ()) for way in self.by_item[item])
+        """The recipes of an item, or of all items of a tag."""
+        recipes = self.by_item.get(name, ())
+        return recipes or tuple(way for item in self.items_of.get(name, ()) for way in self.by_item[item])
 
     def accepts(self, wanted: str, offered: str) -> bool:
-        """Whether `offered` may be used where a recipe asks for `wanted`."""
+        """True if `offered` satisfies the input `wanted` of a recipe."""
         return offered == wanted or (wanted in self.tags and self.tag_of.get(offered) == wanted)
 
     def matching(self, item: str, offered: Iterable[tuple[str, int]]) -> Recipe | None:
-        """The recipe for `item` that uses exactly what is offered, in any order; None if there is none."""
+        """The recipe for `item` whose inputs are exactly those offered, in any order; None if none matches."""
         offered = tuple(offered)
         for recipe in self.by_item.get(item, ()):
             if len(recipe.inputs) == len(offered) and self._uses(recipe, offered):
@@ -111,20 +111,20 @@ class RecipeBook:
         return not left
 
     def depth(self, name: str) -> int:
-        """Least number of crafting levels below `name`: 0 for what can only be fetched."""
+        """Minimum number of crafting levels below `name`: 0 for an item that can only be fetched."""
         return self._levels[0].get(name, 0)
 
     @property
     def easiest_way(self) -> Mapping[str, Recipe]:
-        """Item or tag -> its way with the fewest levels, the first of them in the book's order.
+        """Item or tag -> its recipe with the fewest levels; the first in the book's order among equals.
 
-        Every input of such a way lies on a lower level, so following them never runs in a circle.
+        Every input of such a recipe is on a lower level, so following them always terminates.
         """
         return self._levels[1]
 
     @cached_property
     def _levels(self) -> tuple[Mapping[str, int], Mapping[str, Recipe]]:
-        # Fixed point from below, so that cycles among recipes do no harm.
+        # A fixed point computed from below, which handles cycles among recipes.
         depths = dict.fromkeys(self.raw, 0)
         easiest: dict[str, Recipe] = {}
         pending = sorted({*self.by_item, *self.tags})

@@ -1,9 +1,8 @@
-"""Crafting tasks with other names for their items: official recipes for a policy that knows the generated books' names.
+"""Rename the items of official crafting tasks to names of the generated tasks, for policies with that vocabulary.
 
-A small policy has one token for each item's name and knows no others. The recipes of an official task, their amounts
-and their order stay as they are; each item that is made gets a name of `generate.CRAFTED`, each that is fetched one of
-`generate.RAW`, drawn by the task's own number and a seed. A tag (a class of items that stand for each other) is told by
-names alone, so a recipe that asks for one asks for the item of it that is easiest to make.
+A small policy has one token per item name and no others. Recipes keep their counts and their order. Each crafted item
+gets a name of `generate.CRAFTED`, and each fetched item a name of `generate.RAW`, drawn with the task's id and a seed.
+Tags (classes of interchangeable items) cannot be renamed, so a tag is replaced by the item that is easiest to craft.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ from amc_agents.types import Task
 
 
 def renamed_tasks(path: str | Path, n_tasks: int, split: str = "test", first: int = 0) -> list[Task]:
-    """Official tasks of a split, in its file's order, renamed.
+    """Load official tasks of a split, in the order of its file, and rename their items.
 
     Args:
         path: as for `load_recipes`.
-        n_tasks: how many.
+        n_tasks: number of tasks.
         split: "train" or "test".
-        first: index of the first within the split.
+        first: index of the first task within the split.
 
     Raises:
-        ConfigurationError: the split is another, or has fewer tasks.
+        ConfigurationError: the split does not exist, or has too few tasks.
     """
     if split not in ("train", "test"):
-        raise ConfigurationError(f'the official tasks have the splits "train" and "test", and not {split!r}')
-    found = official_tasks(path, "train" if split == "train" else "test")
-    if first + n_tasks > len(found):
+        raise ConfigurationError(f'split must be "train" or "test", got {split!r}')
+    tasks = official_tasks(path, "train" if split == "train" else "test")
+    if first + n_tasks > len(tasks):
         raise ConfigurationError(
-            f"split {split!r} has {len(found)} tasks, and {n_tasks} from number {first} were asked for"
+            f"split {split!r} has {len(tasks)} tasks; {n_tasks} tasks from index {first} were requested"
         )
-    return [renamed(task) for task in found[first : first + n_tasks]]
+    return [renamed(task) for task in tasks[first : first + n_tasks]]
 
 
 def renamed(task: Task, seed: int = 0) -> Task:
-    """The same task under other names; its world knows the recipes that the text lists and no others.
+    """Rename the items of a task. Its world has only the recipes that the instruction lists.
 
     Args:
         task: an official task.
-        seed: of the names; one task under many names teaches a policy to read them.
+        seed: seed of the names; training on a task under several names teaches a policy to read them.
 
     Raises:
-        ConfigurationError: it has more different items than there are names.
+        ConfigurationError: the task has more distinct items than there are names.
     """
     book = task.payload.book
     parsed = parse_instruction(task.instruction).payload.book.recipes
@@ -66,7 +65,7 @@ def renamed(task: Task, seed: int = 0) -> Task:
     for items, known in ((made, CRAFTED), (fetched, RAW)):
         if len(items) > len(known):
             raise ConfigurationError(
-                f"{task.id} has {len(items)} items of a kind for which there are {len(known)} names"
+                f"{task.id} has {len(items)} crafted or fetched items, but only {len(known)} names exist for them"
             )
         names |= dict(zip(items, rng.permutation(known).tolist(), strict=False))
     ways = [
@@ -74,7 +73,7 @@ def renamed(task: Task, seed: int = 0) -> Task:
         for way in listed
     ]
     shown, goal = RecipeBook(tuple(ways)), names[task.payload.goal]
-    # The world's book is in the official order, by which the planner chooses among ways of one depth.
+    # The world keeps the official order, by which the planner chooses among recipes of equal depth.
     position = {str(way): index for index, way in enumerate(book.recipes)}
     order = sorted(range(len(ways)), key=lambda index: position[str(parsed[index])])
     played = RecipeBook(tuple(ways[index] for index in order))

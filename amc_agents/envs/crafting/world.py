@@ -1,4 +1,4 @@
-"""The crafting world: TextCraft's commands and answers over any recipe book."""
+"""The crafting world: TextCraft's commands and observations for any recipe book."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _GET = re.compile(r"get ([0-9]+) (.*)")
 _INVENTORY = re.compile(r"inventory")
 _COUNTED = re.compile(r"([0-9]+) (.*)")
 _MAX_DIGITS = 4000
-"""Python reads and writes integers of up to 4,300 digits; what is carried has to stay below that."""
+"""Limit on the digits of a count, below the 4,300 digits of an integer that Python converts."""
 
 
 @dataclass(frozen=True)
 class CraftingTask:
-    """What a crafting world needs to set itself up: the payload of its `Task`."""
+    """Payload of a crafting `Task`."""
 
     goal: str
-    """Name of the item to make."""
+    """Name of the item to craft."""
     book: RecipeBook
-    """What the world can do; shared by reference, never copied."""
+    """The world's recipes; shared by reference, never copied."""
     optimal_steps: int
-    """Length of the planner's way from an empty inventory: the task's difficulty. Fetching for several craftings
-    at once can be shorter where an item is made more than once."""
+    """Number of steps of the planner from an empty inventory. Fetching for several craftings at once can take fewer
+    steps if an item is crafted more than once."""
     depth: int
     """Crafting levels below the goal."""
 
 
 class _Refused(Exception):
-    """The world's answer to an action that cannot be carried out; never leaves this file."""
+    """Observation for an action that cannot be executed; internal to this module."""
 
 
 class CraftingWorld:
-    """One episode of a crafting task. Deterministic; a fork copies the inventory alone.
+    """One episode of a crafting task. The world is deterministic; a fork copies only the inventory.
 
-    Reward 1.0 on making the goal, which ends the episode; 0 otherwise. The world never truncates:
-    the caller caps the steps.
+    Crafting the goal gives reward 1.0 and ends the episode; every other reward is 0. The world never truncates: the
+    caller limits the steps.
     """
 
     def __init__(self) -> None:
@@ -50,21 +50,21 @@ class CraftingWorld:
 
     @property
     def inventory(self) -> dict[str, int]:
-        """What is carried: item -> how many (a copy)."""
+        """A copy of the inventory: item -> count."""
         return dict(self._inventory)
 
     async def reset(self, task: Task) -> TimeStep:
-        """Start a task whose payload is a `CraftingTask`."""
+        """Start a task with a `CraftingTask` payload."""
         if not isinstance(task.payload, CraftingTask):
             raise EnvironmentStateError(
                 f"CraftingWorld.reset expected a Task with a CraftingTask payload, got {type(task.payload).__name__} "
-                f"(task {task.id!r}): make tasks with amc_agents.envs.crafting"
+                f"(task {task.id!r}): create tasks with amc_agents.envs.crafting"
             )
         self._task, self._inventory, self._done = task.payload, {}, False
         return TimeStep.restart(task.instruction)
 
     async def step(self, action: str) -> TimeStep:
-        """Carry out `get`, `craft` or `inventory`; anything else gets the world's own refusal as observation."""
+        """Execute `get`, `craft` or `inventory`; the observation of any other action says that it is invalid."""
         if self._task is None or self._done:
             when = "before reset" if self._task is None else "after the episode's end"
             raise EnvironmentStateError(f"CraftingWorld.step was called {when}: call reset(task) first")
@@ -79,13 +79,13 @@ class CraftingWorld:
         return TimeStep.transition(observation)
 
     async def fork(self, seed: int) -> CraftingWorld:
-        """An independent world in the same state. The seed is unused: nothing here is random."""
+        """Copy the world. The seed is unused, since the world is deterministic."""
         copy = CraftingWorld()
         copy._task, copy._inventory, copy._done = self._task, dict(self._inventory), self._done
         return copy
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the world holds no resources."""
 
     def _act(self, action: str) -> tuple[str, str | None]:
         if match := _CRAFT.match(action):
@@ -107,7 +107,7 @@ class CraftingWorld:
         recipe = self._book.matching(item, offered)
         if recipe is None:
             raise _Refused(f"Could not find a valid recipe for {item_id(item)}")
-        # The same item may be offered for two inputs, an item and its tag: together it has to be there too.
+        # An item may be offered for two inputs, itself and its tag: the inventory must hold the sum.
         totals: dict[str, int] = {}
         for name, count in offered:
             totals[name] = totals.get(name, 0) + count

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
-from amc_agents.envs.registry import FoundWorld
+from amc_agents.envs.registry import WorldSpec
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Task
 from amc_agents_minigrid.expert import Expert
@@ -93,7 +93,7 @@ def pick_up(n_tasks: int, split: str, first: int) -> Iterator[Task]:
     return generate_tasks(PICKUP_LOCAL, n_tasks, split, first, expert_steps=BAND)
 
 
-GO_TO = FoundWorld(
+GO_TO = WorldSpec(
     BabyAIWorld, go_to, HORIZON, model=str(MODEL), success=LEAST_RETURN, oracle=ORACLE, actions=tuple(ACTIONS)
 )
 """Go to one of eight things in a room: the entry point `babyai-go-to`."""
