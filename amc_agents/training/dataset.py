@@ -43,12 +43,12 @@ def write_shard(folder: str | Path, records: Sequence[Record]) -> Path:
         StorageError: the shard cannot be written.
         MissingExtra: pyarrow is not installed.
     """
-    with adding(folder):
+    with _adding(folder):
         return _write_shard(Path(folder), records)
 
 
 @contextmanager
-def adding(folder: str | Path) -> Iterator[None]:
+def _adding(folder: str | Path) -> Iterator[None]:
     """Keep other processes from adding to a dataset while the block runs; wait for one that does.
 
     Raises:
@@ -68,7 +68,7 @@ def write_new_tasks(folder: str | Path, records: Sequence[Record]) -> None:
     Raises:
         StorageError: the shard cannot be written.
     """
-    with adding(folder):
+    with _adding(folder):
         known = {task for task, _ in collected_tasks(folder)}
         new = [record for record in records if record.trajectory.task.id not in known]
         if new:

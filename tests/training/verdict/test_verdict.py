@@ -16,7 +16,6 @@ from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCh
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan  # noqa: E402
 from amc_agents.errors import CheckpointError, ConfigurationError  # noqa: E402
 from amc_agents.training.verdict import training as verdict  # noqa: E402
-from amc_agents.training.verdict.continuations import label_by_continuations  # noqa: E402
 from amc_agents.training.verdict.data import (  # noqa: E402
     Judged,
     Option,
@@ -256,30 +255,3 @@ def test_the_command_line_trains_on_what_it_collected(tmp_path):
     assert VerdictCheckpoint.load(tmp_path / "new").words == ("Crafted", "Could not find")
     refused = run(app, [*asked, "--labels", "nowhere:nothing"])
     assert isinstance(refused.exception, ConfigurationError)
-
-
-async def test_continuations_tell_what_leads_to_success():
-    task = generate_task(3, "labels", optimal_steps=(5, 5))
-    way = plan(task.payload.book, task.payload.goal)
-    world = CraftingWorld()
-    await world.reset(task)
-    begun = [Step(action, (await world.step(action)).observation) for action in way[:3]]
-    state = Trajectory(task, tuple(begun))
-
-    async def play_on(fork, trajectory, seed):
-        """One more action, and now and then none."""
-        for _ in range(int(seed % 5 > 0)):
-            action = plan(task.payload.book, task.payload.goal, inventory=fork.inventory)[0]
-            answer = await fork.step(action)
-            trajectory = trajectory.extended(Step(action, answer.observation, reward=answer.reward), done=answer.done)
-            if answer.done:
-                break
-        return trajectory
-
-    options = [Option(Step(action), n=1) for action in (way[3], "dance", "inventory")]
-    found = await label_by_continuations(world, state, options[:2], play_on, n=10)
-    assert [one.label for one in found] == ["GOOD", "BAD"]
-    before = world.inventory
-    same = await label_by_continuations(world, state, options[1:], play_on, n=10)
-    assert [one.label for one in same] == ["UNKNOWN", "UNKNOWN"]
-    assert world.inventory == before
