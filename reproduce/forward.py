@@ -28,7 +28,7 @@ from amc_agents.envs.registry import world
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer, model_folder
 from amc_agents.models.embedded.tokenizer import ASSISTANT
 from amc_agents.runtime.text_agent import text_agent
-from amc_agents.training.collecting import Progress, collect
+from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.model import save_adapter
 from amc_agents.types import Trajectory
@@ -108,7 +108,7 @@ async def word_by_word(folder: Path, adapter: Path, held_out: Sequence[Trajector
     )
 
 
-def _counter(bar: Bar, title: str, total: int) -> Callable[[Progress], None]:
+def _counter(bar: Bar, title: str, total: int) -> Callable[[CollectionProgress], None]:
     """A line of a bar that goes on with the tasks."""
     line = bar.add_task(title, total=total)
     return lambda done: bar.update(line, completed=done.tasks)

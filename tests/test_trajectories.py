@@ -13,7 +13,7 @@ from amc_agents.critics.render import FORMATS
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import generate_task
 from amc_agents.psrl.episodes import play_episode
-from amc_agents.training.dataset import Record, data_hash, read_trajectories, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, data_hash, read_trajectories, write_shard
 from amc_agents.training.value.objective import returns_to_come
 from amc_agents.types import Step, Task, Trajectory
 from tests.population.worlds import TASK, SumWorld
@@ -44,8 +44,8 @@ def test_a_limit_changes_no_prompt_no_dataset_and_no_target(tmp_path):
     assert ZERO_SHOT.prompt(CUT) == ZERO_SHOT.prompt(ENDED)
     assert data_hash([CUT]) == data_hash([ENDED])
     assert returns_to_come(CUT).tolist() == returns_to_come(ENDED).tolist() == [0.5, 0.5, 0.0]
-    write_shard(tmp_path / "cut", [Record(CUT, 0)])
-    write_shard(tmp_path / "ended", [Record(ENDED, 0)])
+    write_shard(tmp_path / "cut", [LoggedTrajectory(CUT, 0)])
+    write_shard(tmp_path / "ended", [LoggedTrajectory(ENDED, 0)])
     assert read_trajectories(tmp_path / "cut") == read_trajectories(tmp_path / "ended") == [ENDED]
 
 

@@ -62,7 +62,7 @@ def goal(
     from amc_agents.cli.console import PlainConsole
     from amc_agents.critics.goal.embeddings import as_embeddings
     from amc_agents.training.goal.data import GoalShares, read_episodes
-    from amc_agents.training.goal.training import GoalTrainingSettings, Progress, train_goal
+    from amc_agents.training.goal.training import GoalTrainingProgress, GoalTrainingSettings, train_goal
 
     chosen: dict[str, Any] = {
         "discount": discount, "expectile": expectile, "hidden": hidden, "iterations": iterations,
@@ -81,7 +81,7 @@ def goal(
     with Bar(console=console) as bar:
         lines = {stage: bar.add_task(stage, visible=False) for stage in ("embedding", "training")}
 
-        def show(progress: Progress) -> None:
+        def show(progress: GoalTrainingProgress) -> None:
             bar.update(lines[progress.stage], completed=progress.done, total=progress.of, visible=True)
 
         checkpoint = train_goal(

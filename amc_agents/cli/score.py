@@ -27,7 +27,7 @@ def score(
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.report import print_metrics
     from amc_agents.training.score_file import score_metrics
-    from amc_agents.training.scoring import ScoreProgress
+    from amc_agents.training.scoring import ScoringProgress
     from amc_agents.training.scoring import score as write_scores
 
     console = PlainConsole()
@@ -35,7 +35,7 @@ def score(
     with Bar(*columns, console=console) as bar:
         line = bar.add_task("scoring", total=None, pace="")
 
-        def show(progress: ScoreProgress) -> None:
+        def show(progress: ScoringProgress) -> None:
             pace = f"{progress.states_per_second:,.0f} states/s" if progress.states_per_second else "scored before"
             if progress.seconds_left:
                 pace += f", {_time(progress.seconds_left)} left"

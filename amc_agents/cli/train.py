@@ -81,7 +81,7 @@ def collect(
     from amc_agents.cli.console import PlainConsole
     from amc_agents.envs.crafting import CraftingWorld, generate_tasks
     from amc_agents.runtime.text_agent import text_agent
-    from amc_agents.training.collecting import Progress
+    from amc_agents.training.collecting import CollectionProgress
     from amc_agents.training.collecting import collect as collected
 
     chat_model, inputs = _policy(model, temperature)
@@ -90,7 +90,7 @@ def collect(
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(chosen))
 
-        def show(progress: Progress) -> None:
+        def show(progress: CollectionProgress) -> None:
             bar.update(line, completed=progress.tasks)
 
         new = collected(

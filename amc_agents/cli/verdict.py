@@ -54,7 +54,12 @@ def verdict(
     from amc_agents.training.dataset import read_trajectories
     from amc_agents.training.verdict.data import labelled, sample_options
     from amc_agents.training.verdict.metrics import print_metrics
-    from amc_agents.training.verdict.training import EMBEDDED, Progress, VerdictTrainingSettings, train_verdict
+    from amc_agents.training.verdict.training import (
+        EMBEDDED,
+        VerdictTrainingProgress,
+        VerdictTrainingSettings,
+        train_verdict,
+    )
 
     labeller = _labeller(labels)
     folder, embedded = _base_folder(base)
@@ -82,7 +87,7 @@ def verdict(
         judged = labelled(trajectories, labeller, options, progress=lambda done: bar.update(line, completed=done))
         line = bar.add_task("training")
 
-        def show(progress: Progress) -> None:
+        def show(progress: VerdictTrainingProgress) -> None:
             bar.update(line, completed=progress.step, total=progress.steps)
 
         checkpoint = train_verdict(folder, judged, out, settings, progress=show)

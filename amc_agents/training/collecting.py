@@ -20,14 +20,14 @@ from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.population.graph import amc
 from amc_agents.smc import Never
-from amc_agents.training.dataset import Record, collected_tasks, pyarrow_or_error, write_new_tasks
+from amc_agents.training.dataset import LoggedTrajectory, collected_tasks, pyarrow_or_error, write_new_tasks
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
 """(task, seed) -> finished trajectories of the task, drawn independently from the policy."""
 
 
-class Progress(NamedTuple):
+class CollectionProgress(NamedTuple):
     """What a progress callback gets after each task."""
 
     tasks: int
@@ -52,7 +52,7 @@ def collect(
     seed: int = 0,
     n_concurrent: int = 8,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
 ) -> int:
     """Collects `n_trajectories` of each task with an agent; tasks already in `out` are left out.
@@ -123,7 +123,7 @@ async def collect_from(
     seed: int = 0,
     n_concurrent: int = 8,
     shard_tasks: int = 32,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[CollectionProgress], None] | None = None,
 ) -> int:
     """`collect` from any source of trajectories.
 
@@ -137,7 +137,7 @@ async def collect_from(
     if len(set(ids)) != len(ids):
         raise ConfigurationError(f"{len(ids)} tasks have {len(set(ids))} different ids; they must differ")
     todo = [task for task in tasks if task.id not in known]
-    waiting: list[list[Record]] = []
+    waiting: list[list[LoggedTrajectory]] = []
     finished_tasks = collected = 0
 
     def flush() -> None:
@@ -151,13 +151,15 @@ async def collect_from(
         trajectories = [one for one in await rollouts(task, task_seed) if one.done]
         if not trajectories:
             raise PopulationError(f"task {task.id!r} gave no finished trajectory: raise the horizon, or mend the agent")
-        waiting.append([Record(one, group, policy, task_seed, recorded) for group, one in enumerate(trajectories)])
+        waiting.append(
+            [LoggedTrajectory(one, group, policy, task_seed, recorded) for group, one in enumerate(trajectories)]
+        )
         finished_tasks, collected = finished_tasks + 1, collected + len(trajectories)
         if len(waiting) >= shard_tasks:
             flush()
         if progress is not None:
             mean = float(np.mean([one.return_ for one in trajectories]))
-            progress(Progress(len(tasks) - len(todo) + finished_tasks, len(tasks), collected, mean))
+            progress(CollectionProgress(len(tasks) - len(todo) + finished_tasks, len(tasks), collected, mean))
 
     try:
         await side_by_side(*map(play, todo), limit=n_concurrent)

@@ -21,7 +21,7 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LoggedTrajectory:
     """A trajectory and where it came from: one row of a dataset."""
 
     trajectory: Trajectory
@@ -36,7 +36,7 @@ class Record:
     """How it was collected, as canonical JSON."""
 
 
-def write_shard(folder: str | Path, records: Sequence[Record]) -> Path:
+def write_shard(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path:
     """Add one shard to a dataset, atomically. Several processes may add to one dataset.
 
     Raises:
@@ -60,7 +60,7 @@ def _adding(folder: str | Path) -> Iterator[None]:
         yield
 
 
-def write_new_tasks(folder: str | Path, records: Sequence[Record]) -> None:
+def write_new_tasks(folder: str | Path, records: Sequence[LoggedTrajectory]) -> None:
     """Add a shard of those records whose task the dataset does not hold yet, if there are any.
 
     Another process may have collected a task in the meantime.
@@ -75,7 +75,7 @@ def write_new_tasks(folder: str | Path, records: Sequence[Record]) -> None:
             _write_shard(Path(folder), new)
 
 
-def _write_shard(folder: Path, records: Sequence[Record]) -> Path:
+def _write_shard(folder: Path, records: Sequence[LoggedTrajectory]) -> Path:
     arrow, parquet = pyarrow_or_error()
     table = arrow.Table.from_pylist([_to_row(record) for record in records], schema=_schema(arrow))
     number = 1 + max((int(path.stem.rpartition("-")[2]) for path in shards(folder)), default=-1)
@@ -91,7 +91,7 @@ def shards(folder: str | Path) -> list[Path]:
 
 def iter_records(
     folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
-) -> Iterator[Record]:
+) -> Iterator[LoggedTrajectory]:
     """The rows of a dataset one by one, shard by shard, however large it is: a few rows are in memory at a time.
 
     Args:
@@ -108,7 +108,7 @@ def iter_records(
     return records_at(selected(folder, best_of=best_of, policies=policies))
 
 
-def records_at(kept: Mapping[Path, bytearray]) -> Iterator[Record]:
+def records_at(kept: Mapping[Path, bytearray]) -> Iterator[LoggedTrajectory]:
     """The rows of shards that `selected` has marked."""
     columns = _schema(pyarrow_or_error()[0]).names
     for shard, chosen in kept.items():
@@ -153,7 +153,7 @@ def selected(
 
 def read_records(
     folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
-) -> list[Record]:
+) -> list[LoggedTrajectory]:
     """Rows of a dataset, all in memory, ordered by task and group, whatever order they were collected in.
 
     Arguments and errors as in `iter_records`.
@@ -231,7 +231,7 @@ def _rows_of(shard: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
         raise CheckpointError(f"{shard} is not a shard of trajectories: {error}") from error
 
 
-def _to_row(record: Record) -> dict[str, Any]:
+def _to_row(record: LoggedTrajectory) -> dict[str, Any]:
     trajectory = record.trajectory
     return {
         "task_id": trajectory.task.id,
@@ -246,10 +246,10 @@ def _to_row(record: Record) -> dict[str, Any]:
     }
 
 
-def _from_row(row: dict[str, Any]) -> Record:
+def _from_row(row: dict[str, Any]) -> LoggedTrajectory:
     steps = tuple(Step(**{**step, "message_ids": tuple(step["message_ids"])}) for step in row["steps"])
     trajectory = Trajectory(Task(row["task_id"], row["instruction"]), steps, row["done"])
-    return Record(trajectory, row["group"], row["policy"], row["seed"], row["settings"])
+    return LoggedTrajectory(trajectory, row["group"], row["policy"], row["seed"], row["settings"])
 
 
 def _schema(arrow: Any) -> Any:

@@ -38,7 +38,7 @@ class ScoredTrajectory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScoringPlan:
     """What is scored by what: parts of another plan are not gone on with."""
 
     critic: str
@@ -72,7 +72,7 @@ class ScoreFile:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(self, path: str | Path, plan: Plan) -> None:
+    def __init__(self, path: str | Path, plan: ScoringPlan) -> None:
         self.path, self._plan = Path(path), plan
         self._arrow, self._parquet = _pyarrow()
         self._parts = self.path.with_name(f"{self.path.name}.parts")
@@ -148,7 +148,7 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
     )
 
 
-def _require_same(plan: Plan, found: str, where: Path) -> None:
+def _require_same(plan: ScoringPlan, found: str, where: Path) -> None:
     theirs = json.loads(found)
     other = [
         f"{name} was {theirs.get(name)!r}, is {value!r}"

@@ -22,13 +22,13 @@ from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.scoring import ScoringCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.training.dataset import Record, dataset_hash, iter_records, selected
-from amc_agents.training.score_file import Plan, ScoredTrajectory, ScoreFile
+from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, iter_records, selected
+from amc_agents.training.score_file import ScoredTrajectory, ScoreFile, ScoringPlan
 from amc_agents.training.value.objective import returns_to_come
 from amc_agents.types import Critic, FloatArray, Trajectory
 
 
-class ScoreProgress(NamedTuple):
+class ScoringProgress(NamedTuple):
     """What a progress callback gets after each part, those of an earlier call at once."""
 
     trajectories: int
@@ -46,7 +46,7 @@ def score(
     out: str | Path,
     *,
     per_part: int = 256,
-    progress: Callable[[ScoreProgress], None] | None = None,
+    progress: Callable[[ScoringProgress], None] | None = None,
 ) -> None:
     """Writes the values of every state of a dataset to a Parquet file.
 
@@ -73,7 +73,7 @@ def score(
         raise ConfigurationError(f"per_part is {per_part}: expected at least 1")
     found = _with_values(critic)
     count = sum(map(sum, selected(data).values()))
-    plan = Plan(
+    plan = ScoringPlan(
         critic=critic if isinstance(critic, str) else type(critic).__name__,
         checkpoint=_fingerprint(found),
         predicts=getattr(found, "predicts", "future"),
@@ -142,13 +142,13 @@ def _fingerprint(critic: Critic) -> str:
     return "" if checkpoint is None else hashlib.sha256(repr(checkpoint).encode()).hexdigest()
 
 
-def _parts(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
+def _parts(records: Iterable[LoggedTrajectory], size: int) -> Iterator[list[LoggedTrajectory]]:
     waiting = iter(records)
     while part := list(itertools.islice(waiting, size)):
         yield part
 
 
-def _scored(record: Record, values: FloatArray, predicts: str) -> ScoredTrajectory:
+def _scored(record: LoggedTrajectory, values: FloatArray, predicts: str) -> ScoredTrajectory:
     trajectory = record.trajectory
     whole = trajectory.return_
     came = returns_to_come(trajectory) if predicts == "future" else np.full(len(values), whole)
@@ -160,7 +160,7 @@ def _scored(record: Record, values: FloatArray, predicts: str) -> ScoredTrajecto
 class _Pace:
     """Counts what is done, and tells it."""
 
-    def __init__(self, n_trajectories: int, tell: Callable[[ScoreProgress], None] | None) -> None:
+    def __init__(self, n_trajectories: int, tell: Callable[[ScoringProgress], None] | None) -> None:
         self.trajectories = 0
         self._n_trajectories, self._tell = n_trajectories, tell
         self._scored = self._states = 0
@@ -185,7 +185,7 @@ class _Pace:
         seconds = time.perf_counter() - self._begun
         left = seconds / self._scored * (self._n_trajectories - self.trajectories) if self._scored else None
         rate = self._states / seconds if self._scored else 0.0
-        self._tell(ScoreProgress(self.trajectories, self._n_trajectories, rate, left))
+        self._tell(ScoringProgress(self.trajectories, self._n_trajectories, rate, left))
 
 
 _ABREAST = 32

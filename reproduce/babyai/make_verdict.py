@@ -32,7 +32,7 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import use_rng
 from amc_agents.training.verdict.data import Judged, Option, read_judged, write_judged
 from amc_agents.training.verdict.labels import Label
-from amc_agents.training.verdict.training import EMBEDDED, Progress, train_verdict
+from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingProgress, train_verdict
 from amc_agents.types import Step, Task, Trajectory
 
 WORLDS = {"go-to": GO_TO, "pick-up": PICK_UP}
@@ -158,7 +158,7 @@ def main() -> None:
     torch.set_num_threads(1)
     judged = [one for name in WORLDS for first in PARTS for one in asyncio.run(played(options.data, name, first))]
 
-    def show(progress: Progress) -> None:
+    def show(progress: VerdictTrainingProgress) -> None:
         if progress.step % 50 == 0:
             print(progress, flush=True)
 

@@ -27,7 +27,7 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import CRAFTING, Plan
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.training.collecting import Progress, collect
+from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.report import print_metrics
 from amc_agents.training.value.objective import Objective
@@ -47,7 +47,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(tasks))
 
-        def show(progress: Progress) -> None:
+        def show(progress: CollectionProgress) -> None:
             bar.update(line, completed=progress.tasks)
 
         collect(

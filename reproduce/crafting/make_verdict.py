@@ -34,7 +34,7 @@ from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.verdict.data import Judged, labelled, read_judged, sample_options, write_judged
 from amc_agents.training.verdict.labels import CraftingLabels
 from amc_agents.training.verdict.metrics import print_metrics
-from amc_agents.training.verdict.training import EMBEDDED, Progress, train_verdict
+from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingProgress, train_verdict
 
 HORIZON = 20
 SPLIT, FIRST_TASK, BAND = "train", 100_000, (5, 16)
@@ -114,7 +114,7 @@ def main() -> None:
         judged = judged_play(options, bar)
         line = bar.add_task("training")
 
-        def show(progress: Progress) -> None:
+        def show(progress: VerdictTrainingProgress) -> None:
             bar.update(line, completed=progress.step, total=progress.steps)
 
         made = Path(scratch) / "model"

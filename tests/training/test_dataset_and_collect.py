@@ -12,7 +12,7 @@ from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra, StorageError
 from amc_agents.training.collecting import collect, collect_from
 from amc_agents.training.dataset import (
-    Record,
+    LoggedTrajectory,
     best_trajectories,
     data_hash,
     dataset_hash,
@@ -32,7 +32,10 @@ def finished(task, *rewards):
 
 
 def test_records_come_back_as_they_were(tmp_path):
-    records = [Record(finished(TASKS[1], 0.5, 1.0), 1, "mine", 2**40, '{"a": 1}'), Record(finished(TASKS[0]), 0)]
+    records = [
+        LoggedTrajectory(finished(TASKS[1], 0.5, 1.0), 1, "mine", 2**40, '{"a": 1}'),
+        LoggedTrajectory(finished(TASKS[0]), 0),
+    ]
     write_shard(tmp_path, records[:1])
     write_shard(tmp_path, records[1:])
     assert len(shards(tmp_path)) == 2
@@ -46,7 +49,7 @@ def test_a_shard_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr("amc_agents.files.os.replace", broken)
     with pytest.raises(StorageError, match="disk full"):
-        write_shard(tmp_path, [Record(finished(TASKS[0], 1.0), 0)])
+        write_shard(tmp_path, [LoggedTrajectory(finished(TASKS[0], 1.0), 0)])
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -152,7 +155,7 @@ def test_an_agent_is_collected_through_amc(tmp_path):
 
 
 def test_records_come_one_by_one_in_the_order_of_the_shards(tmp_path):
-    records = [Record(finished(task, 0.5), group) for task in TASKS for group in range(20)]
+    records = [LoggedTrajectory(finished(task, 0.5), group) for task in TASKS for group in range(20)]
     for part in (records[100:], records[:100]):
         write_shard(tmp_path, part)
     stream = iter_records(tmp_path)
@@ -172,7 +175,7 @@ def test_the_best_of_the_first_few_of_each_task_and_policy(tmp_path):
         ("surrogate", "t/0"): [0.0, 0.0, 0.5],
     }
     records = [
-        Record(finished(Task(task, "do"), value), group, policy)
+        LoggedTrajectory(finished(Task(task, "do"), value), group, policy)
         for (policy, task), values in returns.items()
         for group, value in enumerate(values)
     ]
@@ -190,7 +193,7 @@ def test_the_best_of_the_first_few_of_each_task_and_policy(tmp_path):
 
 
 def test_a_selection_of_nothing_is_refused(tmp_path):
-    write_shard(tmp_path, [Record(finished(TASKS[0], 1.0), 0, "ours")])
+    write_shard(tmp_path, [LoggedTrajectory(finished(TASKS[0], 1.0), 0, "ours")])
     with pytest.raises(ConfigurationError, match=r"no trajectory of policy others in .*\['ours'\]"):
         read_records(tmp_path, policies=["others", "ours"])
     with pytest.raises(ConfigurationError, match="best_of is 0"):
@@ -208,20 +211,20 @@ def test_a_shard_without_a_column_is_named(tmp_path):
 
 def test_a_datasets_fingerprint_is_of_its_bytes(tmp_path):
     for name, value in (("a", 1.0), ("b", 1.0), ("c", 0.5)):
-        write_shard(tmp_path / name, [Record(finished(TASKS[0], value), 0)])
+        write_shard(tmp_path / name, [LoggedTrajectory(finished(TASKS[0], value), 0)])
     one, same, other = (dataset_hash(tmp_path / name) for name in "abc")
     assert one == same != other
-    write_shard(tmp_path / "a", [Record(finished(TASKS[1], 1.0), 0)])
+    write_shard(tmp_path / "a", [LoggedTrajectory(finished(TASKS[1], 1.0), 0)])
     assert dataset_hash(tmp_path / "a") != one
 
 
 ADD = """
 import sys
-from amc_agents.training.dataset import Record, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.types import Step, Task, Trajectory
 name, folder = sys.argv[1:]
 for number in range(25):
-    write_shard(folder, [Record(Trajectory(Task(f"{name}-{number}", "x"), (Step("a", "b"),), True), 0)])
+    write_shard(folder, [LoggedTrajectory(Trajectory(Task(f"{name}-{number}", "x"), (Step("a", "b"),), True), 0)])
 """
 
 
@@ -236,7 +239,7 @@ def test_two_processes_that_add_to_one_dataset_lose_nothing(tmp_path):
 async def test_a_task_that_another_process_has_collected_meanwhile_is_kept_once(tmp_path):
     async def rollouts(task, seed):
         if task is TASKS[1]:  # the other process finishes the same task at this moment
-            write_shard(tmp_path, [Record(finished(task, 1.0), 0, settings="{}")])
+            write_shard(tmp_path, [LoggedTrajectory(finished(task, 1.0), 0, settings="{}")])
         return [finished(task, 1.0)]
 
     await collect_from(rollouts, TASKS[:3], tmp_path)

@@ -10,7 +10,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
-from amc_agents.training.dataset import Record, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.score_file import score_metrics
 from amc_agents.training.scoring import score, state_values
 from amc_agents.training.value.data import target_rows
@@ -57,7 +57,7 @@ def dataset(tmp_path, trained):
     """Two shards, 23 trajectories of 8 tasks; the last one is not finished."""
     whole = trained.trajectories[:23]
     whole[-1] = whole[-1].prefix(1)
-    records = [Record(one, index % 5, "policy") for index, one in enumerate(whole)]
+    records = [LoggedTrajectory(one, index % 5, "policy") for index, one in enumerate(whole)]
     write_shard(tmp_path / "data", records[:9])
     write_shard(tmp_path / "data", records[9:])
     return tmp_path / "data"
@@ -158,7 +158,7 @@ def test_values_of_something_else_are_not_touched(dataset, trained, tmp_path):
     other = calibrated(trained, tmp_path / "other", None)
     with pytest.raises(ConfigurationError, match="checkpoint was"):
         score(f"hf:{other}", dataset, out)
-    write_shard(dataset, [Record(trained.trajectories[30], 0)])
+    write_shard(dataset, [LoggedTrajectory(trained.trajectories[30], 0)])
     with pytest.raises(ConfigurationError, match="data was"):
         score(f"hf:{trained.out}", dataset, out)
     with pytest.raises(CheckpointError, match="was not written by `amc score`"):
@@ -223,7 +223,7 @@ def test_a_critic_that_gives_no_values_is_refused(dataset, tmp_path):
         score(Broken(), dataset, tmp_path / "values.parquet")
     assert not (tmp_path / "values.parquet").exists()
     unfinished = Trajectory(Task("t", "x"), (Step("a"),))
-    write_shard(tmp_path / "one", [Record(unfinished, 0)])
+    write_shard(tmp_path / "one", [LoggedTrajectory(unfinished, 0)])
     score("uniform", tmp_path / "one", tmp_path / "one.parquet")
     with pytest.raises(CheckpointError, match="no finished trajectory"):
         score_metrics(tmp_path / "one.parquet")

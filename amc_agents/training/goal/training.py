@@ -86,7 +86,7 @@ class GoalTrainingSettings:
             raise ConfigurationError("hidden, batch_size, iterations and updates must be at least 1")
 
 
-class Progress(NamedTuple):
+class GoalTrainingProgress(NamedTuple):
     """What a progress callback gets."""
 
     stage: str
@@ -105,7 +105,7 @@ def train_goal(
     *,
     summary: str | Callable[[Trajectory], str] | BaseChatModel | Summary = "none",
     cache: str | Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[GoalTrainingProgress], None] | None = None,
 ) -> GoalCheckpoint:
     """Trains a goal critic and saves it; `goal:out` loads it.
 
@@ -134,7 +134,7 @@ async def atrain_goal(
     *,
     summary: str | Callable[[Trajectory], str] | BaseChatModel | Summary = "none",
     cache: str | Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[GoalTrainingProgress], None] | None = None,
 ) -> GoalCheckpoint:
     """`train_goal` where an event loop runs already, as in a notebook."""
     with sole_writer(Path(out)):
@@ -150,7 +150,7 @@ async def _train_goal(
     settings: GoalTrainingSettings,
     summary: str | Callable[[Trajectory], str] | BaseChatModel | Summary,
     cache: str | Path | None,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[GoalTrainingProgress], None] | None,
 ) -> GoalCheckpoint:
     rng = np.random.default_rng(settings.seed)
     report = progress or (lambda _: None)
@@ -165,7 +165,9 @@ async def _train_goal(
     asked = (
         embedder
         if cache is None or isinstance(embedder, HashedWords)
-        else CachedEmbeddings(embedder, cache, progress=lambda done, n: report(Progress("embedding", done, n)))
+        else CachedEmbeddings(
+            embedder, cache, progress=lambda done, n: report(GoalTrainingProgress("embedding", done, n))
+        )
     )
     texts = tuple(dict.fromkeys(training.texts + validation.texts))
     vectors, used = await asked.embed(texts)
@@ -201,7 +203,7 @@ def fit(
     vectors: Vectors,
     settings: GoalTrainingSettings,
     rng: np.random.Generator,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[GoalTrainingProgress], None] | None = None,
 ) -> tuple[GoalNetwork, list[dict[str, float]]]:
     """Goal-conditioned IQL.
 
@@ -229,7 +231,7 @@ def fit(
             raise ConfigurationError(f"the losses of iteration {iteration} are {losses}: lower the learning rate")
         history.append({"iteration": iteration, "q_loss": losses[0], "v_loss": losses[1]})
         if progress is not None:
-            progress(Progress("training", iteration, settings.iterations, losses[0]))
+            progress(GoalTrainingProgress("training", iteration, settings.iterations, losses[0]))
     return GoalNetwork(learner.weights(), scale, settings.nearness), history
 
 

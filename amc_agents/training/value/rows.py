@@ -14,7 +14,7 @@ import numpy as np
 
 from amc_agents.critics.render import Encoder
 from amc_agents.errors import CheckpointError
-from amc_agents.training.dataset import Record, dataset_hash, records_at, selected
+from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, records_at, selected
 from amc_agents.training.value.data import TargetRow, held_out_tasks, shuffled_places
 from amc_agents.training.value.objective import ExponentialWeights, Objective, soft_returns, state_keys, state_returns
 from amc_agents.training.value.row_store import (
@@ -234,7 +234,9 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(f"{type(tokenizer).__name__} {text}".encode()).hexdigest()
 
 
-def _told(records: Iterator[Record], total: int, progress: Callable[[int, int], None]) -> Iterator[Record]:
+def _told(
+    records: Iterator[LoggedTrajectory], total: int, progress: Callable[[int, int], None]
+) -> Iterator[LoggedTrajectory]:
     for number, record in enumerate(records, start=1):
         yield record
         if number % _AT_ONCE == 0 or number == total:
@@ -242,7 +244,7 @@ def _told(records: Iterator[Record], total: int, progress: Callable[[int, int], 
 
 
 def _write(
-    folder: Path, records: Iterable[Record], encoder: Encoder, objective: Objective, success: float
+    folder: Path, records: Iterable[LoggedTrajectory], encoder: Encoder, objective: Objective, success: float
 ) -> dict[str, Any]:
     policies: set[str] = set()
     written = 0
@@ -266,7 +268,9 @@ def _write(
     }
 
 
-def _write_one(writer: RowWriter, record: Record, encoder: Encoder, objective: Objective, success: float) -> None:
+def _write_one(
+    writer: RowWriter, record: LoggedTrajectory, encoder: Encoder, objective: Objective, success: float
+) -> None:
     trajectory = record.trajectory
     states = np.zeros(len(trajectory.steps) + 1, MARK)
     states["state"] = np.arange(len(states))

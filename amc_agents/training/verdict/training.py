@@ -100,7 +100,7 @@ EMBEDDED = VerdictTrainingSettings(
 """What the embedded model is trained with. Its vocabulary is fixed, so it says its verdicts in words that it knows."""
 
 
-class Progress(NamedTuple):
+class VerdictTrainingProgress(NamedTuple):
     """What a progress callback gets after each step."""
 
     step: int
@@ -115,7 +115,7 @@ def train_verdict(
     out: str | Path,
     settings: VerdictTrainingSettings | None = None,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[VerdictTrainingProgress], None] | None = None,
 ) -> VerdictCheckpoint:
     """Trains a verdict critic and saves it, whole or not at all.
 
@@ -145,7 +145,7 @@ def _train_verdict(
     judged: Sequence[Judged],
     out: Path,
     settings: VerdictTrainingSettings,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[VerdictTrainingProgress], None] | None,
 ) -> VerdictCheckpoint:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
@@ -206,7 +206,7 @@ def _fit(
     held_out: Sequence[VerdictRow],
     settings: VerdictTrainingSettings,
     rng: np.random.Generator,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[VerdictTrainingProgress], None] | None,
 ) -> list[dict[str, float]]:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
@@ -236,7 +236,7 @@ def _fit(
             step += 1
             seen.append(float(verdicts.detach()))
             if progress is not None:
-                progress(Progress(step, steps, epoch, seen[-1]))
+                progress(VerdictTrainingProgress(step, steps, epoch, seen[-1]))
         validation = _validation_loss(model, held_out, settings.batch_size)
         history.append({"epoch": epoch, "train_loss": float(np.mean(seen)), "validation_loss": validation})
         if settings.keep_best and (best is None or validation < best[0]):

@@ -20,7 +20,7 @@ from amc_agents.usage import Usage
 
 torch = pytest.importorskip("torch")
 
-from amc_agents.training.dataset import Record, write_shard  # noqa: E402
+from amc_agents.training.dataset import LoggedTrajectory, write_shard  # noqa: E402
 from amc_agents.training.goal.data import Episode, GoalShares, goal_data, read_episodes  # noqa: E402
 from amc_agents.training.goal.training import GoalTrainingSettings, atrain_goal, fit, train_goal  # noqa: E402
 
@@ -190,7 +190,7 @@ def test_an_unfinished_trajectory_counts_as_cut(tmp_path):
 def test_a_collected_trajectory_as_long_as_its_horizon_counts_as_cut(tmp_path):
     pytest.importorskip("pyarrow")
     settings = json.dumps({"horizon": 3})
-    records = [Record(episode("a go b" + " go c" * n).trajectory, n, settings=settings) for n in range(4)]
+    records = [LoggedTrajectory(episode("a go b" + " go c" * n).trajectory, n, settings=settings) for n in range(4)]
     write_shard(tmp_path, records)
     assert [one.truncated for one in read_episodes(tmp_path)] == [False, False, True, True]
     assert not any(one.truncated for one in read_episodes(tmp_path, horizon_ends=True))
@@ -268,7 +268,7 @@ def test_the_command_trains_and_says_what_to_do_next(toy_trajectories, tmp_path)
 
     from amc_agents.cli import app
 
-    write_shard(tmp_path / "data", [Record(one, n) for n, one in enumerate(toy_trajectories(10, 3))])
+    write_shard(tmp_path / "data", [LoggedTrajectory(one, n) for n, one in enumerate(toy_trajectories(10, 3))])
     arguments = ["train", "goal", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "goal")]
     done = CliRunner().invoke(app, [*arguments, "--embeddings", "hashed:32", "--iterations", "2"])
     assert done.exit_code == 0, done.output

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.dataset import Record, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.value import trainer as value_trainer
 from amc_agents.training.value import training as value
 from amc_agents.training.value.state import TrainingState
@@ -178,7 +178,7 @@ def test_an_out_that_holds_something_is_refused_and_a_failure_leaves_nothing(bas
 def dataset(data, tmp_path_factory):
     pytest.importorskip("pyarrow")
     folder = tmp_path_factory.mktemp("dataset")
-    write_shard(folder, [Record(one, index % 3, "toy") for index, one in enumerate(data)])
+    write_shard(folder, [LoggedTrajectory(one, index % 3, "toy") for index, one in enumerate(data)])
     return folder
 
 

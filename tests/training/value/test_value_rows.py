@@ -10,7 +10,7 @@ import pytest
 
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.training.dataset import Record, read_trajectories, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, read_trajectories, write_shard
 from amc_agents.training.value.data import shuffled_targets, split_by_task, target_rows
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.rows import build_rows, tokenizer_hash
@@ -38,7 +38,7 @@ def played(number, group):
 @pytest.fixture
 def data(tmp_path):
     """Nine tasks, collected in no order, in five shards."""
-    records = [Record(played(number, group), group, "mine") for number in range(9) for group in range(5)]
+    records = [LoggedTrajectory(played(number, group), group, "mine") for number in range(9) for group in range(5)]
     order = np.random.default_rng(0).permutation(len(records))
     for part in np.array_split(order, 5):
         write_shard(tmp_path / "data", [records[index] for index in part])
@@ -142,7 +142,7 @@ def test_rows_are_used_again_and_made_anew_where_anything_differs(data, tmp_path
         {"policies": ["mine"]},
     ]
     assert len({first, *(build(**one) for one in changes)}) == 1 + len(changes)
-    write_shard(data, [Record(played(99, 0), 0, "mine")])
+    write_shard(data, [LoggedTrajectory(played(99, 0), 0, "mine")])
     assert build() != first
 
 
@@ -166,7 +166,7 @@ def test_an_interrupted_build_leaves_nothing(data, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         build_rows(data, cache, Encoder(PLAIN, breaks, 160), tokenizer="bytes")
     assert list(cache.iterdir()) == []
-    write_shard(data, [Record(played(0, 9).prefix(1), 9)])
+    write_shard(data, [LoggedTrajectory(played(0, 9).prefix(1), 9)])
     with pytest.raises(ConfigurationError, match="'t/0' is not done"):
         build_rows(data, cache, encoder(), tokenizer="bytes")
     assert list(cache.iterdir()) == []
@@ -277,7 +277,9 @@ def test_a_dataset_larger_than_memory_is_built_within_a_limit(tmp_path):
         for number in range(20):
             steps = tuple(Step("go", rng.bytes(4000).hex(" ", 4), reward=0.1) for _ in range(8))
             letters += sum(len(step.observation) for step in steps)
-            records.append(Record(Trajectory(Task(f"t/{shard}/{number // 4}", "walk"), steps, done=True), number % 4))
+            records.append(
+                LoggedTrajectory(Trajectory(Task(f"t/{shard}/{number // 4}", "walk"), steps, done=True), number % 4)
+            )
         write_shard(tmp_path / "data", records)
     assert letters > 1.9 * room
     # malloc's arenas, one for each thread, would be counted as well.

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError, MissingExtra
-from amc_agents.training.dataset import Record, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.schedule import warm_up_and_cosine
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.plan import Plan
@@ -119,7 +119,7 @@ def test_a_dataset_on_disk_trains_what_its_trajectories_do(base_model, tmp_path,
     data = sorted(toy_trajectories(10, 3), key=lambda one: one.task.id)
     for number, start in enumerate((14, 0)):
         indices = range(start, (14, 30)[1 - number])
-        write_shard(tmp_path / "data", [Record(data[index], index % 3, "toy") for index in indices])
+        write_shard(tmp_path / "data", [LoggedTrajectory(data[index], index % 3, "toy") for index in indices])
     chosen = replace(EMBEDDED, epochs=1, **settings)
     one = train_value(base_model, data, tmp_path / "memory", chosen)
     other = train_value(base_model, tmp_path / "data", tmp_path / "disk", chosen)
