@@ -44,7 +44,7 @@ def test_the_episodes_are_the_worlds_own(explore, tmp_path):
     ("arguments", "sentence"),
     [
         (["--agent", "nobody"], "no agent 'nobody'"),
-        (["--agent", "random", "--world", "pond"], "no world 'pond'"),
+        (["--agent", "random", "--world", "pond"], "unknown world 'pond'"),
         (["--agent", "random", "--split", "all"], '"train"'),
         (["--agent", "random", "--temperature", "1"], "has a temperature"),
     ],

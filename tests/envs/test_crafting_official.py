@@ -108,7 +108,7 @@ def test_missing_files_are_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"textcraft_crafting_depths\.csv is neither in"):
         official_tasks(tmp_path)
     (tmp_path / "textcraft_crafting_depths.csv").write_text("minecraft:chest\t1\n")
-    with pytest.raises(ConfigurationError, match=r"'chest' has depth 1; these recipes give 2"):
+    with pytest.raises(ConfigurationError, match=r"'chest' the depth 1, but with these recipes it has the depth 2"):
         official_tasks(tmp_path, "all")
     with pytest.raises(ConfigurationError, match="split must be 'train', 'test' or 'all', got 'dev'"):
         official_tasks(tmp_path, "dev")  # type: ignore[arg-type]

@@ -67,13 +67,13 @@ def test_the_splits_are_the_published_ones_and_no_task_is_made_up(folder):
     assert [one.id for one in renamed_tasks(folder, 1, "train")] == ["textcraft/1/renamed"]
     with pytest.raises(ConfigurationError, match="'test' has 1 tasks; 2 tasks from index 0"):
         renamed_tasks(folder, 2)
-    with pytest.raises(ConfigurationError, match="not 'dev'"):
+    with pytest.raises(ConfigurationError, match="got 'dev'"):
         renamed_tasks(folder, 1, "dev")
 
 
 async def test_it_is_a_world_by_name(folder, monkeypatch):
     monkeypatch.delenv(TEXTCRAFT_VARIABLE, raising=False)
-    with pytest.raises(ConfigurationError, match=f"{TEXTCRAFT_VARIABLE} has to name their folder"):
+    with pytest.raises(ConfigurationError, match=f"set {TEXTCRAFT_VARIABLE} to their folder"):
         world("textcraft-renamed")
     monkeypatch.setenv(TEXTCRAFT_VARIABLE, str(folder))
     found = world("textcraft-renamed")
