@@ -1,18 +1,18 @@
-"""A string -> a critic: `kind:target?key=value`, wherever a critic is accepted.
+"""Parse a critic's string, `kind:target?key=value`, wherever a critic is accepted.
 
     uniform                      f = 0
     embedded:crafting            the shipped value model, in numpy
-    embedded:crafting?adapter=folder     the same with another value adapter of yours
+    embedded:crafting?adapter=folder     the same model with a value adapter that you trained
     hf:path?device=cuda          a folder that `amc train value` wrote
-    vllm:http://host:8000?model=org/name      the same, served by vLLM
-    judge:provider:model         a chat model that is asked for a number
-    foa:provider:model           the same, asked as Fleet of Agents does
+    vllm:http://host:8000?model=org/name      such a folder served by vLLM
+    judge:provider:model         a chat model, asked for a number
+    foa:provider:model           a chat model, prompted as in Fleet of Agents
     verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
     goal:path                    a goal-conditioned value function over embeddings
-    my_package.critics:make      an object of yours: a critic, a function of trajectories, or what makes a critic
-    vendor:target                a kind of an installed package (entry points of the group "amc_agents.critics")
+    my_package.critics:make      an object in your code: a critic, a function of trajectories, or a factory of critics
+    vendor:target                a kind from an installed package (entry points of the group "amc_agents.critics")
 
-Nothing is imported before a kind is asked for.
+A kind's module is imported when the kind is used.
 """
 
 from __future__ import annotations
@@ -22,65 +22,61 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
 from amc_agents.critics.adapting import CriticLike, adapted
-from amc_agents.critics.options import allow, choice, near, needed, positive_integer
-from amc_agents.critics.server.outside import named_from_outside
+from amc_agents.critics.options import near
 from amc_agents.errors import CriticSpecError
 from amc_agents.quoting import quoted
 from amc_agents.types import Critic
 
-CriticFactory = Callable[[str, Mapping[str, str]], Critic]
-"""(target, options) -> critic. Imports what it needs when called."""
+CriticFactory = Callable[..., Critic]
+"""`make(target, options)` -> critic; imports what it needs when called.
+
+A factory whose critic contacts the address in its string takes a keyword `trusted`, too: False where a call has named
+the critic.
+"""
 
 MOST_CHARACTERS = 1000
-"""Longest critic string that is parsed; ordinary paths and addresses are far shorter."""
+"""Longest critic string that is parsed; ordinary paths and URLs are far shorter."""
 
 GROUP = "amc_agents.critics"
-"""Entry-point group in which other packages offer kinds; each names a `CriticFactory`."""
+"""Entry-point group in which other packages offer kinds; each entry names a `CriticFactory`."""
 
 
 def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
-    """A critic from its string, or from an object or a function; one with async methods is given back as it is.
+    """Make a critic from its string, or from an object or a function; return an async critic unchanged.
 
     Args:
-        spec: a string, a critic (its methods may be sync: they are then called in a thread), or a function of
-            trajectories, which is the method `values` by itself.
-        trusted: False for a string that comes from outside (a request's context): `module:object` is then refused,
-            since it would import and call whatever is named, and so are files of this machine, link-local addresses and
-            the options that choose a key or where a provider's key is sent; a server's key is sent only to addresses
-            that were named from inside, too.
+        spec: a string, a critic (sync methods are called in a thread), or a function of trajectories, which serves as
+            the method `values`.
+        trusted: False for a string from outside, such as a request's context. It may not name code (`module:object`),
+            local files, link-local addresses, or the options that choose a key or where a provider's key is sent; its
+            server gets no key.
 
     Raises:
-        CriticSpecError: the string was not understood, and the message lists the kinds; or the object is no critic.
-        CheckpointError: it was, and what it names is not a critic's checkpoint.
-        MissingExtra: it needs an optional dependency.
+        CriticSpecError: the string cannot be parsed (the message lists the kinds), or the object is not a critic.
+        CheckpointError: the string names something that is not a critic's checkpoint.
+        MissingExtra: the kind needs an optional dependency.
     """
     if not isinstance(spec, str):
-        found: Critic = adapted(spec)
-        return found
+        critic: Critic = adapted(spec)
+        return critic
     if len(spec) > MOST_CHARACTERS:
         raise CriticSpecError(
             f"a critic's string has at most {MOST_CHARACTERS:,} characters, got {len(spec):,} that begin with "
             f"{quoted(spec, 60)}"
         )
-    kind, _, rest = spec.partition(":")
-    target, _, query = rest.partition("?")
-    if "?" in kind:
-        kind, _, query = kind.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    factory = KINDS.get(kind) or _offered().get(kind)
+    kind, target, options = _split(spec)
     if not trusted:
         _refuse_for_calls(spec, kind, target, options)
+    factory = _find_factory(kind)
     if factory is not None:
-        with nullcontext() if trusted else named_from_outside():
-            return _made(factory, spec, target, options)
+        return _build(factory, spec, target, options, trusted)
     if target and not trusted:
         raise CriticSpecError(
             f"critic {quoted(spec)}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); "
@@ -91,17 +87,36 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
     raise CriticSpecError(_not_understood(spec, kind))
 
 
-def _made(factory: CriticFactory, spec: str, target: str, options: Mapping[str, str]) -> Critic:
+def _split(spec: str) -> tuple[str, str, dict[str, str]]:
+    """Kind, target and options of a string."""
+    name, _, query = spec.partition("?")
+    kind, _, target = name.partition(":")
+    return kind, target, dict(parse_qsl(query, keep_blank_values=True))
+
+
+def _build(factory: CriticFactory, spec: str, target: str, options: Mapping[str, str], trusted: bool) -> Critic:
     try:
-        return cast(Critic, adapted(factory(target, options)))
+        return cast(Critic, adapted(_call(factory, spec, target, options, trusted)))
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
         raise CriticSpecError(f"critic {quoted(spec, 60)}: the file name is too long for this system") from error
 
 
+def _call(factory: CriticFactory, spec: str, target: str, options: Mapping[str, str], trusted: bool) -> Critic:
+    """Call a factory, and pass `trusted` on if it takes that."""
+    if "trusted" in inspect.signature(factory).parameters:
+        return factory(target, options, trusted=trusted)
+    if not trusted and any("://" in value for value in (target, *options.values())):
+        raise CriticSpecError(
+            f"critic {quoted(spec)}: a call may not name an address for this kind, whose factory takes no `trusted`: "
+            "name such a critic where the graph is built"
+        )
+    return factory(target, options)
+
+
 def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, str]) -> None:
-    """What a string that comes from outside may not say. Raises `CriticSpecError`."""
+    """Refuse what an untrusted string may not name. Raises `CriticSpecError`."""
     keys = [option for option in _OPTIONS_OF_KEYS if option in options]
     if keys:
         raise CriticSpecError(
@@ -113,7 +128,7 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
         kind in ("hf", "goal")
         or any(option in options for option in _OPTIONS_OF_FILES)
         or (embedded and not _is_shipped(target.rpartition(":")[2]))
-        # LangChain's provider that loads a model from wherever it is told to.
+        # LangChain's provider that loads a model from any path.
         or (kind in ("judge", "foa", "verdict") and target.startswith("huggingface:"))
     )
     if names_files:
@@ -126,81 +141,39 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
 def _is_shipped(name: str) -> bool:
     from amc_agents.critics.value.embedded import shipped_names
 
-    # A folder of that name would go first.
+    # A local folder of that name would take precedence.
     return name in shipped_names() and not Path(name).exists()
 
 
-def _uniform(target: str, options: Mapping[str, str]) -> Critic:
-    from amc_agents.critics.uniform import UniformCritic
-
-    allow("uniform", options)
-    if target:
-        raise CriticSpecError(f"uniform takes no target, got {target!r}")
-    return UniformCritic()
-
-
-def _embedded(target: str, options: Mapping[str, str]) -> Critic:
-    from amc_agents.critics.value.embedded import ADAPTER, EmbeddedCritic, shipped_folder
-
-    allow("embedded", options, "adapter")
-    adapter = options.get("adapter")
-    folder = shipped_folder(needed("embedded", target, "crafting"), ADAPTER)
-    if adapter is None:
-        return EmbeddedCritic(folder)
-    return EmbeddedCritic(folder, folder / adapter if (folder / adapter).is_dir() else adapter)
+def _find_factory(kind: str) -> CriticFactory | None:
+    """The factory of a kind: the library's own, an entry point's, or None."""
+    own = KINDS.get(kind)
+    if own is None:
+        point = _offered().get(kind)
+        return None if point is None else cast(CriticFactory, point.load())
+    return cast(CriticFactory, importlib.import_module(own).from_spec) if isinstance(own, str) else own
 
 
-def _hf(target: str, options: Mapping[str, str]) -> Critic:
-    from amc_agents.critics.value.hf import HFCritic
-
-    allow("hf", options, "device", "dtype", "batch_size")
-    return HFCritic(
-        needed("hf", target, "path/to/value"),
-        device=options.get("device", "cpu"),
-        dtype=choice("hf", options, "dtype", "auto", ("auto", "float32", "bfloat16", "float16")),
-        batch_size=positive_integer("hf", options, "batch_size", 32),
-    )
-
-
-def _from(module: str) -> CriticFactory:
-    """The factory `from_spec` of a module, which is imported when it is called."""
-
-    def make(target: str, options: Mapping[str, str]) -> Critic:
-        critic: Critic = importlib.import_module(module).from_spec(target, options)
-        return critic
-
-    return make
-
-
-KINDS: dict[str, CriticFactory] = {
-    "uniform": _uniform,
-    "embedded": _embedded,
-    "hf": _hf,
-    "vllm": _from("amc_agents.critics.value.pooling"),
-    "judge": _from("amc_agents.critics.judge.critic"),
-    "foa": _from("amc_agents.critics.judge.foa"),
-    "verdict": _from("amc_agents.critics.verdict.critic"),
-    "goal": _from("amc_agents.critics.goal.critic"),
+KINDS: dict[str, str | CriticFactory] = {
+    "uniform": "amc_agents.critics.uniform",
+    "embedded": "amc_agents.critics.value.embedded",
+    "hf": "amc_agents.critics.value.hf",
+    "vllm": "amc_agents.critics.value.pooling",
+    "judge": "amc_agents.critics.judge.critic",
+    "foa": "amc_agents.critics.judge.foa",
+    "verdict": "amc_agents.critics.verdict.critic",
+    "goal": "amc_agents.critics.goal.critic",
 }
-"""The library's own kinds."""
-
+"""The library's own kinds: a module whose `from_spec` is the factory, or a factory."""
 
 _OPTIONS_OF_KEYS = ("key_env", "base_url")
-"""Name an environment variable to be sent, or where a chat model's key is sent."""
+"""Options that name an environment variable to send, or the URL to which a chat model's key is sent."""
 _OPTIONS_OF_FILES = ("adapter", "checkpoint", "embeddings", "summary")
-"""Name folders, or what is loaded from one."""
+"""Options that name a folder, or something that is loaded from one."""
 
 
-def _offered() -> dict[str, CriticFactory]:
-    return {point.name: _loader(point) for point in entry_points(group=GROUP)}
-
-
-def _loader(point: Any) -> CriticFactory:
-    def make(target: str, options: Mapping[str, str]) -> Critic:
-        critic: Critic = point.load()(target, options)
-        return critic
-
-    return make
+def _offered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _is_module(name: str) -> bool:
@@ -211,34 +184,33 @@ def _is_module(name: str) -> bool:
 
 
 def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) -> Critic:
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise CriticSpecError(
-                f"critic {quoted(spec)}: {getattr(found, '__name__', found)} has no {part!r}{near(part, dir(found))}"
-            )
-        found = getattr(found, part)
-    if isinstance(found, type) or _makes_a_critic(found, options):
-        found = found(**options)
+        if not hasattr(target, part):
+            owner = getattr(target, "__name__", target)
+            raise CriticSpecError(f"critic {quoted(spec)}: {owner} has no {part!r}{near(part, dir(target))}")
+        target = getattr(target, part)
+    if isinstance(target, type) or _is_factory(target, options):
+        target = target(**options)
     try:
-        return cast(Critic, adapted(found))
+        return cast(Critic, adapted(target))
     except CriticSpecError as error:
         raise CriticSpecError(f"critic {quoted(spec)}: {error}") from error
 
 
-def _makes_a_critic(found: Any, options: Mapping[str, str]) -> bool:
-    """Whether a function gives a critic. One that needs one argument, and is given no options, is a critic itself."""
-    if not inspect.isroutine(found) and not isinstance(found, partial):
+def _is_factory(function: Any, options: Mapping[str, str]) -> bool:
+    """Whether a function makes a critic; given no options, a function of one required argument is a critic itself."""
+    if not inspect.isroutine(function) and not isinstance(function, partial):
         return False
     if options:
         return True
     try:
-        return not _can_be_called(found, "trajectories") or _can_be_called(found)
+        return not _accepts(function, "trajectories") or _accepts(function)
     except ValueError:  # written in C, without a signature
         return True
 
 
-def _can_be_called(function: Callable[..., Any], *arguments: str) -> bool:
+def _accepts(function: Callable[..., Any], *arguments: str) -> bool:
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError:

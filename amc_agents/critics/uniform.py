@@ -1,13 +1,23 @@
-"""The critic that knows nothing: with it, weights follow the rewards seen alone."""
+"""The critic of constant value 0: weights follow the observed rewards alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from amc_agents.critics.options import allow
+from amc_agents.errors import CriticSpecError
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> UniformCritic:
+    """The critic of `uniform`. Raises `CriticSpecError`."""
+    allow("uniform", options)
+    if target:
+        raise CriticSpecError(f"uniform takes no target, got {target!r}")
+    return UniformCritic()
 
 
 class UniformCritic:
@@ -17,5 +27,5 @@ class UniformCritic:
         self.usage = Usage()
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` zeros."""
+        """Return `[N]` zeros."""
         return np.zeros(len(trajectories))

@@ -18,7 +18,7 @@ from amc_agents.critics.asking import usage_of
 from amc_agents.critics.goal.embeddings import LangChainEmbeddings
 from amc_agents.critics.goal.summaries import ChatSummary
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.server.outside import named_from_outside
+from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.errors import CriticError
@@ -155,13 +155,14 @@ def test_a_key_that_the_provider_repeats_is_not_shown(server, make):
     assert KEY[:8] not in shown
 
 
-@pytest.mark.parametrize("make", [judge, verdict])
-def test_what_it_answers_is_in_no_error_where_a_call_has_named_it(server, make, caplog):
+@pytest.mark.parametrize("kind", ["judge", "foa", "verdict"])
+def test_what_it_answers_is_in_no_error_where_a_call_has_named_it(server, kind, caplog, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.respond = lambda request: Reply(status=400, body={"error": {"message": "CANARY"}})
-    with named_from_outside():
-        ask, _ = make(server)
-    with pytest.raises(CriticError, match="More stands in the log alone") as caught:
-        asyncio.run(ask(ASKED))
+    critic = parse_critic(f"{kind}:openai:m", trusted=False)
+    with pytest.raises(CriticError, match="Details are in the log only") as caught:
+        asyncio.run(critic.values(ASKED))
     assert "CANARY" not in "".join(traceback.format_exception(caught.value))
     assert "CANARY" in caplog.text
 

@@ -177,3 +177,23 @@ def test_a_call_names_no_address_of_the_link(kind, host):
         parse_critic(f"{kind}:http://{host}", trusted=False)
     # A program of one's own names a server on its machine for one call.
     parse_critic(f"{kind}:http://127.0.0.1:8000", trusted=False)
+
+
+def test_a_kind_that_takes_no_trust_gets_no_address_of_a_call(monkeypatch):
+    monkeypatch.setitem(spec_module.KINDS, "vendor", lambda target, options: ready)
+    assert parse_critic("vendor:place", trusted=False) is ready
+    assert parse_critic("vendor:http://host") is ready
+    for spec in ("vendor:http://host", "vendor:place?to=http:%2F%2Fhost"):
+        with pytest.raises(CriticSpecError, match="a call may not name an address for this kind"):
+            parse_critic(spec, trusted=False)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_kind_may_take_trust(trusted, monkeypatch):
+    def make(target, options, *, trusted):
+        return Constant(trusted)
+
+    monkeypatch.setitem(spec_module.KINDS, "vendor", make)
+    made = parse_critic("vendor:http://host", trusted=trusted)
+    assert isinstance(made, Constant)
+    assert made.level == trusted

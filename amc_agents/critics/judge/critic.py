@@ -17,7 +17,7 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of
 from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new_marker
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
-from amc_agents.critics.server.outside import discreet, named_by_call
+from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.quoting import masked
 from amc_agents.types import FloatArray, Trajectory
@@ -38,6 +38,7 @@ class JudgeCritic:
         max_concurrent: questions under way at the same time.
         timeout: seconds within which an answer has to be complete, the provider's own retries included; None: 180. It
             is also the provider's time-out where the model is given by name.
+        trusted: False for a critic that a call names: its answers appear in the log only, not in errors.
         model_options: for `init_chat_model`, where the model is given by name; `temperature` is 0 unless given.
 
     Raises:
@@ -56,6 +57,7 @@ class JudgeCritic:
         retries: int = 1,
         max_concurrent: int = 16,
         timeout: float | None = None,
+        trusted: bool = True,
         **model_options: Any,
     ) -> None:
         if retries < 0 or max_concurrent < 1:
@@ -63,7 +65,7 @@ class JudgeCritic:
                 f"a judge needs retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
             )
         self.style, self.returns = style, ascending("a judge's returns", returns)
-        self._retries, self._marker, self._by_call = retries, new_marker(), named_by_call()
+        self._retries, self._marker, self._trusted = retries, new_marker(), trusted
         if timeout is not None and isinstance(model, str):
             model_options["timeout"] = timeout
         made = _made(model, model_options)
@@ -93,7 +95,7 @@ class JudgeCritic:
         rows: dict[str, int] = {}
         for prompt in prompts:
             rows.setdefault(prompt, len(rows))
-        with discreet(self.name, self._by_call):
+        with redacted(self.name, trusted=self._trusted):
             judged = np.array(await side_by_side(*map(self._judge, rows)), dtype=np.float64)
         said = judged[[rows[prompt] for prompt in prompts]]
         (worst, best), (low, high) = self.style.range, self.returns
@@ -120,12 +122,14 @@ class JudgeCritic:
         raise AssertionError("unreachable")  # pragma: no cover
 
 
-def from_spec(target: str, options: Mapping[str, str]) -> JudgeCritic:
+def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
     """`judge:provider:model?low=&high=&temperature=&base_url=&key_env=&timeout=&max_concurrent=`."""
-    return judge_from_spec("judge", ZERO_SHOT, target, options)
+    return judge_from_spec("judge", ZERO_SHOT, target, options, trusted=trusted)
 
 
-def judge_from_spec(kind: str, style: JudgeStyle, target: str, options: Mapping[str, str]) -> JudgeCritic:
+def judge_from_spec(
+    kind: str, style: JudgeStyle, target: str, options: Mapping[str, str], *, trusted: bool = True
+) -> JudgeCritic:
     """A judge of a style, from the target and options of its string.
 
     Raises:
@@ -140,6 +144,7 @@ def judge_from_spec(kind: str, style: JudgeStyle, target: str, options: Mapping[
             style=style,
             returns=(number(kind, options, "low", 0.0), number(kind, options, "high", 1.0)),
             max_concurrent=positive_integer(kind, options, "max_concurrent", 16),
+            trusted=trusted,
             **chosen,
         )
 

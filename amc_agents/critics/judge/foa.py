@@ -13,9 +13,9 @@ from amc_agents.critics.judge.critic import JudgeCritic, judge_from_spec
 from amc_agents.critics.judge.style import JudgeStyle, number_on_last_line
 
 
-def from_spec(target: str, options: Mapping[str, str]) -> JudgeCritic:
+def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
     """`foa:provider:model`, with the options of `judge:`."""
-    return judge_from_spec("foa", FOA, target, options)
+    return judge_from_spec("foa", FOA, target, options, trusted=trusted)
 
 
 WRONG_SO_FAR = """\

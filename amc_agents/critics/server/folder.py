@@ -43,7 +43,7 @@ VALUE = Wanted(
 
 
 def local_folder(
-    checkpoint: str | Path | None, model: str | None, wanted: Wanted = VALUE, *, by_call: bool = False
+    checkpoint: str | Path | None, model: str | None, wanted: Wanted = VALUE, *, trusted: bool = True
 ) -> Path | None:
     """The folder that was named: by `checkpoint`, or by a model's name that is such a folder.
 
@@ -51,12 +51,13 @@ def local_folder(
         checkpoint: a folder.
         model: a model's name.
         wanted: what has to be in it.
-        by_call: whether a call has named them, which may name no folder.
+        trusted: False where a call has named them: a call may not name folders.
 
     Raises:
-        CheckpointError: `checkpoint` is no such folder.
+        CheckpointError: `checkpoint` is not such a folder.
+        CriticSpecError: a call names a folder.
     """
-    if by_call:
+    if not trusted:
         if checkpoint is not None:
             raise CriticSpecError("a call may not name a folder of this machine (checkpoint=)")
         return None

@@ -1,12 +1,12 @@
-"""JSON to and from a model server: repeated where that can help, refused with a reason where it cannot.
+"""JSON over HTTP to a model server: retries with backoff, errors with a reason, and limits on untrusted servers.
 
-- No connection, a time-out, 429, 5xx: repeated with growing, jittered pauses, for `retry_for` seconds.
-- Any other 4xx, and 3xx: never repeated, as the same request would be refused again.
-- No connection before the first answer: never repeated; the address is wrong, or nothing was started.
+- Lost connections, time-outs, 429 and 5xx are retried with growing, jittered pauses for `retry_for` seconds.
+- Any other 4xx, and 3xx, is an error at once: the server would refuse the same request again.
+- No connection before the first answer is an error at once: the URL is wrong, or no server runs there.
 
-An answer is bounded in time and in length, and is not taken compressed: a few bytes could unpack to gigabytes.
-A key stands in no message, and goes to no address that only a call has named. Such an address is none of the link's
-own, and what answers there is told to the log alone.
+A response is limited in time and in length, and compression is not accepted, since a few bytes could expand to
+gigabytes. A key appears in no message. An untrusted server, one that only a call has named, gets no key, may not have a
+link-local address, and its answers go to the log alone.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.addresses import checked_address, is_loopback, refuse_link_local
-from amc_agents.critics.server.answers import as_json, read, retry_after, what_went_wrong
-from amc_agents.critics.server.outside import discreet, named_by_call
+from amc_agents.critics.server.answers import as_json, error_detail, read, retry_after
+from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticServerError
 from amc_agents.quoting import excerpt, keep_secret, quoted
 
 KEY_VARIABLE = "VLLM_API_KEY"
-"""Environment variable of the key that servers are asked with: the one that vLLM itself reads."""
-
-_trusted_addresses: set[str] = set()
+"""Default environment variable of the server's key: the variable that vLLM itself reads."""
 
 
 class ModelServer:
-    """One server of models, asked over HTTP.
+    """Client of one model server.
 
-    Connections are made for each call of `get` and `post` and closed with it, so that one object serves any
-    number of event loops.
+    Each call of `get` and `post` opens its own connections and closes them, so that one object serves any number of
+    event loops.
 
     Args:
-        base_url: such as "http://host:8000"; a trailing "/v1" is taken off.
-        api_key: sent as a bearer token; None: what the environment variable `key_variable` holds, if anything.
-        key_variable: where the key is looked up.
-        timeout: seconds that one request may take, from the connection to the last byte of its answer.
-        retry_for: seconds over which a request that fails in passing is repeated; 0: never.
-        max_concurrent: requests under way at the same time.
-        transport: of httpx, for tests.
+        base_url: such as "http://host:8000"; a trailing "/v1" is removed.
+        api_key: sent as a bearer token; None: the value of the environment variable `key_variable`, if it is set.
+        key_variable: name of the key's environment variable.
+        timeout: seconds for one request, from the connection to the last byte of the response.
+        retry_for: seconds over which a request that fails temporarily is retried; 0: no retries.
+        max_concurrent: the most requests in flight.
+        trusted: False for a server that only a call has named. It gets no key, its address is checked, and `redacted`
+            hides what it answers.
+        transport: an httpx transport, for tests.
 
     Raises:
-        ConfigurationError: `base_url` is no address, or holds a name or a password.
+        ConfigurationError: `base_url` is not a URL, holds a user name, password or query, or is a link-local address
+            of an untrusted server.
     """
 
     def __init__(
@@ -66,47 +67,44 @@ class ModelServer:
         timeout: float = 60.0,
         retry_for: float = 60.0,
         max_concurrent: int = 8,
+        trusted: bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.base_url = _checked(base_url)
-        self.named_by_call = named_by_call()
-        """A call has named it, who may be anybody's: it is asked more cautiously, and less is told."""
-        if self.named_by_call:
-            self._refuse_link_local()
-        else:
-            _trusted_addresses.add(self.base_url)
+        self.base_url = _checked_url(base_url)
+        self.trusted = trusted
+        """False: only a call has named this server."""
+        if not trusted:
+            refuse_link_local(httpx.URL(self.base_url).host)
         self._key, self._key_variable = api_key, key_variable
         self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
         self._transport = transport
         self._answered = False
         self.interruptions = 0
-        """How often a server that had answered before was gone: another one may have taken its place since."""
+        """How often a server that had answered before was gone. A different server may run there since."""
 
     @property
     def may_name_folders(self) -> bool:
-        """Whether a folder of this machine that it reports may be read: one on this machine knows them anyway."""
-        return (
-            not self.named_by_call or self.base_url in _trusted_addresses or is_loopback(httpx.URL(self.base_url).host)
-        )
+        """Whether a local folder that the server reports may be read. A server on this machine can read it anyway."""
+        return self.trusted or is_loopback(httpx.URL(self.base_url).host)
 
-    def discreet(self) -> AbstractContextManager[None]:
-        """Where a call has named this server, an error within tells nothing that it answered; the log has it all."""
-        return discreet(self.base_url, self.named_by_call)
+    def redacted(self) -> AbstractContextManager[None]:
+        """Keep what an untrusted server answers out of the errors of the `with` block; the log has the originals."""
+        return redacted(self.base_url, trusted=self.trusted)
 
     async def get(self, path: str) -> Any:
-        """The JSON at a path. Raises `CriticServerError`."""
+        """Return the JSON at a path. Raises `CriticServerError`."""
         async with await self._client() as client:
             return await self._exchange(client, "GET", path, None)
 
     async def post(self, path: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> list[Any]:
-        """Send the bodies side by side, and give their answers in order.
+        """Send the bodies concurrently and return their answers in order.
 
         Args:
             path: such as "/classify".
-            bodies: what is sent as JSON; bytes: JSON already.
+            bodies: objects to send as JSON; bytes are sent unchanged.
 
         Raises:
-            CriticServerError: one of them failed for good; the others are given up.
+            CriticServerError: a request failed for good; the other requests are cancelled.
         """
 
         async def send(client: httpx.AsyncClient, body: Mapping[str, Any] | bytes) -> Any:
@@ -117,10 +115,10 @@ class ModelServer:
             return await side_by_side(*(send(client, body) for body in bodies), limit=self._max_concurrent)
 
     async def _client(self) -> httpx.AsyncClient:
-        key = self._found_key()
+        key = self._read_key()
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         url = httpx.URL(self.base_url)
-        if self.named_by_call and not is_loopback(url.host) and self._transport is None:
+        if not self.trusted and not is_loopback(url.host) and self._transport is None:
             headers["Host"] = url.netloc.decode("ascii")
             port = url.port or (443 if url.scheme == "https" else 80)
             url = url.copy_with(host=await checked_address(url.host, port))
@@ -132,103 +130,91 @@ class ModelServer:
             verify=_tls(),
         )
 
-    def _found_key(self) -> str:
-        if self.base_url not in _trusted_addresses:
+    def _read_key(self) -> str:
+        if not self.trusted:
             return ""
         key = (self._key or os.environ.get(self._key_variable) or "").strip()
         if not (key.isascii() and key.isprintable()):
-            # Found here, since httpx would show it.
+            # Checked here because httpx's error would show the key.
             raise ConfigurationError(f"the key for {self.base_url} ({self._key_variable}) is not printable ASCII")
         keep_secret(key)
         return key
 
     async def _exchange(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
-        begun, attempts = time.monotonic(), 0
+        start, attempts = time.monotonic(), 0
         try:
             async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type(_Passing),
+                retry=retry_if_exception_type(_Temporary),
                 stop=stop_before_delay(self._retry_for) if self._retry_for else lambda _: True,
                 wait=_pause,
                 reraise=True,
             ):
                 with attempt:
                     attempts += 1
-                    return await self._once(client, method, path, content)
-        except _Passing as error:
-            tried = f"{attempts} attempts in {time.monotonic() - begun:.1f} s" if attempts > 1 else "1 attempt"
+                    return await self._attempt(client, method, path, content)
+        except _Temporary as error:
+            tried = f"{attempts} attempts in {time.monotonic() - start:.1f} s" if attempts > 1 else "1 attempt"
             raise CriticServerError(
                 f"{self.base_url}{path}", f"{error} ({tried}, retry_for={self._retry_for:g})", error.status
             ) from error.__cause__
         raise AssertionError("unreachable")  # pragma: no cover
 
-    async def _once(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
+    async def _attempt(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
         url = f"{self.base_url}{path}"
         headers = {"Content-Type": "application/json"} if content else {}
+        # Where `_client` connects to an IP address, the certificate is still checked against the host's name.
+        names = {"sni_hostname": httpx.URL(self.base_url).host}
         try:
-            # httpx counts anew with every piece that arrives.
+            # httpx's own time-out starts again with every chunk.
             async with (
                 asyncio.timeout(self._timeout),
-                client.stream(method, path, content=content, headers=headers, extensions=self._named) as response,
+                client.stream(method, path, content=content, headers=headers, extensions=names) as response,
             ):
                 body = await read(url, response)
         except (TimeoutError, httpx.RequestError, UnicodeError) as error:
-            raise self._lost(url, error) from error
+            raise self._no_answer(url, error) from error
         self._answered = True
         status = response.status_code
         if status == 429 or status >= 500:
-            # A gateway's word for a server that is gone.
+            # A gateway reports with these that its server is gone.
             self.interruptions += status in (502, 503, 504)
             wait = retry_after(response)
-            asked = "" if wait is None else f", asks for {wait:.0f} s of patience"
-            raise _Passing(f"HTTP {status}: {what_went_wrong(response, body)}{asked}", status, wait)
+            hint = "" if wait is None else f", asks for {wait:.0f} s of patience"
+            raise _Temporary(f"HTTP {status}: {error_detail(response, body)}{hint}", status, wait)
         if not 200 <= status < 300:
             raise CriticServerError(url, self._refusal(response, body), status)
         return as_json(url, status, body)
 
-    @property
-    def _named(self) -> dict[str, str]:
-        """The name that the server's certificate is to be for, where its address is asked (see `_client`)."""
-        return {"sni_hostname": httpx.URL(self.base_url).host}
-
-    def _refuse_link_local(self) -> None:
-        host = httpx.URL(self.base_url).host
-        try:
-            refuse_link_local(host, host)
-        except ConfigurationError:
-            raise
-        except ValueError:  # a name, which is resolved when it is asked
-            return
-
-    def _lost(self, url: str, error: Exception) -> Exception:
-        what = f"{type(error).__name__}: {excerpt(str(error))}" if str(error) else type(error).__name__
+    def _no_answer(self, url: str, error: Exception) -> Exception:
+        cause = f"{type(error).__name__}: {excerpt(str(error))}" if str(error) else type(error).__name__
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) and not self._answered:
-            return CriticServerError(url, f"no connection ({what}): is the server started, and the address right?")
+            return CriticServerError(url, f"no connection ({cause}): is the server started, and is the URL right?")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError | UnicodeError):
-            return CriticServerError(url, what)
+            return CriticServerError(url, cause)
         if isinstance(error, TimeoutError | httpx.TimeoutException):
-            return _Passing(f"no answer within {self._timeout:g} s ({what})", None, None)
+            return _Temporary(f"no answer within {self._timeout:g} s ({cause})", None, None)
         self.interruptions += self._answered
-        return _Passing(f"the connection was lost ({what})", None, None)
+        return _Temporary(f"the connection was lost ({cause})", None, None)
 
     def _refusal(self, response: httpx.Response, body: bytes) -> str:
         status = response.status_code
         hints = {
             401: f"the key is missing or wrong: set {self._key_variable}",
-            403: "this key may not do that",
-            404: "no such address or model on this server",
+            403: "the key does not permit this request",
+            404: "no such path or model on this server",
         }
-        if status == 401 and self.base_url not in _trusted_addresses:
-            hints[401] = "no key was sent, as a call alone has named this address: name it where the graph is built"
+        if status == 401 and not self.trusted:
+            hints[401] = "no key was sent, because a call has named this URL: name it where the graph is built"
         hint = hints.get(status)
         if 300 <= status < 400:
-            # What follows the path may hold anything.
+            # Cut off the query and the fragment, which may hold secrets.
             target = response.headers.get("Location", "nowhere").partition("?")[0].partition("#")[0]
-            hint = f"it points to {excerpt(target)}: use that address"
-        return f"HTTP {status}: {what_went_wrong(response, body)}" + (f" ({hint})" if hint else "")
+            hint = f"it redirects to {excerpt(target)}: use that URL"
+        return f"HTTP {status}: {error_detail(response, body)}" + (f" ({hint})" if hint else "")
 
 
-class _Passing(Exception):
-    """A failure that may be over at the next attempt."""
+class _Temporary(Exception):
+    """A failure that a retry may resolve."""
 
     def __init__(self, reason: str, status: int | None, retry_after: float | None) -> None:
         super().__init__(reason)
@@ -236,27 +222,27 @@ class _Passing(Exception):
 
 
 def _pause(state: RetryCallState) -> float:
-    """Seconds before the next attempt: doubling from 0.25 to 8, half of it by chance; what the server asks, if more."""
+    """Seconds before the next attempt: 0.25 to 8, doubling, with jitter; longer if the server asks for it."""
     backoff: float = min(8.0, 0.25 * 2 ** (state.attempt_number - 1)) * random.uniform(0.5, 1.0)
     error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, _Passing) else None
-    # A little later than asked, and not all clients at the same moment.
-    return backoff if asked is None else max(backoff, asked * random.uniform(1.0, 1.1))
+    wait = error.retry_after if isinstance(error, _Temporary) else None
+    # Slightly later than requested, and jittered, so that clients do not return all at once.
+    return backoff if wait is None else max(backoff, wait * random.uniform(1.0, 1.1))
 
 
-def _checked(base_url: str) -> str:
+def _checked_url(base_url: str) -> str:
     url = base_url.rstrip("/").removesuffix("/v1")
-    expected = f"a server's address looks like http://host:8000, got {quoted(base_url)}"
+    expected = f"a server's URL looks like http://host:8000, got {quoted(base_url)}"
     if not url.startswith(("http://", "https://")):
         raise ConfigurationError(expected)
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
-        # Neither the address nor what httpx says of it: a key may stand in the wrong place.
-        raise ConfigurationError("a server's address looks like http://host:8000, not like this one") from None
+        # Show neither the URL nor httpx's message: a key may stand in the wrong place.
+        raise ConfigurationError("the URL of a server cannot be parsed: it looks like http://host:8000") from None
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ConfigurationError(
-            "a server's address holds no name or password, no ?query and no #fragment: put a key into VLLM_API_KEY"
+            "a server's URL must not hold a user name, password, ?query or #fragment: put a key into VLLM_API_KEY"
         )
     if not parsed.host or not 0 < (parsed.port or 80) < 1 << 16:
         raise ConfigurationError(expected)
@@ -265,5 +251,5 @@ def _checked(base_url: str) -> str:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    # Made once: it reads all certificates.
+    # Cached, because creating a context reads all certificates.
     return httpx.create_ssl_context()

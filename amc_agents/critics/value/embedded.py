@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import amc_agents.models.embedded
+from amc_agents.critics.options import allow, needed
 from amc_agents.critics.render import Row
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
@@ -19,6 +20,16 @@ from amc_agents.types import FloatArray
 
 ADAPTER = "value"
 """Name of the adapter's folder inside the policy's."""
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> EmbeddedCritic:
+    """The critic of `embedded:target?adapter=folder`."""
+    allow("embedded", options, "adapter")
+    adapter = options.get("adapter")
+    folder = shipped_folder(needed("embedded", target, "crafting"), ADAPTER)
+    if adapter is None:
+        return EmbeddedCritic(folder)
+    return EmbeddedCritic(folder, folder / adapter if (folder / adapter).is_dir() else adapter)
 
 
 def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from amc_agents.critics.options import allow, choice, needed, positive_integer
 from amc_agents.critics.render import Row
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
@@ -21,6 +22,17 @@ try:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> HFCritic:
+    """The critic of `hf:target?device=&dtype=&batch_size=`."""
+    allow("hf", options, "device", "dtype", "batch_size")
+    return HFCritic(
+        needed("hf", target, "path/to/value"),
+        device=options.get("device", "cpu"),
+        dtype=choice("hf", options, "dtype", "auto", ("auto", "float32", "bfloat16", "float16")),
+        batch_size=positive_integer("hf", options, "batch_size", 32),
+    )
 
 
 class HFCritic(ScoringCritic):

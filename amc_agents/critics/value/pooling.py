@@ -73,7 +73,8 @@ class VLLMCritic:
         retry_for: seconds over which a request that fails in passing is repeated.
         max_batch: prompts of one request; more are split, and sent side by side.
         tolerance: how far golden scores may be off (2e-2 for a server in bfloat16); None: as the checkpoint says.
-        transport: of httpx, for tests.
+        trusted: False for a critic that a call names, see `ModelServer`.
+        transport: an httpx transport, for tests.
 
     Raises:
         CheckpointError: `checkpoint` is no value model's folder.
@@ -92,6 +93,7 @@ class VLLMCritic:
         retry_for: float = 60.0,
         max_batch: int = 256,
         tolerance: float | None = None,
+        trusted: bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._server = ModelServer(
@@ -100,13 +102,14 @@ class VLLMCritic:
             key_variable=key_variable,
             timeout=timeout,
             retry_for=retry_for,
+            trusted=trusted,
             transport=transport,
         )
         self.name = f"vllm:{self._server.base_url}" + (f"?model={model}" if model else "")
         self.usage = Usage()
         """All that it was asked so far, handshakes included: a run reports the difference."""
         self._model, self._max_batch, self._tolerance = model, max_batch, tolerance
-        self._folder = local_folder(checkpoint, model, by_call=self._server.named_by_call)
+        self._folder = local_folder(checkpoint, model, trusted=trusted)
         self._checkpoint = ValueCheckpoint.load(self._folder) if self._folder else None
         self._tokenize: Tokenize | None = None
         self._session = Once(self._open)
@@ -139,7 +142,7 @@ class VLLMCritic:
             CheckpointError: its checkpoint is not found, or the server's scores are not those of the checkpoint.
             CriticServerError: the server is not there, refuses, or has no such model.
         """
-        with self._server.discreet():
+        with self._server.redacted():
             return (await self._session.get()).served.name
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
@@ -152,7 +155,7 @@ class VLLMCritic:
         trajectories = tuple(trajectories)
         if not trajectories:
             return np.zeros(0)
-        with self._server.discreet():
+        with self._server.redacted():
             return await self._values(trajectories)
 
     async def _values(self, trajectories: tuple[Trajectory, ...]) -> FloatArray:
@@ -264,7 +267,7 @@ class VLLMCritic:
         ]
 
 
-def from_spec(target: str, options: Mapping[str, str]) -> VLLMCritic:
+def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VLLMCritic:
     """The critic of `vllm:target?options`."""
     allow("vllm", options, "model", "checkpoint", "max_batch", "tolerance", "key_env", "timeout", "retry_for")
     return VLLMCritic(
@@ -274,4 +277,5 @@ def from_spec(target: str, options: Mapping[str, str]) -> VLLMCritic:
         **server_options("vllm", options),
         max_batch=positive_integer("vllm", options, "max_batch", 256),
         tolerance=number("vllm", options, "tolerance", 0.0, least=0.0) if "tolerance" in options else None,
+        trusted=trusted,
     )

@@ -137,7 +137,7 @@ class VerdictCritic:
         return np.where(verdicts.mass < self._least_mass, 0.0, verdicts.log_odds)
 
 
-def from_spec(target: str, options: Mapping[str, str]) -> VerdictCritic:
+def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VerdictCritic:
     """The critic of a string: what is asked, and how.
 
     `verdict:http://host:8000?...` (vLLM) and `verdict:provider:model?...` (a chat API) take low=, high= (what failure
@@ -148,7 +148,7 @@ def from_spec(target: str, options: Mapping[str, str]) -> VerdictCritic:
         CriticSpecError: it was not understood.
     """
     needed("verdict", target, "http://host:8000?model=org/name")
-    reader = _reader(target, options)
+    reader = _reader(target, options, trusted)
     words = tuple(word.strip() for word in options.get("words", "GOOD,BAD").split(","))
     if len(words) != 2:
         raise CriticSpecError(
@@ -165,20 +165,20 @@ def from_spec(target: str, options: Mapping[str, str]) -> VerdictCritic:
         )
 
 
-def _reader(target: str, options: Mapping[str, str]) -> VerdictReader:
+def _reader(target: str, options: Mapping[str, str], trusted: bool) -> VerdictReader:
     if target.startswith(("http://", "https://")):
-        return _served(target, options)
+        return _served(target, options, trusted)
     if target.startswith("embedded:"):
         from amc_agents.critics.verdict.embedded import from_spec as embedded
 
         return embedded(target.removeprefix("embedded:"), options)
-    return _chat(target, options)
+    return _chat(target, options, trusted)
 
 
-def _served(target: str, options: Mapping[str, str]) -> VerdictReader:
+def _served(target: str, options: Mapping[str, str], trusted: bool) -> VerdictReader:
     allow("verdict", options, *_COMMON, "model", "checkpoint", "retry_for", "max_batch", "tolerance")
     return CompletionsReader(
-        ModelServer(target, **server_options("verdict", options)),
+        ModelServer(target, **server_options("verdict", options), trusted=trusted),
         model=options.get("model"),
         checkpoint=options.get("checkpoint"),
         max_batch=positive_integer("verdict", options, "max_batch", 512),
@@ -186,7 +186,7 @@ def _served(target: str, options: Mapping[str, str]) -> VerdictReader:
     )
 
 
-def _chat(target: str, options: Mapping[str, str]) -> VerdictReader:
+def _chat(target: str, options: Mapping[str, str], trusted: bool) -> VerdictReader:
     from amc_agents.critics.asking import PATIENCE, chat_options, made_model
     from amc_agents.critics.verdict.top_k import TopKReader
 
@@ -199,6 +199,7 @@ def _chat(target: str, options: Mapping[str, str]) -> VerdictReader:
         name=target,
         max_concurrent=positive_integer("verdict", options, "max_concurrent", 16),
         timeout=chosen.get("timeout", PATIENCE),
+        trusted=trusted,
     )
 
 

@@ -153,7 +153,7 @@ class CompletionsReader:
         self.name = f"verdict:{server.base_url}" + (f"?model={model}" if model else "")
         self.usage = Usage()
         # A wrong one is refused now, not at the first use.
-        self._folder = local_folder(checkpoint, model, SERVED, by_call=server.named_by_call)
+        self._folder = local_folder(checkpoint, model, SERVED, trusted=server.trusted)
         self._server, self._model, self._tokenize = server, model, tokenize
         self._max_batch, self._tolerance = max_batch, tolerance
         self._attached = Once(self._attach)
@@ -165,12 +165,12 @@ class CompletionsReader:
             CriticServerError: the server has no such model, or did not answer as expected.
             CheckpointError: no tokenizer was found, or the golden log-odds are not reproduced.
         """
-        with self._server.discreet():
+        with self._server.redacted():
             return (await self._current()).checkpoint
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
         """`[N]` verdicts on N prompts, in one request (more above `max_batch`). Raises `CriticError`."""
-        with self._server.discreet():
+        with self._server.redacted():
             return await self._verdicts(prompts, words)
 
     async def _verdicts(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:

@@ -23,7 +23,7 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.asking import PATIENCE, AskedModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
 from amc_agents.critics.server.classify import LEAST_LOGPROB, OVERWRITTEN
-from amc_agents.critics.server.outside import discreet, named_by_call
+from amc_agents.critics.server.redaction import redacted
 from amc_agents.critics.template import Segment
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict.reading import Verdicts
@@ -116,12 +116,19 @@ class TopKReader:
         name: of the model, as `provider:name`, for messages and usage.
         max_concurrent: questions under way at the same time.
         timeout: seconds within which an answer has to be complete, LangChain's own retries included.
+        trusted: False for a critic that a call names: its answers appear in the log only, not in errors.
     """
 
     def __init__(
-        self, model: BaseChatModel, *, name: str = "", max_concurrent: int = 16, timeout: float = PATIENCE
+        self,
+        model: BaseChatModel,
+        *,
+        name: str = "",
+        max_concurrent: int = 16,
+        timeout: float = PATIENCE,
+        trusted: bool = True,
     ) -> None:
-        name, self._by_call = name or name_of(model), named_by_call()
+        name, self._trusted = name or name_of(model), trusted
         self.name = f"verdict:{name}"
         settings = {"logprobs": True, "top_logprobs": TOP, "max_tokens": MAX_TOKENS, "temperature": 0.0}
         self._asked = AskedModel(
@@ -157,7 +164,7 @@ class TopKReader:
         async def ask(prompt: VerdictPrompt) -> tuple[float, float, bool]:
             return cautious(*intervals(await self._places("".join(map(_guarded, prompt))), words))
 
-        with discreet(self.name, self._by_call):
+        with redacted(self.name, trusted=self._trusted):
             found = await side_by_side(*map(ask, prompts))
         table = np.array([pair for *pair, _ in found], dtype=np.float64).reshape(-1, 2)
         log_good, log_bad = np.log(np.maximum(table, _TINY)).T

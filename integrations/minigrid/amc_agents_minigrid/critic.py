@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amc_agents.critics.verdict.critic import critic as verdict
+from amc_agents.critics.verdict import critic as verdict
 from amc_agents.errors import CriticSpecError
 from amc_agents.types import Critic
 from amc_agents_minigrid.tasks import MODEL

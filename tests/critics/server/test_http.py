@@ -13,7 +13,6 @@ from tenacity import AsyncRetrying
 
 from amc_agents.critics.server import answers, http
 from amc_agents.critics.server.http import ModelServer
-from amc_agents.critics.server.outside import named_from_outside
 from amc_agents.errors import (
     AmcError,
     CheckpointError,
@@ -118,8 +117,8 @@ async def test_the_time_out_holds_for_the_whole_request():
     [
         (400, "HTTP 400: too long"),
         (401, "set VLLM_API_KEY"),
-        (403, "may not"),
-        (404, "no such address or model"),
+        (403, "does not permit"),
+        (404, "no such path or model"),
         (422, "HTTP 422: too long"),
     ],
 )
@@ -350,21 +349,18 @@ def test_an_address_may_end_as_others_write_it(url):
     assert ModelServer(url).base_url == "http://host:8000"
 
 
-async def test_a_key_goes_to_no_address_that_only_a_caller_has_named(monkeypatch):
+async def test_a_key_goes_to_no_address_that_a_call_has_named(monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
-    monkeypatch.setattr(http, "_trusted_addresses", set())
-    async with ScriptedServer(in_turn(*[Reply(401)] * 2, Reply(body=1), Reply(body=1))) as server:
-        with named_from_outside():
-            outside = ModelServer(server.url, retry_for=0)
-        with pytest.raises(CriticServerError, match="a call alone has named this address"):
-            await outside.get("/x")
-        assert "authorization" not in server.requests[0].headers
-        # A string in the constructor names it too: from then on both may use it.
-        inside = ModelServer(server.url, retry_for=0)
+    async with ScriptedServer(in_turn(Reply(401))) as server:
+        trusted = ModelServer(server.url, retry_for=0)
         with pytest.raises(CriticServerError, match="set VLLM_API_KEY"):
-            await inside.get("/x")
-        await outside.get("/x")
-        assert [one.headers.get("authorization") for one in server.requests[1:]] == [f"Bearer {SECRET}"] * 2
+            await trusted.get("/x")
+        # A constructor that names the same URL changes nothing, and neither does a key that is passed directly.
+        for untrusted in (by_call(server.url), ModelServer(server.url, retry_for=0, trusted=False, api_key=SECRET)):
+            with pytest.raises(CriticServerError, match="a call has named this URL"):
+                await untrusted.get("/x")
+        sent = [request.headers.get("authorization") for request in server.requests]
+    assert sent == [f"Bearer {SECRET}", None, None]
 
 
 # --- servers that a call has named ----------------------------------------------------------------------------
@@ -388,8 +384,7 @@ def names(monkeypatch):
 
 
 def by_call(url):
-    with named_from_outside():
-        return ModelServer(url, retry_for=0)
+    return ModelServer(url, retry_for=0, trusted=False)
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1%eth0", "::ffff:169.254.169.254", "100.100.100.200"])
@@ -437,10 +432,10 @@ async def test_a_name_without_an_address_is_no_connection(names):
     ],
 )
 def test_what_a_server_of_a_call_answers_is_told_to_the_log_alone(error, caplog):
-    with pytest.raises(type(error)) as inside, ModelServer("http://127.0.0.1:9").discreet():
+    with pytest.raises(type(error)) as inside, ModelServer("http://127.0.0.1:9").redacted():
         raise error
     assert inside.value is error
-    with pytest.raises(AmcError) as outside, by_call("http://127.0.0.1:9").discreet():
+    with pytest.raises(AmcError) as outside, by_call("http://127.0.0.1:9").redacted():
         raise error
     assert isinstance(outside.value, CheckpointError if isinstance(error, CheckpointError) else CriticError)
     assert isinstance(outside.value, PromptTooLong) == isinstance(error, PromptTooLong)
