@@ -29,8 +29,8 @@ from rich.progress import Progress as Bar
 from amc_agents.bench import decision_report, methods, report
 from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.plan import CRAFTING, Plan
-from amc_agents.bench.records import Record
+from amc_agents.bench.plan import CRAFTING, ComparisonPlan
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import estimate
 from amc_agents.bench.workers import run_plan
 from amc_agents.cli.compare import available_cpus
@@ -57,7 +57,7 @@ TUNED_ON = {"return": "oracle", "success": "success"}
 Maker = Callable[[Tuned], Method]
 Grid = Callable[[str], list[Tuned]]
 """A method's name -> the settings that are tried."""
-Run = Callable[[Sequence[Method]], list[Record]]
+Run = Callable[[Sequence[Method]], list[RunResult]]
 """Methods -> their records."""
 
 
@@ -125,7 +125,7 @@ def compared(made: dict[str, Maker], tuned: dict[str, Tuned], found: WorldSpec, 
     return methods.without_critic_first([*alone, *decided])
 
 
-def publish(folder: Path, raw: Path, plan: Plan, records: Sequence[Record], tried: dict[str, int]) -> None:
+def publish(folder: Path, raw: Path, plan: ComparisonPlan, records: Sequence[RunResult], tried: dict[str, int]) -> None:
     """What `amc bench` writes of a comparison, and how many settings were tried for it."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = plan.comparison().settings | {"settings_tried": tried}
@@ -162,7 +162,7 @@ def main() -> None:
     for band in options.bands or (BANDS if options.world == CRAFTING else [None]):
         least, most = map(int, band.split("-")) if band else (0, 0)
         limits = (least, most) if band else None
-        plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=limits, model=options.model)
+        plan = ComparisonPlan(methods=(), n_tasks=options.tasks, world=options.world, band=limits, model=options.model)
         if options.decision_critic is None and not plan.has_critic:
             raise ConfigurationError(f"the policy {plan.policy} has no value model: name a --decision-critic")
         table = _tuned_and_compared(plan, options, band or options.world)
@@ -171,17 +171,17 @@ def main() -> None:
         (options.results / "tuning.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def _tuned_and_compared(plan: Plan, options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+def _tuned_and_compared(plan: ComparisonPlan, options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     """One band: the settings that were tried; the comparison is written."""
     console = Console()
-    found, critic = plan.found, options.decision_critic
+    found, critic = plan.world_spec, options.decision_critic
     made = makers(found, critic)
     if options.methods:
         wanted = {*ALWAYS, *(one for name in options.methods for one in methods.GROUPS.get(name, (name,)))}
         made = {method: make for method, make in made.items() if method in wanted}
     training = replace(plan, n_tasks=options.tuning_tasks, split="train", first=FIRST_TRAINING_TASK)
 
-    def run(tried: Sequence[Method]) -> list[Record]:
+    def run(tried: Sequence[Method]) -> list[RunResult]:
         return _run(replace(training, methods=tuple(tried)), options, f"{name}-train", console)
 
     tuned, table = tune(run, made, grid(options), options.tune_on)
@@ -195,7 +195,7 @@ def _tuned_and_compared(plan: Plan, options: argparse.Namespace, name: str) -> l
     return table
 
 
-def _run(plan: Plan, options: argparse.Namespace, name: str, console: Console) -> list[Record]:
+def _run(plan: ComparisonPlan, options: argparse.Namespace, name: str, console: Console) -> list[RunResult]:
     with Bar(console=console) as bar:
         line = bar.add_task(name, total=len(plan.methods) * plan.n_tasks * len(plan.seeds))
         return run_plan(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Cost, Particles, Scores
 
 STUDY = Path(__file__).parent.parent / "reproduce" / "study"
@@ -60,7 +60,7 @@ def record(method, task, oracle, *, top5=0.5, hidden=False, pool=0, particles=15
     cost = Cost(**{one.name: COST.get(one.name, 0) for one in fields(Cost)})
     returns = tuple([1.0] * SUCCESSES[task] + [0.0] * (pool - SUCCESSES[task])) if pool else (oracle,)
     seen = Particles(returns, returns, tuple(range(len(returns))))
-    return Record(method, task, 0, scores, cost, (), seen)
+    return RunResult(method, task, 0, scores, cost, (), seen)
 
 
 def pack(study, group, seed, records, regime="tuned", policy=0):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amc_agents.bench.decisions import Played
+from amc_agents.bench.decisions import RunDecisions
 from amc_agents.bench.methods import ALPHAS
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.lac.improvement import choose, improved
@@ -48,7 +48,7 @@ class OverTime(NamedTuple):
     """Of these."""
 
 
-def over_time(played: Sequence[Played], *, success: bool) -> OverTime:
+def over_time(played: Sequence[RunDecisions], *, success: bool) -> OverTime:
     """Correlation of the critic's opinion with time, over the runs that succeeded, or over those that failed."""
     long = [one for one in played if one.success == success and len(one.decisions) >= LEAST_STEPS]
     chosen = {(one.task, one.seed): [made["candidates"][made["chosen"]] for made in one.decisions] for one in long}
@@ -95,7 +95,7 @@ class Agreement(NamedTuple):
     """By whom the choice follows: "both", "prior alone", "Q alone", "neither"."""
 
 
-def agreement(played: Sequence[Played]) -> Agreement:
+def agreement(played: Sequence[RunDecisions]) -> Agreement:
     """How often the favourite of the prior is that of the critic, and whom the choice then follows."""
     by_run = {(one.task, one.seed): run for one in played if (run := _opened(one))}
     opened = [one for run in by_run.values() for one in run]
@@ -127,7 +127,7 @@ class Choices(NamedTuple):
     """Share of choices that were made."""
 
 
-def choices(played: Sequence[Played], alphas: Iterable[float] = ALPHAS) -> list[Choices]:
+def choices(played: Sequence[RunDecisions], alphas: Iterable[float] = ALPHAS) -> list[Choices]:
     """What other weights would choose (LAC, table 12, at the states met): over decisions with two candidates or more.
 
     Where a run would have gone with another weight, only a run with it can tell.
@@ -150,7 +150,7 @@ def choices(played: Sequence[Played], alphas: Iterable[float] = ALPHAS) -> list[
     ]
 
 
-def markdown(played: Sequence[Played], labels: Mapping[str, str]) -> str:
+def markdown(played: Sequence[RunDecisions], labels: Mapping[str, str]) -> str:
     """The tables of every method whose decisions asked a critic, as Markdown.
 
     Args:
@@ -205,7 +205,7 @@ class _Opinions(NamedTuple):
         return choose(improved(self.log_prior, self.q, alpha), self.log_prior)
 
 
-def _opened(played: Played) -> list[_Opinions]:
+def _opened(played: RunDecisions) -> list[_Opinions]:
     """The decisions of a run that had at least two candidates."""
     return [_Opinions.of(made) for made in played.decisions if len(made["candidates"]) > 1]
 
@@ -235,7 +235,7 @@ def _case(members: Sequence[_Opinions], of: int) -> Case:
     return Case(len(members) / of, float(prior), float(q), float(whole))
 
 
-def _words_are_known(played: Sequence[Played]) -> bool:
+def _words_are_known(played: Sequence[RunDecisions]) -> bool:
     return all(
         candidate.get("p_good") is not None
         for one in played
@@ -259,7 +259,7 @@ def _mean(values: Mapping[tuple[str, int], float]) -> Estimate | None:
     return estimate(values) if values else None
 
 
-def _time_table(played: Sequence[Played]) -> str:
+def _time_table(played: Sequence[RunDecisions]) -> str:
     columns = {
         f"{name} runs": over_time(played, success=won) for name, won in (("successful", True), ("failed", False))
     }
@@ -271,7 +271,7 @@ def _time_table(played: Sequence[Played]) -> str:
     return table(["correlation with the step, n tasks", *headings], rows, "lrr") + "\n"
 
 
-def _agreement_table(played: Sequence[Played]) -> str:
+def _agreement_table(played: Sequence[RunDecisions]) -> str:
     found = agreement(played)
     rho = "-" if found.rank_correlation is None else f"{found.rank_correlation:+.2f} ({found.ranked:,} decisions)"
     same = found.same_favourite
@@ -290,7 +290,7 @@ def _agreement_table(played: Sequence[Played]) -> str:
     return told + table(headings, rows, "lrrrr") + "\n"
 
 
-def _choice_table(played: Sequence[Played]) -> str:
+def _choice_table(played: Sequence[RunDecisions]) -> str:
     rows = [
         [f"{one.alpha:g}", *(f"{share:.1%}" for share in (one.as_prior, one.as_q, one.as_made))]
         for one in choices(played)

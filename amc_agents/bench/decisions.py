@@ -18,7 +18,7 @@ from amc_agents.files import JsonLinesFile
 
 
 @dataclass(frozen=True)
-class Played:
+class RunDecisions:
     """The decisions of one run: one line of a file."""
 
     method: str
@@ -52,24 +52,24 @@ class DecisionsFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.__exit__(kind, error, at)
 
-    def add(self, played: Played) -> None:
+    def add(self, played: RunDecisions) -> None:
         """Keep the decisions of a run: they are in the file when this returns."""
         self._file.append(asdict(played), allow_nan=False)
 
 
-def read_decisions(folder: str | Path) -> list[Played]:
+def read_decisions(folder: str | Path) -> list[RunDecisions]:
     """The decisions of a folder's runs, each run once.
 
     Raises:
         CheckpointError: a line that is not what it should be, elsewhere than at a file's end.
     """
-    found: dict[tuple[str, str, int], Played] = {}
+    found: dict[tuple[str, str, int], RunDecisions] = {}
     for file in sorted(Path(folder).glob(DECISIONS)):
         # What follows the last line break is empty, or a line that was being written.
         for number, line in enumerate(file.read_text(encoding="utf-8").split("\n")[:-1], start=1):
             try:
                 values = json.loads(line)
-                played = Played(**values | {"decisions": tuple(values["decisions"])})
+                played = RunDecisions(**values | {"decisions": tuple(values["decisions"])})
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(f"{file}, line {number}, is not a run's decisions: {error!r}") from error
             # A run that was interrupted between its two files is played again.

@@ -24,7 +24,7 @@ CRAFTING = "crafting"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What is compared, on what: a worker process is given this."""
 
     methods: tuple[Method, ...]
@@ -53,7 +53,7 @@ class Plan:
             )
 
     @property
-    def found(self) -> WorldSpec:
+    def world_spec(self) -> WorldSpec:
         """The world."""
         return world(self.world)
 
@@ -64,7 +64,7 @@ class Plan:
         Raises:
             ConfigurationError: none was given, and the world brings none.
         """
-        chosen = self.found.model if self.model is None else self.model
+        chosen = self.world_spec.model if self.model is None else self.model
         if chosen is None:
             raise ConfigurationError(f"the world {self.world} brings no policy: name one (--model FOLDER)")
         return chosen
@@ -87,7 +87,7 @@ class Plan:
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """The comparison on these tasks; None: on all."""
-        found, policy = self.found, self.policy
+        found, policy = self.world_spec, self.policy
         folder = model_folder(policy)
         banded = {"band": list(self.band or crafting.BAND)} if self.world == CRAFTING else {}
         return Comparison(

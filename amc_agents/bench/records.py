@@ -28,7 +28,7 @@ DEMO = "amc-demo.txt"
 """Marks a folder whose results `amc demo` may replace."""
 
 
-class Kept(Protocol):
+class ResultLine(Protocol):
     """One line of a results folder."""
 
     @property
@@ -41,11 +41,11 @@ class Kept(Protocol):
         ...
 
 
-KeptT = TypeVar("KeptT", bound=Kept)
+ResultT = TypeVar("ResultT", bound=ResultLine)
 
 
 @dataclass(frozen=True)
-class Record:
+class RunResult:
     """The raw result of one run: one line of a results folder."""
 
     method: str
@@ -69,7 +69,7 @@ class Record:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Record:
+    def from_json(cls, values: Mapping[str, Any]) -> RunResult:
         """The inverse of `to_json`. Raises `KeyError` or `TypeError` where `values` is not a record."""
         return cls(
             method=values["method"],
@@ -136,7 +136,7 @@ class ResultsFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._open.close()
 
-    def add(self, record: Kept) -> None:
+    def add(self, record: ResultLine) -> None:
         """Keep a record: it is in the file when this returns."""
         self._file.append(record.to_json())
 
@@ -181,18 +181,18 @@ def _particles(values: Mapping[str, Any]) -> Particles:
     return Particles(**{name: tuple(of_each) for name, of_each in values.items()})
 
 
-def read_records(path: str | Path) -> list[Record]:
+def read_run_results(path: str | Path) -> list[RunResult]:
     """All records of a folder, each once; a last line that was cut short by an interruption is left out.
 
     Raises:
         CheckpointError: a line that is not a record, elsewhere than at a file's end.
     """
-    return read_kept(path, Record.from_json)
+    return read_results(path, RunResult.from_json)
 
 
-def read_kept(path: str | Path, from_json: Callable[[Mapping[str, Any]], KeptT]) -> list[KeptT]:
+def read_results(path: str | Path, from_json: Callable[[Mapping[str, Any]], ResultT]) -> list[ResultT]:
     """The same for lines of another kind; `from_json` raises `KeyError` or `TypeError` where a line is not of it."""
-    found: dict[tuple[str, str, int], KeptT] = {}
+    found: dict[tuple[str, str, int], ResultT] = {}
     for file in sorted(Path(path).glob(RECORDS)):
         lines = file.read_text(encoding="utf-8").split("\n")
         # What follows the last line break is empty, or a line that was being written.

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from amc_agents.bench.methods import Method
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Estimate, Measured, estimate, paired
 from amc_agents.errors import CheckpointError, ConfigurationError
@@ -114,7 +114,7 @@ class Results(_Strict):
 
 
 def summarise(
-    records: Sequence[Record],
+    records: Sequence[RunResult],
     methods: Sequence[Method],
     settings: Mapping[str, Any],
     *,
@@ -144,7 +144,7 @@ def summarise(
     )
 
 
-def measured(records: Sequence[Record], metric: str) -> Measured:
+def measured(records: Sequence[RunResult], metric: str) -> Measured:
     """(task, seed) -> the metric, for the records that have it."""
     values = {(one.task, one.seed): getattr(one.scores, metric) for one in records}
     return {key: value for key, value in values.items() if value is not None}
@@ -313,7 +313,7 @@ def _rival_note(results: Results) -> str:
     return " ".join(notes)
 
 
-def _method_result(method: Method, records: Sequence[Record]) -> MethodResult:
+def _method_result(method: Method, records: Sequence[RunResult]) -> MethodResult:
     scores = {metric: values for metric in METRICS if (values := measured(records, metric))}
     costs = {name: _mean_cost(records, name) for name in MethodCost.model_fields}
     return MethodResult(
@@ -326,14 +326,14 @@ def _method_result(method: Method, records: Sequence[Record]) -> MethodResult:
     )
 
 
-def _mean_cost(records: Sequence[Record], name: str) -> float | None:
+def _mean_cost(records: Sequence[RunResult], name: str) -> float | None:
     used = {(one.task, one.seed): getattr(one.cost, name) for one in records}
     known = {key: float(value) for key, value in used.items() if value is not None}
     return estimate(known).mean if len(known) == len(used) else None
 
 
 def _comparison(
-    a: str, b: str, metric: str, records_a: Sequence[Record], records_b: Sequence[Record]
+    a: str, b: str, metric: str, records_a: Sequence[RunResult], records_b: Sequence[RunResult]
 ) -> PairedDifference | None:
     of_a, of_b = measured(records_a, metric), measured(records_b, metric)
     if len({task for task, _ in of_a.keys() & of_b.keys()}) < 2:

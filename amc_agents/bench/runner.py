@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.bench.decisions import DecisionsFile, Played
+from amc_agents.bench.decisions import DecisionsFile, RunDecisions
 from amc_agents.bench.methods import Method
 from amc_agents.bench.oracle import for_task
-from amc_agents.bench.records import Record, ResultsFolder, read_records
+from amc_agents.bench.records import ResultsFolder, RunResult, read_run_results
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.config import Config
@@ -41,7 +41,7 @@ PolicyFunction = Callable[[float], BaseChatModel]
 """Sampling temperature -> the policy."""
 AgentFunction = Callable[[BaseChatModel], Any]
 """A chat model -> a compiled graph that is driven by it."""
-Progress = Callable[[Record, Run], None]
+Progress = Callable[[RunResult, Run], None]
 """Called after each run."""
 
 
@@ -206,7 +206,7 @@ def run_seed(seed: int, task_id: str, method: str) -> int:
 
 async def run_one(
     comparison: Comparison, seed: int, task: Task, method: Method, *, sink: Sink | None = None
-) -> tuple[Record, Run]:
+) -> tuple[RunResult, Run]:
     """One run and its record; `sink` is given the records of its decisions, where the method makes any."""
     critic = comparison.critic_of(method)
     graph = amc(
@@ -233,7 +233,7 @@ async def run_one(
         pick_means_something=predicts_return(critic) and not method.oracle,
         success=comparison.success,
     )
-    return Record(method.name, task.id, seed, scores, cost_of(run, seconds), run.notes, particles_of(run)), run
+    return RunResult(method.name, task.id, seed, scores, cost_of(run, seconds), run.notes, particles_of(run)), run
 
 
 async def compare(
@@ -245,7 +245,7 @@ async def compare(
     progress: Progress | None = None,
     worker: str = "",
     keep_decisions: bool = False,
-) -> list[Record]:
+) -> list[RunResult]:
     """Every run of a comparison that `out` does not hold yet.
 
     Args:
@@ -267,7 +267,7 @@ async def compare(
     with ExitStack() as open_files:
         open_files.enter_context(folder)
         decisions = open_files.enter_context(DecisionsFile(out, worker)) if keep_decisions else None
-        done = {record.key for record in read_records(out)}
+        done = {record.key for record in read_run_results(out)}
         limit = asyncio.Semaphore(n_concurrent)
 
         async def play(seed: int, task: Task, method: Method) -> None:
@@ -276,7 +276,7 @@ async def compare(
                 record, run = await run_one(comparison, seed, task, method, sink=made.append)
             # Before the record: what has one is not played again.
             if decisions is not None and made:
-                decisions.add(Played(method.name, task.id, seed, record.scores.success > 0, tuple(made)))
+                decisions.add(RunDecisions(method.name, task.id, seed, record.scores.success > 0, tuple(made)))
             folder.add(record)
             if progress is not None:
                 progress(record, run)
@@ -292,9 +292,9 @@ async def compare(
     return records_of(comparison, out)
 
 
-def records_of(comparison: Comparison, out: str | Path) -> list[Record]:
+def records_of(comparison: Comparison, out: str | Path) -> list[RunResult]:
     """The records of a folder that belong to a comparison, in the comparison's order."""
-    found = {record.key: record for record in read_records(out)}
+    found = {record.key: record for record in read_run_results(out)}
     keys = [(method.name, task.id, seed) for seed, task, method in comparison.jobs()]
     return [found[key] for key in keys if key in found]
 

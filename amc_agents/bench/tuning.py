@@ -17,7 +17,7 @@ from typing import Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import Comparison, compare
 from amc_agents.bench.statistics import Estimate, estimate
@@ -79,7 +79,7 @@ class Cell:
     scores: Mapping[str, Estimate]
 
     @classmethod
-    def of(cls, method: str, tuned: Tuned, records: Sequence[Record]) -> Cell:
+    def of(cls, method: str, tuned: Tuned, records: Sequence[RunResult]) -> Cell:
         """Scored by its runs, with standard errors over tasks."""
         found = {metric: measured(records, metric) for metric in SCORED}
         return cls(method, tuned, {metric: estimate(values) for metric, values in found.items() if values})
@@ -197,9 +197,9 @@ def method_of(name: str, tuned: Tuned) -> Method:
     return replace(MAKERS[name](tuned), name=cell_name(name, tuned))
 
 
-def cells_of(wanted: Sequence[tuple[str, Tuned]], records: Sequence[Record]) -> list[Cell]:
+def cells_of(wanted: Sequence[tuple[str, Tuned]], records: Sequence[RunResult]) -> list[Cell]:
     """The cells of (method, setting) pairs, from their runs."""
-    runs: dict[str, list[Record]] = defaultdict(list)
+    runs: dict[str, list[RunResult]] = defaultdict(list)
     for record in records:
         runs[record.method].append(record)
     return [Cell.of(name, tuned, runs[cell_name(name, tuned)]) for name, tuned in wanted]

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from amc_agents.bench.plan import Plan
-from amc_agents.bench.records import Record, ResultsFolder, sole_run
+from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.records import ResultsFolder, RunResult, sole_run
 from amc_agents.bench.runner import Comparison, compare, records_of
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AmcError
@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 
 
 def run_plan(
-    plan: Plan,
+    plan: ComparisonPlan,
     out: str | Path,
     *,
     resume: bool = False,
@@ -33,7 +33,7 @@ def run_plan(
     n_concurrent: int = 8,
     progress: Progress | None = None,
     keep_decisions: bool = False,
-) -> list[Record]:
+) -> list[RunResult]:
     """Every run of a plan that `out` does not hold yet.
 
     Args:
@@ -59,7 +59,7 @@ def run_plan(
 
 
 def _run_plan(
-    plan: Plan,
+    plan: ComparisonPlan,
     comparison: Comparison,
     out: str | Path,
     resume: bool,
@@ -67,7 +67,7 @@ def _run_plan(
     n_concurrent: int,
     progress: Progress | None,
     keep_decisions: bool,
-) -> list[Record]:
+) -> list[RunResult]:
     ResultsFolder(out, comparison.settings, comparison.method_settings, resume=resume)
     n_workers = min(n_workers, len(comparison.tasks))
 
@@ -135,7 +135,7 @@ def quiet_about_twins() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _work(plan: Plan, out: str, part: int, of: int, n_concurrent: int, keep_decisions: bool) -> str | None:
+def _work(plan: ComparisonPlan, out: str, part: int, of: int, n_concurrent: int, keep_decisions: bool) -> str | None:
     """One process's share; the sentence of an error of ours, for not all of them can be sent between processes."""
     comparison = plan.comparison(plan.tasks(part, of))
     try:

@@ -15,8 +15,8 @@ from amc_agents.files import replace_file
 
 if TYPE_CHECKING:
     from amc_agents.bench.methods import Method
-    from amc_agents.bench.plan import Plan
-    from amc_agents.bench.records import Record
+    from amc_agents.bench.plan import ComparisonPlan
+    from amc_agents.bench.records import RunResult
     from amc_agents.smc import Schedule
 
 Model = Annotated[
@@ -164,7 +164,7 @@ def _run(
 
     from amc_agents.bench import crafting, plots, report
     from amc_agents.bench.methods import chosen
-    from amc_agents.bench.plan import CRAFTING, Plan
+    from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.bench.records import demo_folder
     from amc_agents.bench.runner import ready_critic
     from amc_agents.bench.tuning import read_chosen, retuned
@@ -173,7 +173,7 @@ def _run(
     console = PlainConsole()
     if band is None and world == CRAFTING:
         band = crafting.BAND
-    plan = Plan(
+    plan = ComparisonPlan(
         methods=(), n_tasks=n_tasks, world=world, band=band, split=split, first=first, seeds=tuple(range(seeds)),
         n_particles=particles, critic=critic, model=model,
     )  # fmt: skip
@@ -181,7 +181,7 @@ def _run(
     if tuned is not None:
         wanted = retuned(wanted, read_chosen(tuned))
     if methods:
-        found = plan.found
+        found = plan.world_spec
         deciding = crafting.decision_methods(decision_critic, candidates, found.oracle, found.actions is not None)
         wanted = chosen([*wanted, *deciding], methods.split(","))
     if beta == 0.0:
@@ -280,7 +280,7 @@ def _possible(methods: list[Any], critic: Any) -> list[Any]:
 
 
 def compared(
-    plan: Plan,
+    plan: ComparisonPlan,
     out: Path,
     *,
     resume: bool,
@@ -288,7 +288,7 @@ def compared(
     console: Any,
     keep_decisions: bool = False,
     title: str = "runs",
-) -> list[Record]:
+) -> list[RunResult]:
     """Every run of a plan, with a bar that counts them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -303,7 +303,7 @@ def compared(
         )  # fmt: skip
 
 
-def _tell_decisions(plan: Plan, out: Path) -> Path | None:
+def _tell_decisions(plan: ComparisonPlan, out: Path) -> Path | None:
     """What the decisions of a folder say of prior and critic; None where it keeps none that asked a critic."""
     from amc_agents.bench.decision_report import markdown
     from amc_agents.bench.decisions import read_decisions
@@ -318,7 +318,7 @@ def _tell_decisions(plan: Plan, out: Path) -> Path | None:
     return path
 
 
-def _draw_a_run(plan: Plan, records: list[Record], path: Path) -> Path | None:
+def _draw_a_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> Path | None:
     """Play the AMC run whose picture shows most once more, with its seed, and draw it; None without AMC."""
     from amc_agents.bench import plots
     from amc_agents.bench.runner import run_one

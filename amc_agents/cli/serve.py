@@ -90,7 +90,7 @@ def _serve(
     with _signals_go_to(server):
         server.start()
         with console.status("starting") as status:
-            told = _Progress(console, status)
+            told = _StartupDisplay(console, status)
             ready = server.wait_until_healthy(timeout, told)
         if ready:
             echo(f"Ready after {told.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
@@ -101,7 +101,7 @@ def _serve(
     raise typer.Exit(ended if ended >= 0 else 128 - ended)
 
 
-class _Progress:
+class _StartupDisplay:
     """One changing line on a terminal; elsewhere a line every half minute."""
 
     def __init__(self, console: Any, status: Any) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amc_agents.bench.methods import Tuned
-    from amc_agents.bench.plan import Plan
+    from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.tuning import Cell, Score, Tuning
 
 UNTOUCHED = 500_000
@@ -67,14 +67,14 @@ def tune(
     """Choose each method's temperature, resampling steps and beta on training tasks, for amc bench and for amc()."""
     from amc_agents.bench import crafting
     from amc_agents.bench import methods as known
-    from amc_agents.bench.plan import CRAFTING, Plan
+    from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.bench.runner import predicts_return, ready_critic, steered_blindly
     from amc_agents.bench.tuning import MAKERS, Grid, check_names, choose, config_text
     from amc_agents.cli.console import PlainConsole
 
     console = PlainConsole()
     in_crafting = world == CRAFTING
-    plan = Plan(
+    plan = ComparisonPlan(
         methods=(), n_tasks=tasks, world=world, band=(band or crafting.BAND) if in_crafting else band, split="train",
         first=(UNTOUCHED if in_crafting else 0) if first is None else first, seeds=tuple(range(seeds)),
         n_particles=particles, critic=named_critic(critic, config), model=model, plain=True,
@@ -84,7 +84,7 @@ def tune(
     if success_reward == 0.0:
         raise ConfigurationError("--success-reward is the return of success, above 0, and got 0")
     tried = {} if temperatures is None else {"temperatures": _numbers(temperatures)}
-    grid = Grid.of_horizon(plan.found.horizon, success_reward=success_reward, **tried)
+    grid = Grid.of_horizon(plan.world_spec.horizon, success_reward=success_reward, **tried)
     for name in names:
         if steered_blindly(MAKERS[name](grid.starts[0])) and not predicts_return(ready_critic(plan.critic_spec)):
             raise ConfigurationError(f"{name}: the critic has to predict the whole return for that; leave it out")
@@ -103,7 +103,7 @@ def tune(
         written.append(out / "amc.toml")
         told = f"Chosen by `{command}`"
         text = config_text(
-            amc.tuned, critic=plan.critic_spec, n_particles=particles, horizon=plan.found.horizon, told=told
+            amc.tuned, critic=plan.critic_spec, n_particles=particles, horizon=plan.world_spec.horizon, told=told
         )
         replace_file(written[1], text)
     console.print("Written:")
@@ -122,7 +122,7 @@ def _numbers(text: str) -> tuple[float, ...]:
     return found
 
 
-def _scored_by_runs(plan: Plan, runs: Path, n_workers: int, console: Any) -> Score:
+def _scored_by_runs(plan: ComparisonPlan, runs: Path, n_workers: int, console: Any) -> Score:
     """Runs settings in `plan`, keeping every run."""
     from dataclasses import replace
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from amc_agents.bench.plain_agent import plain_text_agent
-from amc_agents.bench.plan import CRAFTING, Plan
+from amc_agents.bench.plan import CRAFTING, ComparisonPlan
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.training.collecting import CollectionProgress, collect
@@ -41,7 +41,9 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     """Plays what the dataset still lacks."""
     low, high = options.optimal_steps
     band = (low, high) if options.world == CRAFTING else None
-    plan = Plan(methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT, first=options.first)
+    plan = ComparisonPlan(
+        methods=(), n_tasks=options.tasks, world=options.world, band=band, split=SPLIT, first=options.first
+    )
     tasks = plan.tasks()
     model = EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature)
     with Bar(console=console) as bar:
@@ -53,10 +55,10 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
         collect(
             plain_text_agent(model),
             tasks,
-            plan.found.make,
+            plan.world_spec.make,
             options.trajectories,
             options.data,
-            horizon=plan.found.horizon,
+            horizon=plan.world_spec.horizon,
             policy="embedded:crafting",
             settings={
                 "temperature": options.temperature,

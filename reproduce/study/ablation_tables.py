@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablations import AGAIN, BASE, GROUPS, REFERENCE, TRAINED, Ablation
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table
@@ -82,7 +82,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _scores(told: Mapping[str, Any], records: Sequence[Record]) -> Scores:
+def _scores(told: Mapping[str, Any], records: Sequence[RunResult]) -> Scores:
     names = [one["name"] for one in _methods(told)]
     of = {name: [one for one in records if one.method == name] for name in names}
     return {name: {metric: measured(of[name], metric) for metric in METRICS} for name in names}

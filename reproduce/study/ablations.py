@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
-from amc_agents.bench.plan import Plan
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.smc import AtSteps, EssBelow, EveryStep
 from settings import BANDS, LARGER, SHIPPED, TAUGHT, TUNED, adapter_of, chosen_of, critic_of, policy_of
 
@@ -110,10 +110,10 @@ class Ablation:
         return f"ablation-{self.group}"
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ComparisonPlan:
         """What it runs."""
         base = replace(methods.amc(chosen_of(BAND, TUNED)[methods.AMC]), name=BASE)
-        return Plan(
+        return ComparisonPlan(
             methods=(base, *GROUPS[self.group](base)),
             n_tasks=N_TASKS,
             band=BANDS[BAND],

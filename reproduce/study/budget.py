@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import TOP, Cost
 from amc_agents.bench.subsampling import expected_top
 from amc_agents.markdown import table
@@ -33,7 +33,7 @@ def policy_tokens(cost: Cost) -> int:
     return cost.policy_input_tokens - cost.policy_cached_tokens + cost.policy_output_tokens
 
 
-def budget(records: Iterable[tuple[Shard, Record]]) -> list[dict[str, Any]]:
+def budget(records: Iterable[tuple[Shard, RunResult]]) -> list[dict[str, Any]]:
     """Each regime's methods against the tries of all seeds that their tokens pay for."""
     pools: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     scored: dict[tuple[str, str], tuple[Scored, Scored]] = defaultdict(lambda: (Scored(), Scored()))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.subsampling import distinct_successes
 from amc_agents.markdown import table
 from results import Key, Scored, difference
@@ -28,19 +28,19 @@ METRICS = {
 }
 
 
-def finished(records: Iterable[tuple[Shard, Record]]) -> dict[str, dict[str, Any]]:
+def finished(records: Iterable[tuple[Shard, RunResult]]) -> dict[str, dict[str, Any]]:
     """Regime -> the policy calls of both, and for each metric both scores and their difference.
 
     A regime is left out where no two sizes of a run with retired particles need fewer and more calls.
     """
-    runs: dict[tuple[str, str], dict[Key, Record]] = defaultdict(dict)
+    runs: dict[tuple[str, str], dict[Key, RunResult]] = defaultdict(dict)
     for shard, record in records:
         runs[shard.regime, record.method.removeprefix(f"{shard.regime}-")][record.task, shard.seed] = record
     compared = {regime: _compared(regime, runs) for regime in SAMPLING if (regime, KEPT) in runs}
     return {regime: one for regime, one in compared.items() if one is not None}
 
 
-def _compared(regime: str, runs: Mapping[tuple[str, str], Mapping[Key, Record]]) -> dict[str, Any] | None:
+def _compared(regime: str, runs: Mapping[tuple[str, str], Mapping[Key, RunResult]]) -> dict[str, Any] | None:
     kept = runs[regime, KEPT]
     retired = [of for size in SIZES if (of := runs.get((regime, f"amc-{size}"), {})).keys() >= kept.keys()]
     calls = _mean(kept, kept, _calls)
@@ -60,20 +60,20 @@ def _compared(regime: str, runs: Mapping[tuple[str, str], Mapping[Key, Record]])
     return {"policy_calls": calls, "scores": scores}
 
 
-def _mean(runs: Mapping[Key, Record], keys: Iterable[Key], of: Callable[[Record], float]) -> float:
+def _mean(runs: Mapping[Key, RunResult], keys: Iterable[Key], of: Callable[[RunResult], float]) -> float:
     return float(np.mean([of(runs[key]) for key in keys]))
 
 
-def _calls(record: Record) -> float:
+def _calls(record: RunResult) -> float:
     return record.cost.policy_calls
 
 
-def _distinct(record: Record) -> float:
+def _distinct(record: RunResult) -> float:
     assert record.particles is not None
     return distinct_successes(record.particles, len(record.particles.returns))
 
 
-_SCORES: Mapping[str, Callable[[Record], float]] = {
+_SCORES: Mapping[str, Callable[[RunResult], float]] = {
     "oracle": lambda record: record.scores.oracle,
     "weighted_mean": lambda record: record.scores.weighted_mean,
     "distinct": _distinct,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from settings import RAW
 
 
@@ -18,7 +18,7 @@ def packed(name: str) -> Path:
     return RAW / f"{name}.jsonl.gz"
 
 
-def pack(name: str, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
+def pack(name: str, settings: Mapping[str, Any], records: Sequence[RunResult]) -> None:
     """Write them: the same results give the same bytes."""
     lines = [json.dumps(settings), *(json.dumps(one.to_json()) for one in sorted(records, key=lambda one: one.key))]
     path = packed(name)
@@ -28,7 +28,7 @@ def pack(name: str, settings: Mapping[str, Any], records: Sequence[Record]) -> N
     os.replace(scratch, path)
 
 
-def unpack(name: str) -> tuple[dict[str, Any], list[Record]]:
+def unpack(name: str) -> tuple[dict[str, Any], list[RunResult]]:
     """A shard's settings and records."""
     first, *lines = gzip.decompress(packed(name).read_bytes()).decode().splitlines()
-    return json.loads(first), [Record.from_json(json.loads(line)) for line in lines]
+    return json.loads(first), [RunResult.from_json(json.loads(line)) for line in lines]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
 from amc_agents.bench.subsampling import distinct_successes
 from amc_agents.markdown import table
@@ -21,10 +21,10 @@ N = 15
 SUCCESS = 1.0
 
 
-def populations(records: Iterable[tuple[Shard, Record]]) -> list[dict[str, Any]]:
+def populations(records: Iterable[tuple[Shard, RunResult]]) -> list[dict[str, Any]]:
     """AMC's populations in each regime, their distinct successes against those of as many tries."""
     tries: dict[str, Scored] = defaultdict(Scored)
-    runs: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[RunResult]] = defaultdict(list)
     found: dict[tuple[str, str], Scored] = defaultdict(Scored)
     read: dict[str, list[Particles]] = defaultdict(list)
     for shard, record in records:
@@ -54,7 +54,7 @@ def populations(records: Iterable[tuple[Shard, Record]]) -> list[dict[str, Any]]
     ]  # fmt: skip
 
 
-def _sizes(runs: Sequence[Record]) -> dict[str, float]:
+def _sizes(runs: Sequence[RunResult]) -> dict[str, float]:
     scores = [one.scores for one in runs]
     return {
         "particles": float(np.mean([one.particles for one in scores])),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ablation_tables import ablation_tables, read_ablations
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table
 from budget import budget, budget_table
@@ -69,7 +69,7 @@ PAIRS = (
 """What is asked, first the question of the study."""
 
 
-def summary(cells: Cells, runs: Sequence[tuple[Shard, Record]] = ()) -> dict[str, Any]:
+def summary(cells: Cells, runs: Sequence[tuple[Shard, RunResult]] = ()) -> dict[str, Any]:
     """Every score, cost and difference as plain values; of the runs too, what needs their particles."""
     scores = {
         name: {metric: estimate(one.scores)._asdict() for metric, one in of_each.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import crossed_interval, paired
 from amc_agents.bench.subsampling import best_of
 from amc_agents.errors import ConfigurationError
@@ -60,7 +60,7 @@ class Cells:
     """Means over runs."""
 
 
-def records(band: str, policy: int = SHIPPED) -> Iterator[tuple[Shard, Record]]:
+def records(band: str, policy: int = SHIPPED) -> Iterator[tuple[Shard, RunResult]]:
     """A policy's runs in a band, of the shards that are done."""
     for shard in shards():
         if (shard.band, shard.policy) == (band, policy) and packed(shard.name).exists():
@@ -98,7 +98,7 @@ def _averaged(one: Mapping[str, Scored], other: Mapping[str, Scored]) -> dict[st
     }
 
 
-def _told(record: Record, shard: Shard) -> list[tuple[str, dict[str, float], float]]:
+def _told(record: RunResult, shard: Shard) -> list[tuple[str, dict[str, float], float]]:
     """What a record says: of which methods, with which scores, at which share of its cost."""
     if not record.method.endswith("-pool"):
         known = {metric: getattr(record.scores, metric) for metric in ("oracle", "deployable", "top5", "mean")}

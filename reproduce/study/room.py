@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ablations import BAND, PLANNER
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
-from amc_agents.bench.plan import Plan
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.smc import EveryStep
 from settings import BANDS, SHIPPED, TUNED, chosen_of, policy_of
 
@@ -44,9 +44,9 @@ class Room:
         return f"room-{self.part}"
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ComparisonPlan:
         """What it runs."""
-        return Plan(
+        return ComparisonPlan(
             methods=room_methods(),
             n_tasks=TASKS_OF_A_SHARD,
             band=BANDS[BAND],

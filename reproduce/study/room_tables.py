@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import TOP
 from amc_agents.bench.statistics import estimate
 from amc_agents.bench.subsampling import distinct_successes, expected_top
@@ -43,7 +43,7 @@ def room() -> dict[str, Any]:
     }
 
 
-def _told(record: Record) -> list[tuple[str, dict[str, float], float]]:
+def _told(record: RunResult) -> list[tuple[str, dict[str, float], float]]:
     """Of which methods a record tells the scores and the policy's calls."""
     particles, calls = record.particles, record.cost.policy_calls
     assert particles is not None

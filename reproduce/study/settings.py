@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.plan import CRAFTING, Plan
+from amc_agents.bench.plan import CRAFTING, ComparisonPlan
 from amc_agents.bench.tuning import tuned_of
 from amc_agents.smc import Never
 
@@ -80,10 +80,10 @@ class Shard:
         return f"{self.band}-{self.regime}-{self.group}-policy{self.policy}-seed{self.seed}"
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ComparisonPlan:
         """What it runs."""
         official = self.band == OFFICIAL
-        return Plan(
+        return ComparisonPlan(
             methods=tuple(methods_of(self, chosen_of(self.band, self.regime, self.policy))),
             n_tasks=N_TASKS[self.band],
             world=RENAMED if official else CRAFTING,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.decision_report import agreement, choices, markdown, over_time
-from amc_agents.bench.decisions import DecisionsFile, Played, read_decisions
+from amc_agents.bench.decisions import DecisionsFile, RunDecisions, read_decisions
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Tuned, chosen, lac, lac_variants, react, react_greedy, vote
 from amc_agents.bench.planner_critic import PlannerCritic
@@ -41,7 +41,7 @@ def made(*candidates, chosen=0, alpha=1.0):
 
 
 def played(decisions, *, success=True, task="a", seed=0):
-    return Played("lac", task, seed, success, tuple(decisions))
+    return RunDecisions("lac", task, seed, success, tuple(decisions))
 
 
 async def test_methods_that_decide_run_like_all_others(make_comparison, tmp_path):

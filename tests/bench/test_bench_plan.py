@@ -9,7 +9,7 @@ import pytest
 
 from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Tuned, lac, listed_variants, react
-from amc_agents.bench.plan import Plan
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.report import Results
 from amc_agents.cli import main
 from amc_agents.critics.value.embedded import ADAPTER
@@ -84,24 +84,24 @@ def test_a_world_that_lists_its_actions_has_them_all_as_candidates(bench, tmp_pa
     assert {made["prior"] for one in decisions for made in one.decisions} == {"list"}
     assert "LAC, listed - vote, listed" in told
     with pytest.raises(ConfigurationError, match="this world lists none"):
-        Plan(methods=(*listed_variants(Tuned()),), n_tasks=1, world="miserly").comparison()
+        ComparisonPlan(methods=(*listed_variants(Tuned()),), n_tasks=1, world="miserly").comparison()
 
 
 def test_tasks_of_a_plan_are_those_of_the_split_from_the_first_on():
-    plan = Plan(methods=(react(),), n_tasks=4, world="miserly", first=40)
+    plan = ComparisonPlan(methods=(react(),), n_tasks=4, world="miserly", first=40)
     assert [task.id for task in plan.tasks()] == [task.id for task in easy_tasks(4, "test", 40)]
     assert plan.tasks(1, 2) == plan.tasks()[1::2]
-    hard = Plan(methods=(react(),), n_tasks=2)
+    hard = ComparisonPlan(methods=(react(),), n_tasks=2)
     assert all(12 <= task.payload.optimal_steps <= 16 for task in hard.tasks())
     assert hard.comparison().settings["band"] == [12, 16]
 
 
 def test_what_a_world_lacks_is_said(tmp_path, bench):
     with pytest.raises(ConfigurationError, match="band of difficulty is the crafting world's"):
-        Plan(methods=(), n_tasks=1, world="miserly", band=(2, 3))
+        ComparisonPlan(methods=(), n_tasks=1, world="miserly", band=(2, 3))
     folder = tmp_path / "policy"
     shutil.copytree(model_folder("crafting"), folder, ignore=shutil.ignore_patterns(ADAPTER, "verdict"))
-    assert Plan(methods=(lac(),), n_tasks=1, world="miserly", model=str(folder)).critic_spec == "uniform"
+    assert ComparisonPlan(methods=(lac(),), n_tasks=1, world="miserly", model=str(folder)).critic_spec == "uniform"
     told = bench("--methods", "react,lac", "--model", str(folder))
     assert "left out: lac (nothing to judge by" in " ".join(told.split())
     assert [one.name for one in Results.load(tmp_path / "out" / "results.json").methods] == ["react"]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from amc_agents.bench.methods import best_of_n, lac, react, react_greedy, vote
-from amc_agents.bench.records import Record
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import (
     Results,
     asked_first,
@@ -111,7 +111,7 @@ def record(method, task, return_):
         oracle=return_, success=float(return_ > 0), deployable=return_, top5=return_, mean=return_,
         top5_distinct=return_, mean_distinct=return_, weighted_mean=return_, particles=1, distinct=1,
     )  # fmt: skip
-    return Record(method, task, 0, played, Cost(0, 0, 0, 0, 0, 0, 0, 0, 0.0))
+    return RunResult(method, task, 0, played, Cost(0, 0, 0, 0, 0, 0, 0, 0, 0.0))
 
 
 def test_where_a_success_is_not_always_worth_the_same_both_are_compared_each_with_its_own_rival():

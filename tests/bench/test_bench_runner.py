@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
-from amc_agents.bench.records import Record, ResultsFolder, clear, demo_folder, read_records
+from amc_agents.bench.records import ResultsFolder, RunResult, clear, demo_folder, read_run_results
 from amc_agents.bench.runner import compare, run_one, run_seed
 from amc_agents.bench.scores import Cost, Scores
 from amc_agents.critics import spec
@@ -23,21 +23,21 @@ async def test_every_method_on_every_task_and_seed(make_comparison, tmp_path, si
         (method.name, task.id, seed) for seed, task, method in comparison.jobs()
     ]
     assert len(records) == 2 * 2 * 6
-    assert {record.key for record in read_records(tmp_path)} == {r.key for r in records}
+    assert {record.key for record in read_run_results(tmp_path)} == {r.key for r in records}
     greedy = [record for record in records if record.method == "react-greedy"]
     assert [record.scores.oracle for record in greedy] == [1.0] * 4
     by_method = {record.method: record.scores for record in records}
     assert {name for name, scores in by_method.items() if scores.deployable is None} == {"smc", "amc"}
     assert by_method["react"].particles == 1
     assert by_method["best-of-n"].particles == 8
-    assert all(max(record.particles.returns) == record.scores.oracle for record in read_records(tmp_path))
+    assert all(max(record.particles.returns) == record.scores.oracle for record in read_run_results(tmp_path))
 
 
 def test_a_record_of_an_older_version_has_no_particles():
     scores = Scores(1.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 1)
-    older = Record("react", "a task", 0, scores, Cost(1, 2, 3, 0, 0, 0, 0, 0, 0.5)).to_json()
+    older = RunResult("react", "a task", 0, scores, Cost(1, 2, 3, 0, 0, 0, 0, 0, 0.5)).to_json()
     del older["particles"]
-    assert Record.from_json(older).particles is None
+    assert RunResult.from_json(older).particles is None
 
 
 async def test_a_method_may_have_its_own_scheme_and_keep_finished_particles(make_comparison, tmp_path, six_methods):
@@ -69,14 +69,14 @@ async def test_a_resumed_run_does_only_what_is_missing(make_comparison, tmp_path
 async def test_what_was_finished_before_an_error_is_kept(make_comparison, tmp_path):
     class Broken(BitWorld):
         async def step(self, action):
-            if len(read_records(tmp_path)) >= 2:
+            if len(read_run_results(tmp_path)) >= 2:
                 raise RuntimeError("the power is out")
             return await super().step(action)
 
     methods = [react()]
     with pytest.raises(Exception, match="the power is out"):
         await compare(make_comparison(4, methods, environment=Broken), tmp_path, n_concurrent=1)
-    assert len(read_records(tmp_path)) == 2
+    assert len(read_run_results(tmp_path)) == 2
     assert len(await compare(make_comparison(4, methods), tmp_path, resume=True)) == 4
 
 
@@ -84,7 +84,7 @@ async def test_a_torn_last_line_is_done_again(make_comparison, tmp_path):
     whole = await compare(make_comparison(2, [react()]), tmp_path)
     file = tmp_path / "records.jsonl"
     file.write_bytes(file.read_bytes()[:-40])
-    assert len(read_records(tmp_path)) == 1
+    assert len(read_run_results(tmp_path)) == 1
     again = await compare(make_comparison(2, [react()]), tmp_path, resume=True)
     assert [record.scores for record in again] == [record.scores for record in whole]
     assert len(file.read_text().splitlines()) == 2
@@ -95,7 +95,7 @@ async def test_a_broken_line_elsewhere_is_an_error(make_comparison, tmp_path):
     file = tmp_path / "records.jsonl"
     file.write_text("{}\n" + file.read_text())
     with pytest.raises(CheckpointError, match="line 1"):
-        read_records(tmp_path)
+        read_run_results(tmp_path)
 
 
 async def test_other_settings_are_refused_by_name(make_comparison, tmp_path):
@@ -241,7 +241,7 @@ def test_judges_are_offered_where_their_kind_is_known(monkeypatch):
 
 def test_a_folder_takes_records_only_while_open(tmp_path):
     with pytest.raises(ConfigurationError, match="open"):
-        ResultsFolder(tmp_path, {}, {}).add(Record("react", "task", 0, None, None))
+        ResultsFolder(tmp_path, {}, {}).add(RunResult("react", "task", 0, None, None))
 
 
 def holding(folder):

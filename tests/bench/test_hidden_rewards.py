@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import replace
 
 from amc_agents.bench.methods import Tuned, amc
-from amc_agents.bench.plan import Plan
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.runner import run_one
 from amc_agents.types import Run
 
 
 def test_the_same_luck_plays_the_same_trajectories_with_rewards_hidden() -> None:
     seen = amc(Tuned(temperature=1.0, steps=(2, 4, 6), beta=0.05))
-    plan = Plan(methods=(seen,), n_tasks=2, band=(4, 5), n_particles=6, plain=True)
+    plan = ComparisonPlan(methods=(seen,), n_tasks=2, band=(4, 5), n_particles=6, plain=True)
     comparison = plan.comparison()
 
     def played(hide_rewards: bool) -> list[Run]:

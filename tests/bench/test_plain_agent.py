@@ -12,8 +12,8 @@ from langchain_core.callbacks import BaseCallbackHandler
 from amc_agents import amc as amc_graph
 from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, react_greedy
 from amc_agents.bench.plain_agent import plain_text_agent
-from amc_agents.bench.plan import Plan
-from amc_agents.bench.records import Record
+from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import run_one
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.models.embedded import EmbeddedChatModel
@@ -23,8 +23,8 @@ AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
 METHODS = (amc(AMC), replace(amc_hidden(AMC), finished="keep"), best_of_n(Tuned(temperature=1.0)), react_greedy())
 
 
-def played(plain: bool, method: Method) -> tuple[Record, Run]:
-    plan = Plan(methods=(method,), n_tasks=1, band=(8, 11), n_particles=6, plain=plain)
+def played(plain: bool, method: Method) -> tuple[RunResult, Run]:
+    plan = ComparisonPlan(methods=(method,), n_tasks=1, band=(8, 11), n_particles=6, plain=plain)
     comparison = plan.comparison()
     return asyncio.run(run_one(comparison, 0, comparison.tasks[0], method))
 

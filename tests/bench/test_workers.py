@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from amc_agents.bench.methods import Tuned, best_of_n, react
-from amc_agents.bench.plan import Plan
-from amc_agents.bench.records import read_records
+from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.records import read_run_results
 from amc_agents.bench.workers import run_plan
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import sole_user
 
-PLAN = Plan(methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=3, band=(2, 3), n_particles=2, plain=True)
+PLAN = ComparisonPlan(methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=3, band=(2, 3), n_particles=2, plain=True)
 
 
 def folder_reads(monkeypatch):
@@ -27,9 +27,9 @@ def folder_reads(monkeypatch):
 
     def counting(out):
         reads.append(out)
-        return read_records(out)
+        return read_run_results(out)
 
-    monkeypatch.setattr("amc_agents.bench.runner.read_records", counting)
+    monkeypatch.setattr("amc_agents.bench.runner.read_run_results", counting)
     return reads
 
 
@@ -86,7 +86,7 @@ def test_workers_end_with_a_bench_that_is_killed_and_a_second_bench_is_refused_w
     command = [sys.executable, str(script), str(out)]
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as bench:
-        while not read_records(out):  # both processes have started by then, or start right after
+        while not read_run_results(out):  # both processes have started by then, or start right after
             assert bench.poll() is None, bench.stderr.read()
             time.sleep(0.1)
         children = [int(pid) for pid in Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()]
@@ -97,7 +97,7 @@ def test_workers_end_with_a_bench_that_is_killed_and_a_second_bench_is_refused_w
         bench.wait()
     while any(map(alive, children)):  # nothing else ends them
         time.sleep(0.1)
-    kept = len(read_records(out))
+    kept = len(read_run_results(out))
     assert kept >= 1
     with pytest.raises(ConfigurationError, match="made with other settings"):  # the folder is free again
         run_plan(replace(PLAN, n_particles=3), out, resume=True)

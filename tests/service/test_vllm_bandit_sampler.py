@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.exploration.trials import Trial
-from amc_agents.bench.records import read_kept
+from amc_agents.bench.records import read_results
 from amc_agents.cli import main
 from tests.service.servers import needs_vllm, vllm_server
 
@@ -28,7 +28,7 @@ def test_a_served_model_explores_a_bandit(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["amc", *line.split(), *more.split()])
         with pytest.raises(SystemExit, match="0"):
             main()
-    trials = read_kept(tmp_path, Trial.from_json)
+    trials = read_results(tmp_path, Trial.from_json)
     assert len(trials) == 3
     for trial in trials:
         assert trial.usage.calls == N_EPISODES, "no answer had to be asked for again"

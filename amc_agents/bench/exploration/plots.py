@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from amc_agents.bench.exploration.measures import Curve
-from amc_agents.bench.exploration.report import ExplorationResults, Explored
+from amc_agents.bench.exploration.report import ExplorationResults, ExplorerResult
 from amc_agents.bench.plots import FAINT, INK
 
 COLOURS = ("#33418c", "#c98a00", "#2a9d8f", "#b5446e", "#5b7f2f", "#7a5fb0", "#8a97a3", "#a34e20")
@@ -101,7 +101,7 @@ def _panels(results: ExplorationResults, title: str, n_panels: int) -> tuple[Fig
     return figure, panels
 
 
-def _styled(explorers: Sequence[Explored]) -> list[tuple[Explored, dict[str, Any]]]:
+def _styled(explorers: Sequence[ExplorerResult]) -> list[tuple[ExplorerResult, dict[str, Any]]]:
     styles = [{"color": colour, "linestyle": style} for style in STYLES for colour in COLOURS]
     return list(zip(explorers, cycle(styles), strict=False))
 

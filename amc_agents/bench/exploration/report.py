@@ -31,7 +31,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Explored:
+class ExplorerResult:
     """One explorer's results. `K` episodes."""
 
     name: str
@@ -78,7 +78,7 @@ class ExplorationResults:
     settings: Mapping[str, Any]
     """What all trials share."""
     command: str
-    explorers: tuple[Explored, ...]
+    explorers: tuple[ExplorerResult, ...]
     differences: tuple[Difference, ...]
     """Every other explorer less the first."""
 
@@ -140,11 +140,11 @@ def markdown(results: ExplorationResults) -> str:
     return "\n".join([*lines, "", _caption(results), ""])
 
 
-def _explored(explorer: Explorer, trials: Sequence[Trial]) -> Explored:
+def _explored(explorer: Explorer, trials: Sequence[Trial]) -> ExplorerResult:
     per_episode = regrets(trials)
     frequencies = [minimum_frequencies(trial.choices, trial.n_actions) for trial in trials]
     quarter = max(1, per_episode.shape[-1] // 4)
-    return Explored(
+    return ExplorerResult(
         name=explorer.name,
         agent=explorer.agent,
         temperature=explorer.temperature,
@@ -188,7 +188,7 @@ def _headings(results: ExplorationResults) -> list[str]:
     ]
 
 
-def _cells(one: Explored, results: ExplorationResults) -> list[str]:
+def _cells(one: ExplorerResult, results: ExplorationResults) -> list[str]:
     half = results.settings["n_episodes"] // 2
     lost = [f"{one.lost_turns:.3f}"] if _some_lost(results) else []
     asked = [f"{one.calls:.0f}", f"{one.tokens:.0f}"] if _some_asked(results) else []

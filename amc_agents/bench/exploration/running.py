@@ -14,7 +14,7 @@ from typing import Any
 
 from amc_agents.bench.exploration.agents import Explorer
 from amc_agents.bench.exploration.trials import Trial, play_trial
-from amc_agents.bench.records import ResultsFolder, read_kept, sole_run
+from amc_agents.bench.records import ResultsFolder, read_results, sole_run
 from amc_agents.bench.workers import end_with_parent
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.envs.exploration import Instance
@@ -52,33 +52,33 @@ class Exploration:
             raise ConfigurationError(
                 f"expected 1 trial and 1 episode or more, got {self.n_trials} and {self.n_episodes}"
             )
-        task = next(iter(self.found.tasks(1, self.split, self.first)))
+        task = next(iter(self.world_spec.tasks(1, self.split, self.first)))
         if not isinstance(task.payload, Instance):
             raise ConfigurationError(
                 f"the world {self.world} has no hidden instances that stay the same over episodes: explore those of "
                 "amc_agents.envs.exploration"
             )
         for one in self.explorers:
-            one.make(task, 0, n_episodes=self.n_episodes, horizon=self.found.horizon)
+            one.make(task, 0, n_episodes=self.n_episodes, horizon=self.world_spec.horizon)
 
     @property
-    def found(self) -> WorldSpec:
+    def world_spec(self) -> WorldSpec:
         """The world."""
         return world(self.world)
 
     def tasks(self, part: int = 0, of: int = 1) -> list[Task]:
         """One task a trial, or every `of`-th of them from number `part` on."""
-        return list(self.found.tasks(self.n_trials, self.split, self.first))[part::of]
+        return list(self.world_spec.tasks(self.n_trials, self.split, self.first))[part::of]
 
     @property
     def settings(self) -> dict[str, Any]:
         """What all trials share, as plain values; how many they are may grow."""
         return {
             "world": self.world,
-            "instances": _fingerprint(self.found, self.split),
+            "instances": _fingerprint(self.world_spec, self.split),
             "split": self.split,
             "n_episodes": self.n_episodes,
-            "horizon": self.found.horizon,
+            "horizon": self.world_spec.horizon,
         }
 
     @property
@@ -92,7 +92,7 @@ class Exploration:
 
     def kept(self, out: str | Path) -> list[Trial]:
         """The trials of a folder that belong to this exploration, explorer by explorer, in the order of the tasks."""
-        found = {trial.key: trial for trial in read_kept(out, Trial.from_json)}
+        found = {trial.key: trial for trial in read_results(out, Trial.from_json)}
         keys = [(one.name, task.id, self.seed) for one in self.explorers for task in self.tasks()]
         return [found[key] for key in keys if key in found]
 
@@ -173,7 +173,7 @@ async def _play(
     exploration: Exploration, out: str | Path, part: int, of: int, n_concurrent: int, progress: Progress | None = None
 ) -> None:
     done = {trial.key for trial in exploration.kept(out)}
-    limit, found = asyncio.Semaphore(n_concurrent), exploration.found
+    limit, found = asyncio.Semaphore(n_concurrent), exploration.world_spec
     worker = f"{part}-of-{of}" if of > 1 else ""
     with exploration.folder(out, resume=True, worker=worker) as folder:
 

@@ -7,7 +7,7 @@ import pytest
 from amc_agents.bench.exploration.agents import Explorer, explorers
 from amc_agents.bench.exploration.running import Exploration, explore
 from amc_agents.bench.exploration.trials import LOST, Trial
-from amc_agents.bench.records import read_kept
+from amc_agents.bench.records import read_results
 from amc_agents.envs.exploration import bandit_task
 from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, DecisionError
 from tests.bench.exploration import explorers as own
@@ -126,7 +126,7 @@ def test_two_processes_do_what_one_does(tmp_path):
     with pytest.raises(AmcError, match="a worker failed, and what was finished is kept: DecisionError: no luck"):
         explore(planned, tmp_path / "two", n_workers=2)
     trials = explore(well, tmp_path / "two", resume=True)
-    assert len(read_kept(tmp_path / "two", Trial.from_json)) == 3
+    assert len(read_results(tmp_path / "two", Trial.from_json)) == 3
     assert untimed(trials) == untimed(explore(well, tmp_path / "one"))
 
 

@@ -7,7 +7,7 @@ from amc_agents.bench.exploration import llm_agents as explore_llm
 from amc_agents.bench.exploration.agents import explorers
 from amc_agents.bench.exploration.running import Exploration, explore
 from amc_agents.bench.exploration.trials import Trial
-from amc_agents.bench.records import read_kept
+from amc_agents.bench.records import read_results
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError, RoleError
 from amc_agents.testing.exact_roles import exact_roles_model
@@ -69,7 +69,7 @@ def test_a_model_plays_all_roles_and_is_counted(tmp_path, model):
     sampled = [temperature for temperature, prompt in asked if "Draw one sample" in prompt]
     assert sampled == [1.5, 1.5]
     assert sorted({temperature for temperature, _ in asked}) == [0.2, 1.5]
-    assert read_kept(tmp_path, Trial.from_json) == [trial]
+    assert read_results(tmp_path, Trial.from_json) == [trial]
 
 
 def test_the_policy_is_asked_once_for_a_cave(tmp_path, model):
