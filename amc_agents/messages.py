@@ -1,6 +1,6 @@
-"""The one builder of a trajectory from an agent's messages, for collecting and for running alike.
+"""Build trajectories from an agent's messages: the same code for collecting data and for running.
 
-A critic is then scored on exactly the text that it was trained on, whatever agent produced it.
+A critic therefore reads exactly the text that it was trained on, whatever agent produced it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 from amc_agents.types import Step, Task, Trajectory
 
@@ -20,14 +20,14 @@ _THOUGHT = "Thought:"
 
 
 def split_turn(text: str) -> tuple[str, str]:
-    r"""(thought, action) of an agent's text; a text without `Action:` is an action as a whole.
+    r"""Split an agent's text into (thought, action); a text without `Action:` is all action.
 
     >>> split_turn("Thought: look first\nAction: open the door")
     ('look first', 'open the door')
     >>> split_turn("finish")
     ('', 'finish')
     """
-    # One regular expression over both parts backtracks: cubic in a run of spaces.
+    # A single regular expression for both parts backtracks: cubic in a run of spaces.
     turn = text.strip()
     thinks = turn.startswith(_THOUGHT)
     action = _ACTION.search(turn, len(_THOUGHT)) if thinks else _ACTION.match(turn)
@@ -38,9 +38,10 @@ def split_turn(text: str) -> tuple[str, str]:
 
 
 def turn_of(message: AIMessage) -> tuple[str, str]:
-    """(thought, action) of one message: tool calls become canonical JSON, their text the thought.
+    """Split a message into (thought, action).
 
-    Where a reasoning model wrote no thought into its text, its reasoning is the thought.
+    Tool calls become canonical JSON, and the text beside them is the thought. If a reasoning model wrote no thought
+    into its text, its reasoning is the thought.
     """
     if not message.tool_calls:
         thought, action = split_turn(message.text)
@@ -51,7 +52,7 @@ def turn_of(message: AIMessage) -> tuple[str, str]:
 
 
 def reasoning_of(message: AIMessage) -> str:
-    """What a reasoning model shows of its reasoning, apart from its text; empty where it shows none."""
+    """Return the visible reasoning of a reasoning model; empty if the message has none."""
     if isinstance(message.content, str) and "reasoning_content" not in message.additional_kwargs:
         return ""
     return "\n".join(
@@ -60,7 +61,7 @@ def reasoning_of(message: AIMessage) -> str:
 
 
 def instruction_of(messages: Sequence[BaseMessage]) -> str:
-    """What the agent was told before it first spoke: one message's text, or all with their roles."""
+    """Return the text of the messages before the agent's first turn, with roles if there are several."""
     if len(messages) == 1:
         return messages[0].text
     return "\n".join(f"{message.type}: {message.text}" for message in messages)
@@ -68,34 +69,37 @@ def instruction_of(messages: Sequence[BaseMessage]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MessageReader:
-    """Reads an agent's growing list of messages into a trajectory, a piece at a time.
+    """Reads an agent's growing list of messages into a trajectory, incrementally.
 
-    Immutable, so that a forked particle shares what its parent has read. Messages are recognised by id, so
-    an agent may shorten or reorder its list; what was once read stays read.
+    Immutable, so that a forked particle shares what its parent has read. Messages are recognised by id, so the agent
+    may shorten or reorder its list; steps that were read are kept.
     """
 
     trajectory: Trajectory
     seen: frozenset[str | int]
-    """What has been read, by id."""
+    """Ids of the messages read so far."""
     listed: tuple[BaseMessage, ...] = ()
-    """The agent's list at the last read: of one that begins with the same objects, only the rest is looked at."""
+    """The agent's list at the last read. If the next list starts with the same objects, only the rest is examined."""
 
     @classmethod
     def start(cls, messages: Sequence[BaseMessage], task: Task | None = None) -> MessageReader:
-        """Begin at the messages that the agent is given; they are the instruction where `task` is None."""
+        """Start from the agent's input messages; they are the instruction if `task` is None."""
         task = task or Task(id="", instruction=instruction_of(messages))
         return cls(Trajectory(task), frozenset(map(_key, messages)), tuple(messages))
 
     def read(
         self, messages: Iterable[BaseMessage], *, reward: float = 0.0, done: bool = False, truncated: bool = False
     ) -> MessageReader:
-        """Take in what is new. Each AI message opens a step; what follows it is its observation.
+        """Read the new messages. Each AI message opens a step; the messages after it are its observation.
 
         Args:
-            messages: the agent's list as it stands now.
-            reward: earned since the last read, in the world's units; it goes to the last step.
+            messages: the agent's current list.
+            reward: earned since the last read, in the world's units; added to the last step.
             done: the trajectory ends here.
-            truncated: a limit of steps ends it.
+            truncated: a step limit ended it.
+
+        Raises:
+            ValueError: a reward came before the agent's first message.
         """
         listed = tuple(messages)
         known = len(self.listed)
@@ -119,9 +123,21 @@ class MessageReader:
 def trajectory_from_messages(
     messages: Sequence[BaseMessage], *, task: Task | None = None, done: bool = True
 ) -> Trajectory:
-    """A whole conversation as a trajectory: what precedes the first AI message is the instruction."""
+    """Convert a whole conversation to a trajectory; the messages before the first AI message are the instruction."""
     first = next((i for i, message in enumerate(messages) if isinstance(message, AIMessage)), len(messages))
     return MessageReader.start(messages[:first], task).read(messages[first:], done=done).trajectory
+
+
+def trajectory_of(messages: Sequence[BaseMessage], *, system_is_task: bool) -> Trajectory:
+    """Convert the conversation of a chat model to the unfinished trajectory that a critic reads.
+
+    Args:
+        messages: the conversation as sent to the policy.
+        system_is_task: a leading system message belongs to the task. An agent's system prompt does not: it is not in
+            the agent's state, so a critic trained on what agents did has never read it.
+    """
+    has_prompt = len(messages) > 1 and isinstance(messages[0], SystemMessage) and not system_is_task
+    return trajectory_from_messages(messages[1:] if has_prompt else messages, done=False)
 
 
 def _answered(step: Step, message: BaseMessage) -> Step:
@@ -134,5 +150,5 @@ def _ids(message: BaseMessage) -> tuple[str, ...]:
 
 
 def _key(message: BaseMessage) -> str | int:
-    # A message without an id is known by its object: particles share messages by reference.
+    # A message without an id is identified by its object: particles share messages by reference.
     return message.id or id(message)

@@ -44,7 +44,7 @@ FRAMEWORKS = {"langgraph", "langchain", "langchain_core", "langchain_openai"}
 FREE_OF_FRAMEWORKS = ("smc/", "decisions/", "lac/", "pnlc/", "psrl/")
 """Rooms whose every file is free of LangGraph and LangChain, but for the files of `FACES`."""
 FACES = {
-    "lac/": {"middleware", "model", "node"},
+    "lac/": {"middleware", "model", "node", "reflected_messages"},
     "pnlc/": {"middleware", "model", "node", "thinker"},
     "psrl/": {
         "episode_messages",
@@ -175,7 +175,7 @@ def test_the_listed_faces_exist():
 
 def test_a_framework_in_a_core_is_seen():
     assert framework_imports("lac/decision.py", "from langchain_core.messages import AIMessage")
-    assert framework_imports("lac/decision.py", "from amc_agents.runtime.history import trajectory_of")
+    assert framework_imports("lac/decision.py", "from amc_agents.runtime.inner_calls import ask")
     assert framework_imports("pnlc/decision.py", "from amc_agents.pnlc.thinker import Thinker")
     assert not framework_imports("lac/model.py", "from langchain_core.messages import AIMessage")
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.critics.judge.style import number_on_last_line
-from amc_agents.decisions.reflection import before_verdict
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.imagination import read_imagined
+from amc_agents.lac.reflection import before_verdict
 from amc_agents.messages import split_turn
 from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
 from amc_agents.pnlc.goals import read_goals

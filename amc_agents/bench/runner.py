@@ -30,7 +30,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination, LacSettings
 from amc_agents.lac.node import actor_critic_model
-from amc_agents.lac.served_rescoring import TextScorer
+from amc_agents.lac.text_scoring import TextScorer
 from amc_agents.population.graph import amc
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent

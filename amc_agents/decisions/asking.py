@@ -1,47 +1,76 @@
-"""A model's answers in a form that was asked for: what cannot be read is asked for once more, then it is an error."""
+"""Ask a model in words: several prompts at once, with failures as `CriticError` and unreadable answers asked again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from amc_agents.decisions.reflection import Answers, asked
-from amc_agents.errors import DecisionError
-from amc_agents.quoting import quoted
+from amc_agents.errors import AmcError, CriticError, DecisionError
+from amc_agents.quoting import cause_of, excerpt, quoted
 
 T = TypeVar("T")
 
+Answers = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+"""Maps prompts to a model's answers, requested concurrently. It records its own usage."""
 
-async def strictly(
-    answers: Answers, prompts: Sequence[str], read: Sequence[Callable[[str], T | None]], what: str
-) -> tuple[list[T], int]:
-    """Answers that could be read, and the round trips that this took.
+
+async def ask_all(answers: Answers, prompts: Sequence[str], role: str) -> Sequence[str]:
+    """Return a model's answers, one per prompt.
 
     Args:
-        answers: asks a model.
-        prompts: asked side by side.
-        read: one per prompt; None where a text is not in the form that was asked for.
-        what: is asked, for the messages.
+        answers: calls the model.
+        prompts: may be empty; the model is then not called.
+        role: name of the model's role, for error messages.
 
     Raises:
-        DecisionError: an answer could not be read, and neither could the second one.
+        CriticError: the model failed or returned the wrong number of answers.
+    """
+    if not prompts:
+        return []
+    try:
+        texts = list(await answers(prompts))
+    except AmcError:
+        raise
+    except Exception as error:  # Each provider package raises its own errors.
+        raise CriticError(f"the {role} failed: {type(error).__name__}: {excerpt(str(error))}") from cause_of(error)
+    if len(texts) != len(prompts):
+        raise CriticError(f"the {role} gave {len(texts)} answers to {len(prompts)} prompts")
+    return texts
+
+
+async def strictly(
+    answers: Answers, prompts: Sequence[str], read: Sequence[Callable[[str], T | None]], role: str
+) -> tuple[list[T], int]:
+    """Ask for answers in a given form; an answer that cannot be parsed is requested once more.
+
+    Args:
+        answers: calls the model.
+        prompts: requested concurrently.
+        read: one parser per prompt; it returns None if the text is not in the requested form.
+        role: name of the model's role, for error messages.
+
+    Returns:
+        The parsed answers, and the number of round trips (1 or 2).
+
+    Raises:
+        DecisionError: an answer could not be parsed twice in a row.
         CriticError: the model failed.
     """
-    texts = await asked(answers, prompts, what)
-    found = [one(text) for one, text in zip(read, texts, strict=True)]
-    wrong = [i for i, one in enumerate(found) if one is None]
+    texts = await ask_all(answers, prompts, role)
+    parsed = [parse(text) for parse, text in zip(read, texts, strict=True)]
+    wrong = [i for i, value in enumerate(parsed) if value is None]
     if not wrong:
-        return [one for one in found if one is not None], 1
-    again = await asked(answers, [prompts[i] + AGAIN.format(answer=texts[i]) for i in wrong], what)
+        return [value for value in parsed if value is not None], 1
+    again = await ask_all(answers, [prompts[i] + AGAIN.format(answer=texts[i]) for i in wrong], role)
     for i, text in zip(wrong, again, strict=True):
-        found[i] = read[i](text)
-        if found[i] is None:
+        parsed[i] = read[i](text)
+        if parsed[i] is None:
             raise DecisionError(
-                f"the {what} did not answer in the form that was asked for, twice: {quoted(texts[i], 60)}, then "
-                f"{quoted(text, 60)}. Look at its prompt, and at the most tokens that it may write. It ended: "
+                f"the {role} did not answer in the form that was asked for, twice: {quoted(texts[i], 60)}, then "
+                f"{quoted(text, 60)}. Check its prompt and its limit of output tokens. The prompt ended: "
                 f"{quoted(prompts[i][-80:])}"
             )
-    return [one for one in found if one is not None], 2
+    return [value for value in parsed if value is not None], 2
 
 
 AGAIN = """

@@ -1,4 +1,4 @@
-"""Whole-string log-likelihoods by the embedded model's own forward pass: exact at any temperature."""
+"""Log-likelihoods of texts by the embedded model's forward pass: exact at any temperature."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.lac.served_rescoring import Messages, Text, Written, check_temperature, written
+from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written
 from amc_agents.models.embedded import NumpyLlama, WordTokenizer, model_folder
 from amc_agents.models.sampling import log_softmax
 from amc_agents.types import FloatArray
@@ -20,12 +20,12 @@ _ROWS = 64
 
 
 class EmbeddedScorer:
-    """Scores texts by a `NumpyLlama`: the dialogue is computed once, and each text after it.
+    """Scores texts by a `NumpyLlama`; the dialogue is computed once for all texts.
 
     Args:
         model: the weights.
-        tokenizer: theirs.
-        name: what usage is counted under.
+        tokenizer: tokenizer of the model.
+        name: name of the model in usage reports.
     """
 
     def __init__(self, model: NumpyLlama, tokenizer: WordTokenizer, name: str = "embedded") -> None:
@@ -34,14 +34,14 @@ class EmbeddedScorer:
 
     @classmethod
     def load(cls, model: str | Path = "crafting") -> EmbeddedScorer:
-        """The scorer of a shipped model, or of a folder."""
+        """Load a shipped model by name, or a model folder."""
         return cls(*_load(model_folder(model)), name=str(model))
 
     async def log_likelihoods(self, messages: Messages, texts: Sequence[Text], temperature: float) -> FloatArray:
-        """`[N]` log-probability of what is scored of each text, the end token included, after the dialogue.
+        """Return `[N]` log-probabilities of the scored parts after the dialogue, end token included.
 
         Raises:
-            ConfigurationError: the temperature is 0, or dialogue and text are longer than the model's context.
+            ConfigurationError: the temperature is not above 0, or dialogue and text exceed the model's context.
         """
         check_temperature(temperature)
         if not texts:
@@ -49,7 +49,7 @@ class EmbeddedScorer:
         return await asyncio.to_thread(self._score, messages, texts, temperature)
 
     def _score(self, messages: Messages, texts: Sequence[Text], temperature: float) -> FloatArray:
-        prompt = self._tokenizer.encode_chat([(one["role"], one["content"]) for one in messages])
+        prompt = self._tokenizer.encode_chat([(message["role"], message["content"]) for message in messages])
         ids = {
             part: self._tokenizer.encode(part, special=False)
             for text in texts
@@ -59,18 +59,19 @@ class EmbeddedScorer:
         longest = len(prompt) + max(len(row.ids) for row in rows)
         if longest > self._model.config.context:
             raise ConfigurationError(
-                f"dialogue and text have {longest} tokens, this model reads {self._model.config.context}"
+                f"dialogue and text have {longest} tokens, this model reads {self._model.config.context}: shorten the "
+                "dialogue or use a model with a longer context"
             )
-        parts = [self._part(prompt, rows[at : at + _ROWS], temperature) for at in range(0, len(rows), _ROWS)]
+        batches = [self._batch(prompt, rows[at : at + _ROWS], temperature) for at in range(0, len(rows), _ROWS)]
         read = sum(len(prompt) + len(row.ids) for row in rows)
-        used = Usage(calls=1, input_tokens=read, cached_tokens=(len(rows) - len(parts)) * len(prompt))
+        used = Usage(calls=1, input_tokens=read, cached_tokens=(len(rows) - len(batches)) * len(prompt))
         self.usage += used
         record("policy", used, model=self._name)
-        return np.concatenate(parts)
+        return np.concatenate(batches)
 
-    def _part(self, prompt: Sequence[int], texts: Sequence[Written], temperature: float) -> FloatArray:
+    def _batch(self, prompt: Sequence[int], texts: Sequence[Written], temperature: float) -> FloatArray:
         model, rows = self._model, self._model.new_rows()
-        # The last token of the dialogue is read with each text, so that every row begins with what tells its first.
+        # The last token of the dialogue is read with each text: its output predicts the text's first token.
         past = np.array(prompt[:-1], dtype=np.int64)
         if len(past):
             model.forward(past, np.array([len(past)]), rows, 0)
@@ -81,10 +82,10 @@ class EmbeddedScorer:
         tokens = np.array([token for text in texts for token in (prompt[-1], *text.ids[:-1])])
         logits = model.logits(model.forward(tokens, counts, rows, 0))
         table = log_softmax(logits / np.float32(temperature))
-        each = table[np.arange(len(tokens)), [token for text in texts for token in text.ids]]
+        scores = table[np.arange(len(tokens)), [token for text in texts for token in text.ids]]
         ends = np.cumsum(counts)
         starts = ends - counts + [text.start for text in texts]
-        return np.array([each[start:end].sum() for start, end in zip(starts, ends, strict=True)])
+        return np.array([scores[start:end].sum() for start, end in zip(starts, ends, strict=True)])
 
 
 @lru_cache(maxsize=4)

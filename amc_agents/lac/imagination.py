@@ -1,8 +1,7 @@
 """Imagined rollouts by a language model (LAC, eq. 3 and appendix B.2).
 
-A forward model says what may come after an action: the observation, a reflection that ends in a verdict, and how the
-agent goes on. A rollout stops at the verdict GOOD or BAD, and is cut before its last one: that word is the critic's to
-say.
+A forward model predicts what follows an action: the observation, a reflection that ends in a verdict, and the agent's
+next turn. A rollout stops at the verdict GOOD or BAD. Its last verdict is cut off, since the critic predicts that word.
 """
 
 from __future__ import annotations
@@ -12,49 +11,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from amc_agents.decisions.reflection import (
-    BAD,
-    GOOD,
-    PAST,
-    UNKNOWN,
-    Answers,
-    asked,
-    before_verdict,
-    fenced,
-    told,
-    verdict_of,
-    with_reflection,
-)
+from amc_agents.decisions.asking import Answers, ask_all
+from amc_agents.decisions.transcript import PAST, fenced, transcript
 from amc_agents.errors import ConfigurationError
+from amc_agents.lac.reflection import BAD, GOOD, UNKNOWN, before_verdict, verdict_of, with_reflection
 from amc_agents.lac.types import MAX_DEPTH
 from amc_agents.types import Step, Trajectory
 
 
 class Imagined(NamedTuple):
-    """One answer of a forward model, read."""
+    """The parsed answer of a forward model."""
 
     observation: str
     reflection: str = ""
-    """One line, its verdict included."""
+    """One line, verdict included."""
     verdict: str = UNKNOWN
     """GOOD, BAD or UNKNOWN."""
     thought: str = ""
     action: str = ""
-    """How the agent goes on; empty: it does not."""
+    """The agent's next action; empty: the agent stops."""
 
 
 def read_imagined(text: str) -> Imagined | None:
-    r"""The parts of an answer; None where it gives no observation.
+    r"""Parse an answer; None if it has no observation.
 
-    >>> found = read_imagined("Observation: Got 2 clay\nReflection: One part of two. This step is GOOD.")
-    >>> found.observation, found.verdict, found.action
+    >>> imagined = read_imagined("Observation: Got 2 clay\nReflection: One part of two. This step is GOOD.")
+    >>> imagined.observation, imagined.verdict, imagined.action
     ('Got 2 clay', 'GOOD', '')
     """
     parts: dict[str, str] = {}
-    found = list(_LABEL.finditer(text))
-    ends = [*(label.start() for label in found[1:]), len(text)]
-    for label, end in zip(found, ends, strict=False):
-        # Whatever it goes on to write, only the first step is taken.
+    labels = list(_LABEL.finditer(text))
+    ends = [*(label.start() for label in labels[1:]), len(text)]
+    for label, end in zip(labels, ends, strict=False):
+        # Only the first step counts if the model wrote several.
         parts.setdefault(label[1].capitalize(), text[label.end() : end].strip())
     if not parts.get("Observation"):
         return None
@@ -65,14 +54,15 @@ def read_imagined(text: str) -> Imagined | None:
 
 
 class ChatImagination:
-    """Imagines what comes after candidate actions, by a chat model: `amc_agents.lac.types.Imagination`.
+    """Imagines the consequences of candidate actions with a chat model (`amc_agents.lac.types.Imagination`).
 
-    All candidates advance together: one batch of requests for each step that is imagined.
+    All candidates advance together: one batch of requests per imagined step.
 
     Args:
-        answers: asks a chat model.
-        depth: the most steps, the candidate's own included.
-        reflect: each imagined step gets a reflection, and a verdict stops the rollout. Without, it goes on to `depth`.
+        answers: calls a chat model.
+        depth: maximum number of steps, the candidate included.
+        reflect: each imagined step gets a reflection, and a verdict stops the rollout. If False, rollouts continue to
+            `depth`.
 
     Raises:
         ConfigurationError: the depth is not 1 to 4.
@@ -84,54 +74,55 @@ class ChatImagination:
         self._answers, self._depth, self._reflect = answers, depth, reflect
 
     async def imagine(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """`[A]` the trajectories with imagined observations, and further steps; the last reflection has no verdict.
+        """Return `[A]` the trajectories with imagined observations and steps; the last reflection has no verdict.
 
-        One whose answer cannot be read stays as far as it is.
+        A rollout ends early if its answer cannot be parsed.
 
         Raises:
             CriticError: the model failed.
         """
-        rollouts = [_Rollout(one) for one in trajectories]
+        rollouts = [_Rollout(trajectory) for trajectory in trajectories]
         for _ in range(self._depth):
-            going = [one for one in rollouts if one.next is not None]
-            prompts = [self._prompt(one.asked()) for one in going]
-            for one, text in zip(going, await asked(self._answers, prompts, "forward model"), strict=True):
-                one.advance(read_imagined(text), self._reflect)
-        return [one.result() for one in rollouts]
+            active = [rollout for rollout in rollouts if rollout.next is not None]
+            prompts = [self._prompt(rollout.open_trajectory()) for rollout in active]
+            for rollout, text in zip(active, await ask_all(self._answers, prompts, "forward model"), strict=True):
+                rollout.advance(read_imagined(text), self._reflect)
+        return [rollout.result() for rollout in rollouts]
 
     def _prompt(self, trajectory: Trajectory) -> str:
-        return fenced(IMAGINE_AND_REFLECT if self._reflect else IMAGINE).format(past=told(trajectory))
+        return fenced(IMAGINE_AND_REFLECT if self._reflect else IMAGINE).format(past=transcript(trajectory))
 
 
 class _Rollout:
-    """One candidate's future: the steps with their observations, and the action that comes next."""
+    """The imagined future of a candidate: steps with their observations, and the action that comes next."""
 
     def __init__(self, candidate: Trajectory) -> None:
         self._candidate, self._past = candidate, replace(candidate, steps=candidate.steps[:-1])
         self._made: list[tuple[Step, str]] = []
         self.next: Step | None = candidate.steps[-1]
 
-    def asked(self) -> Trajectory:
-        """The trajectory up to the action whose observation is to be imagined."""
+    def open_trajectory(self) -> Trajectory:
+        """Return the trajectory up to the action whose observation is imagined next."""
         steps = [_observed(step, reflection) for step, reflection in self._made]
         steps += [] if self.next is None else [self.next]
         return replace(self._past, steps=(*self._past.steps, *steps))
 
-    def advance(self, found: Imagined | None, reflect: bool) -> None:
-        """Take in one answer."""
-        if found is None or self.next is None:
+    def advance(self, imagined: Imagined | None, reflect: bool) -> None:
+        """Append an imagined step; None ends the rollout."""
+        if imagined is None or self.next is None:
             self.next = None
             return
-        self._made.append((replace(self.next, observation=found.observation), found.reflection if reflect else ""))
-        over = (reflect and found.verdict in (GOOD, BAD)) or not found.action
-        self.next = None if over else Step(found.action, thought=found.thought)
+        step = replace(self.next, observation=imagined.observation)
+        self._made.append((step, imagined.reflection if reflect else ""))
+        over = (reflect and imagined.verdict in (GOOD, BAD)) or not imagined.action
+        self.next = None if over else Step(imagined.action, thought=imagined.thought)
 
     def result(self) -> Trajectory:
-        """The rollout so far, cut before its last verdict."""
+        """Return the rollout so far, cut before its last verdict."""
         if not self._made:
             return self._candidate
         *earlier, (last, reflection) = self._made
-        steps = [_observed(*one) for one in earlier] + [_observed(last, before_verdict(reflection))]
+        steps = [_observed(*made) for made in earlier] + [_observed(last, before_verdict(reflection))]
         return replace(self._past, steps=(*self._past.steps, *steps))
 
 

@@ -13,14 +13,15 @@ from pydantic import Field, SkipValidation
 
 from amc_agents.config import OnCriticError
 from amc_agents.critics.render import turn
-from amc_agents.decisions.reflection import Answers, ChatReflector
+from amc_agents.decisions.asking import Answers
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.lac.decision import Decision, Imagination, LacSettings, Rescorer, decide, decide_among
-from amc_agents.lac.dialogue_rescoring import ChatRescorer
 from amc_agents.lac.imagination import ChatImagination
-from amc_agents.lac.served_rescoring import TextScorer
+from amc_agents.lac.reflected_messages import reflect, with_past_reflections
+from amc_agents.lac.reflection import ChatReflector
+from amc_agents.lac.text_scoring import ChatRescorer, TextScorer
+from amc_agents.messages import trajectory_of
 from amc_agents.runtime.deciding_model import Asked, DecidingModel, Made, Record, plain
-from amc_agents.runtime.history import reflect, trajectory_of, with_past_reflections
 from amc_agents.runtime.inner_calls import world_model_answers
 from amc_agents.runtime.sampling_actor import ChatActor
 from amc_agents.types import Step

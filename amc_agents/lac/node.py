@@ -19,7 +19,7 @@ from amc_agents.critics.uses import for_lac
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination, LacSettings
 from amc_agents.lac.model import ActorCriticModel, Listed
-from amc_agents.lac.served_rescoring import TextScorer
+from amc_agents.lac.text_scoring import TextScorer
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.deciding_model import deciding_node
 from amc_agents.runtime.sampling_actor import require_temperature, unbound

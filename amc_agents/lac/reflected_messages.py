@@ -1,37 +1,24 @@
-"""A conversation as LAC reads it: its trajectory, and the reflections on past steps.
+"""Reflections in a conversation of LangChain messages.
 
-A reflection is written before the decision that follows the step. It stays with the message that was chosen then, in
-its `response_metadata`, and is shown to actor and critic as the last line of what the world had answered.
+A reflection is written before the decision that follows the step. It is stored in the `response_metadata` of the
+message chosen then, and shown to actor and critic as the last line of the world's answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
-from amc_agents.decisions.reflection import ChatReflector, with_reflection
-from amc_agents.messages import trajectory_from_messages
-from amc_agents.types import Trajectory
+from amc_agents.lac.reflection import ChatReflector, with_reflection
+from amc_agents.messages import trajectory_of
 
 KEY = "lac"
-"""Key of `response_metadata` under which a chosen message says how it was chosen."""
-
-
-def trajectory_of(messages: Sequence[BaseMessage], *, system_is_task: bool) -> Trajectory:
-    """What the critic reads of a conversation.
-
-    Args:
-        messages: the conversation as the policy is asked.
-        system_is_task: a leading system message belongs to the task. An agent's system prompt does not: it is not in
-            the agent's state, so a critic trained on what agents did has never read it.
-    """
-    has_prompt = len(messages) > 1 and isinstance(messages[0], SystemMessage) and not system_is_task
-    return trajectory_from_messages(messages[1:] if has_prompt else messages, done=False)
+"""Key of `response_metadata` for the summary of a decision."""
 
 
 def with_past_reflections(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The conversation with each kept reflection where it belongs."""
+    """Append each stored reflection to the message that it is about."""
     shown = list(messages)
     for i, message in enumerate(messages[1:], start=1):
         reflection = message.response_metadata.get(KEY, {}).get("reflection")
@@ -43,7 +30,9 @@ def with_past_reflections(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 async def reflect(
     messages: Sequence[BaseMessage], reflector: ChatReflector, *, system_is_task: bool
 ) -> tuple[list[BaseMessage], str]:
-    """The conversation with a reflection on its newest step, and that reflection; empty where nothing is new.
+    """Return the conversation with all reflections, and the new one on its newest step.
+
+    The new reflection is empty if the newest message is the model's own.
 
     Raises:
         CriticError: the model failed.

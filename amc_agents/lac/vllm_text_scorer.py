@@ -1,20 +1,20 @@
-"""How likely a policy is to write given texts: whole-string log-likelihoods, read by vLLM's `prompt_logprobs`.
+"""Log-likelihoods of texts by a vLLM server, read from its `prompt_logprobs`.
 
-The chat template is the server's own (`/tokenize`), and the ids of the dialogue and of each text go to
-`/v1/completions`. What the server reports are log-probabilities at temperature 1. At another temperature T
+The server applies its own chat template (`/tokenize`); the token ids of the dialogue and of each text go to
+`/v1/completions`. The server reports log-probabilities l at temperature 1. At another temperature T
 
     log p_T(x) = l_x / T - log sum_v exp(l_v / T)
 
-needs the whole vocabulary. Of the `top` likeliest tokens the sum is known, and for T < 1 the rest of it is bounded:
-its tokens have the missing mass m together and at most p_k each, so they add between 0 and m p_k^(1/T - 1). A text
-whose bounds are further apart than the tolerance is refused; so is T > 1, unless the server gives all tokens.
+needs the whole vocabulary. The sum over the `top` likeliest tokens is known. For T < 1 the rest is bounded: the other
+tokens share the missing mass m and have at most probability p_k each, so they add between 0 and m p_k^(1/T - 1). A text
+whose bounds are further apart than the tolerance is refused; so is T > 1, unless the server reports all tokens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,81 +22,27 @@ from amc_agents.concurrency.once import Once
 from amc_agents.critics.server.classify import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of, usage_of
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
+from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written
 from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray
 from amc_agents.usage import Usage, record
 
-Messages = Sequence[Mapping[str, Any]]
-"""A dialogue, each message with `role` and `content`, as chat APIs take it."""
-
-
-class Text(NamedTuple):
-    """A text of the assistant's, in two parts."""
-
-    given: str
-    """What it begins with, which is not scored; may be empty."""
-    scored: str
-
-
-class TextScorer(Protocol):
-    """Scores texts by the policy."""
-
-    async def log_likelihoods(self, messages: Messages, texts: Sequence[Text], temperature: float) -> FloatArray:
-        """`[N]` log-probability of what is scored of each text, the end token included, after the dialogue."""
-        ...
-
-
-class Written(NamedTuple):
-    """A text as tokens."""
-
-    ids: tuple[int, ...]
-    """All that follows the dialogue, the end token last."""
-    start: int
-    """The first token that is scored."""
-
-
-def written(texts: Sequence[Text], ids: Mapping[str, Sequence[int]], end: int) -> list[Written]:
-    """The tokens of each text, and from where they are scored.
-
-    Texts of one `given` are scored from the same token on: the last that all of them, and `given` itself, share.
-
-    Args:
-        texts: what is scored.
-        ids: token ids of every whole text and of every `given`.
-        end: the token that ends an answer.
-    """
-    whole = [tuple(ids[text.given + text.scored]) for text in texts]
-    starts: dict[str, int] = {}
-    for text, tokens in zip(texts, whole, strict=True):
-        shared = _common(ids[text.given], tokens) if text.given else 0
-        starts[text.given] = min(shared, starts.get(text.given, shared))
-    return [Written((*tokens, end), starts[text.given]) for text, tokens in zip(texts, whole, strict=True)]
-
-
-def check_temperature(temperature: float) -> None:
-    """Refuse what has no likelihoods. Raises `ConfigurationError`."""
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise ConfigurationError(
-            f"likelihoods are those of sampling, at a temperature above 0, got {temperature:g}: at 0 the policy has "
-            'one answer. Use prior="frequency", or give the temperature of the samples'
-        )
-
 
 class CompletionsScorer:
-    """Scores texts by a model on a vLLM server, all of a call in one request (more above `max_batch`).
+    """Scores texts by a model on a vLLM server, all texts of a call in one request (more above `max_batch`).
 
-    Each text is computed with its whole dialogue: vLLM reads nothing from its prefix cache for `prompt_logprobs`.
+    Each text is computed with its whole dialogue: vLLM does not use its prefix cache for `prompt_logprobs`.
 
     Args:
-        server: where to ask.
-        model: its name; None: the only one that the server has.
-        top: tokens whose log-probabilities are asked for at temperatures other than 1: up to the server's
-            `--max-logprobs` (20 as it comes), or -1 for all of them, where it allows that (`--max-logprobs -1`).
-        tolerance: how far apart the bounds of a text's log-likelihood may be, where not all tokens are known.
-        end_token: id of the token that ends an answer; None: it is found by the chat template.
-        template: further fields for the template, as the policy's own requests have them: `tools`,
+        server: the server.
+        model: name of the model; None: the only model of the server.
+        top: number of tokens whose log-probabilities are requested at temperatures other than 1: at most the server's
+            `--max-logprobs` (20 by default), or -1 for all tokens if the server runs with `--max-logprobs -1`.
+        tolerance: maximum distance between the bounds of a text's log-likelihood.
+        end_token: id of the token that ends an answer; None: derived from the chat template.
+        template: further fields for the template, equal to those of the policy's requests: `tools`,
             `chat_template_kwargs`.
-        max_batch: the most texts of one request.
+        max_batch: maximum number of texts in a request.
     """
 
     def __init__(
@@ -111,7 +57,7 @@ class CompletionsScorer:
         max_batch: int = 256,
     ) -> None:
         if top != -1 and top < 1:
-            raise ConfigurationError(f"top is a number of tokens, or -1 for all, got {top}")
+            raise ConfigurationError(f"top must be a number of tokens, or -1 for all, got {top}")
         self.usage = Usage()
         self._server, self._wanted, self._top, self._tolerance = server, model, top, tolerance
         self._end, self._template, self._max_batch = end_token, dict(template or {}), max_batch
@@ -119,12 +65,12 @@ class CompletionsScorer:
         self._known: dict[str, tuple[int, ...]] = {}
 
     async def log_likelihoods(self, messages: Messages, texts: Sequence[Text], temperature: float) -> FloatArray:
-        """`[N]` log-probability of what is scored of each text, the end token included, after the dialogue.
+        """Return `[N]` log-probabilities of the scored parts after the dialogue, end token included.
 
         Raises:
-            ConfigurationError: the temperature is 0.
-            CriticError: the answer makes no sense, or is too little for this temperature.
-            CriticServerError: the server could not be asked.
+            ConfigurationError: the temperature is not above 0.
+            CriticError: the answer does not determine the likelihoods at this temperature.
+            CriticServerError: the server failed or its answer cannot be read.
         """
         check_temperature(temperature)
         if temperature > 1 and self._top != -1:
@@ -139,49 +85,37 @@ class CompletionsScorer:
         prompt, end = await self._dialogue(model, messages)
         ids = await self._ids(model, {part for text in texts for part in (text.given, text.given + text.scored)})
         rows = written(texts, ids, end)
-        parts = [rows[at : at + self._max_batch] for at in range(0, len(rows), self._max_batch)]
-        bodies = [
-            {
-                "model": model,
-                "prompt": [[*prompt, *row.ids] for row in part],
-                "max_tokens": 1,
-                "temperature": 1.0,
-                "prompt_logprobs": 0 if temperature == 1 else self._top,
-            }
-            for part in parts
-        ]
-        answers = await self._server.post(_PATH, bodies)
+        batches = [rows[at : at + self._max_batch] for at in range(0, len(rows), self._max_batch)]
+        top = 0 if temperature == 1 else self._top
+        answers = await self._server.post(_PATH, [_request(model, prompt, batch, top) for batch in batches])
         self._count(model, answers)
-        found: list[float] = []
-        for part, answer in zip(parts, answers, strict=True):
-            for row, places in zip(part, self._places(answer, len(part)), strict=True):
-                tokens, at = row.ids[row.start :], len(prompt) + row.start
-                if len(places) != len(prompt) + len(row.ids):
-                    raise self._unexpected(f"expected {len(prompt) + len(row.ids)} prompt_logprobs, got {len(places)}")
-                found.append(self._sum(zip(tokens, places[at:], strict=True), temperature))
-        return np.array(found)
+        scores: list[float] = []
+        for batch, answer in zip(batches, answers, strict=True):
+            for row, places in zip(batch, self._places(answer, len(batch)), strict=True):
+                scores.append(self._score(row, len(prompt), places, temperature))
+        return np.array(scores)
+
+    def _score(self, row: Written, prompt_length: int, places: Sequence[Any], temperature: float) -> float:
+        expected = prompt_length + len(row.ids)
+        if len(places) != expected:
+            raise self._unexpected(f"expected {expected} prompt_logprobs, got {len(places)}")
+        return self._sum(zip(row.ids[row.start :], places[prompt_length + row.start :], strict=True), temperature)
 
     def _sum(self, places: Iterable[tuple[int, Any]], temperature: float) -> float:
-        """The log-likelihood of some tokens; in the middle of its bounds, where there are any."""
+        """Sum the log-likelihoods of some tokens; the middle of the bounds if there are any."""
         most = least = 0.0
         for token, place in places:
             try:
-                own = _logprob(place[str(token)])
+                logprob = _logprob(place[str(token)])
                 if temperature == 1:
-                    most, least = most + own, least + own
+                    most, least = most + logprob, least + logprob
                     continue
-                ranked = [(int(one["rank"]), _logprob(one)) for one in place.values()]
+                ranked = [(int(entry["rank"]), _logprob(entry)) for entry in place.values()]
             except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
                 raise self._unexpected(f"no log-probability of token {token} in {quoted(place)}: {error}") from error
-            known = np.array([logprob for _, logprob in ranked])
-            total = float(np.exp(known / temperature).sum())
-            rest = 0.0
-            if self._top != -1:
-                missing = max(0.0, 1.0 - float(np.exp(known).sum()))
-                last = min(logprob for rank, logprob in ranked if rank <= self._top)
-                rest = missing * math.exp(last * (1 / temperature - 1))
-            most += own / temperature - math.log(total)
-            least += own / temperature - math.log(total + rest)
+            total, rest = self._partition(ranked, temperature)
+            most += logprob / temperature - math.log(total)
+            least += logprob / temperature - math.log(total + rest)
         if most - least > self._tolerance:
             raise CriticError(
                 f"at temperature {temperature:g} a text's log-likelihood is only known to lie between {least:.4f} and "
@@ -190,20 +124,30 @@ class CompletionsScorer:
             )
         return (most + least) / 2
 
+    def _partition(self, ranked: Sequence[tuple[int, float]], temperature: float) -> tuple[float, float]:
+        """Return the known part of the sum over the vocabulary, and an upper bound of the rest."""
+        known = np.array([logprob for _, logprob in ranked])
+        total = float(np.exp(known / temperature).sum())
+        if self._top == -1:
+            return total, 0.0
+        missing = max(0.0, 1.0 - float(np.exp(known).sum()))
+        last = min(logprob for rank, logprob in ranked if rank <= self._top)
+        return total, missing * math.exp(last * (1 / temperature - 1))
+
     async def _dialogue(self, model: str, messages: Messages) -> tuple[tuple[int, ...], int]:
-        """Token ids up to where the assistant speaks, and the token that ends what it says."""
-        asked: list[dict[str, Any]] = [{"messages": list(messages), "add_generation_prompt": True}]
+        """Return the token ids up to the assistant's turn, and the token that ends that turn."""
+        requests: list[dict[str, Any]] = [{"messages": list(messages), "add_generation_prompt": True}]
         if self._end is None:
             answered = [*messages, {"role": "assistant", "content": _PROBE}]
-            asked += [{"messages": answered, "add_generation_prompt": False}, _plain(_PROBE)]
-        prompt, *found = await self._tokenized(model, asked)
+            requests += [{"messages": answered, "add_generation_prompt": False}, _plain(_PROBE)]
+        prompt, *probes = await self._tokenized(model, requests)
         if self._end is None:
-            whole, probe = found
+            whole, probe = probes
             before = len(prompt) + len(probe)
             if whole[:before] != prompt + probe or len(whole) == before:
                 raise CriticError(
-                    f"{self._server.base_url}: the chat template writes an answer in another way than the model does, "
-                    "so the token that ends it could not be found: say which it is, end_token="
+                    f"{self._server.base_url}: the chat template writes an answer differently from the model, so the "
+                    "token that ends an answer cannot be derived: pass it as end_token="
                 )
             self._end = whole[before]
         return prompt, self._end
@@ -211,14 +155,16 @@ class CompletionsScorer:
     async def _ids(self, model: str, texts: Iterable[str]) -> Mapping[str, tuple[int, ...]]:
         known = self._known
         new = [text for text in texts if text not in known]
-        found = await self._tokenized(model, [_plain(text) for text in new])
+        tokens = await self._tokenized(model, [_plain(text) for text in new])
         if len(known) > _REMEMBERED:
             known = self._known = {text: known[text] for text in texts if text in known}
-        known.update(zip(new, found, strict=True))
+        known.update(zip(new, tokens, strict=True))
         return known
 
-    async def _tokenized(self, model: str, asked: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
-        bodies = [{"model": model, **one, **(self._template if "messages" in one else {})} for one in asked]
+    async def _tokenized(self, model: str, requests: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
+        bodies = [
+            {"model": model, **request, **(self._template if "messages" in request else {})} for request in requests
+        ]
         answers = await self._server.post("/tokenize", bodies)
         try:
             return [tuple(map(int, answer["tokens"])) for answer in answers]
@@ -247,25 +193,31 @@ class CompletionsScorer:
         return CriticServerError(f"{self._server.base_url}{_PATH}", reason)
 
 
+def _request(model: str, prompt: Sequence[int], batch: Sequence[Written], top: int) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompt": [[*prompt, *row.ids] for row in batch],
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "prompt_logprobs": top,
+    }
+
+
 def _plain(text: str) -> dict[str, Any]:
     return {"prompt": text, "add_special_tokens": False}
 
 
-def _logprob(reported: Any) -> float:
-    """Raises `ValueError` where it is none."""
-    found = float(reported["logprob"])
-    if not math.isfinite(found):
-        raise ValueError(f"{found} is no log-probability")
-    if found < LEAST_LOGPROB:
-        raise ValueError(f"{found:g} is no log-probability. {OVERWRITTEN}")
-    return found
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    length = min(len(left), len(right))
-    return next((i for i in range(length) if left[i] != right[i]), length)
+def _logprob(entry: Any) -> float:
+    """Read a reported log-probability. Raises `ValueError` if it is not a log-probability."""
+    logprob = float(entry["logprob"])
+    if not math.isfinite(logprob):
+        raise ValueError(f"{logprob} is not a log-probability")
+    if logprob < LEAST_LOGPROB:
+        raise ValueError(f"{logprob:g} is not a log-probability. {OVERWRITTEN}")
+    return logprob
 
 
 _PATH = "/v1/completions"
 _PROBE = "x"
 _REMEMBERED = 50_000
+"""Maximum number of texts whose token ids are kept."""

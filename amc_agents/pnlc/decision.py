@@ -18,9 +18,8 @@ import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.render import turn as turn_text
-from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.asking import Answers, strictly
 from amc_agents.decisions.samples import Actor, Sample, no_action, with_actions
-from amc_agents.decisions.strict_answers import strictly
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError
 from amc_agents.pnlc.critique import read_choice, read_reply
 from amc_agents.pnlc.judge import ThoughtJudge, thought_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from amc_agents.decisions.reflection import Answers
-from amc_agents.decisions.strict_answers import strictly
+from amc_agents.decisions.asking import Answers, strictly
 from amc_agents.pnlc.prompts import PnlcPrompts
 from amc_agents.pnlc.types import Proposed
 from amc_agents.types import Trajectory

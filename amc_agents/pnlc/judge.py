@@ -13,9 +13,8 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.adapting import name_of
 from amc_agents.critics.uses import for_lac, for_pnlc
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
-from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.asking import Answers, strictly
 from amc_agents.decisions.samples import Sample
-from amc_agents.decisions.strict_answers import strictly
 from amc_agents.errors import CriticError
 from amc_agents.pnlc.critique import critique_of_goals, critique_of_value, read_likelihoods, score_of
 from amc_agents.pnlc.prompts import PnlcPrompts

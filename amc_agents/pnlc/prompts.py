@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 
-from amc_agents.decisions.reflection import fenced, told
+from amc_agents.decisions.transcript import fenced, transcript
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Trajectory
 
@@ -54,7 +54,7 @@ class PnlcPrompts:
         examples = self.positive_goals if positive else self.negative_goals
         return fenced(self.propose).format(
             task=_paragraph(self.task),
-            past=told(trajectory),
+            past=transcript(trajectory),
             thought=f"The agent is about to act on this thought:\n{thought}\n\n" if thought else "",
             kind=POSITIVE if positive else NEGATIVE,
             n=n,
@@ -67,7 +67,7 @@ class PnlcPrompts:
         examples = [f"Thought: {old}\nBetter thought: {new}" for old, new in self.refinements]
         return fenced(self.refine).format(
             task=_paragraph(self.task),
-            past=told(trajectory),
+            past=transcript(trajectory),
             thought=thought,
             critique=critique,
             examples=_listed("For example:", examples),
@@ -81,13 +81,13 @@ class PnlcPrompts:
         """Asks for likelihoods of goals."""
         numbered = "\n".join(f"{number}. {goal}" for number, goal in enumerate(goals, start=1))
         return fenced(self.likelihoods).format(
-            task=_paragraph(self.task), past=told(trajectory), thought=thought, goals=numbered
+            task=_paragraph(self.task), past=transcript(trajectory), thought=thought, goals=numbered
         )
 
     def to_select(self, trajectory: Trajectory, turns: Sequence[str]) -> str:
         """Asks which of several turns is best."""
         numbered = "\n\n".join(f"{number}.\n{turn}" for number, turn in enumerate(turns, start=1))
-        return fenced(self.select).format(task=_paragraph(self.task), past=told(trajectory), turns=numbered)
+        return fenced(self.select).format(task=_paragraph(self.task), past=transcript(trajectory), turns=numbered)
 
 
 def _paragraph(text: str) -> str:

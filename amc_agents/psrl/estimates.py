@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.asking import Answers
 from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.exact.model import InformedModel
 from amc_agents.psrl.exact.priors import parse_prior

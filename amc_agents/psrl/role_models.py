@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.asking import Answers
 from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.estimates import ChatEstimator, Estimator
 from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater, Check, SamplePolicy, Sampler, Updater

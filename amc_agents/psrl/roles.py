@@ -15,8 +15,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from amc_agents.decisions.reflection import Answers
-from amc_agents.decisions.strict_answers import strictly
+from amc_agents.decisions.asking import Answers, strictly
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, RoleError
 from amc_agents.models.seeding import use_rng
 from amc_agents.psrl.experience import experience

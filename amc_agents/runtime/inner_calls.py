@@ -24,7 +24,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import get_runtime
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.asking import Answers
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.quoting import keep_secrets_of
 from amc_agents.runtime.metering import PolicyMeter, model_of, policy_meter, usage_of

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.judge.style import MARKER
-from amc_agents.decisions.reflection import (
+from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.lac.decision import LacSettings, decide
+from amc_agents.lac.imagination import ChatImagination, read_imagined
+from amc_agents.lac.reflection import (
     ChatReflector,
     before_verdict,
     reflected,
@@ -14,9 +17,6 @@ from amc_agents.decisions.reflection import (
     verdict_of,
     with_reflection,
 )
-from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.lac.decision import LacSettings, decide
-from amc_agents.lac.imagination import ChatImagination, read_imagined
 from amc_agents.pnlc.prompts import PnlcPrompts
 from amc_agents.types import Step, Task, Trajectory
 from tests.lac.lac_fakes import Odds, Script, acts

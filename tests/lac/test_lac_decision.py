@@ -11,10 +11,10 @@ import pytest
 
 from amc_agents.critics.log_odds import Judgements, LogOdds
 from amc_agents.critics.uniform import UniformCritic
-from amc_agents.decisions.reflection import ChatReflector
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
 from amc_agents.lac.decision import LacSettings, Sample, decide, decide_among
 from amc_agents.lac.imagination import ChatImagination
+from amc_agents.lac.reflection import ChatReflector
 from amc_agents.types import Step, Task, Trajectory
 from tests.lac.lac_fakes import Flagging, Odds, Script, acts, virtual_seconds
 

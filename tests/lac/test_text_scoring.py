@@ -14,10 +14,10 @@ from langchain_core.messages import HumanMessage
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.envs.crafting import generate_tasks
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
-from amc_agents.lac.dialogue_rescoring import ChatRescorer
-from amc_agents.lac.embedded_rescoring import EmbeddedScorer
+from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
 from amc_agents.lac.prior import over_thoughts
-from amc_agents.lac.served_rescoring import CompletionsScorer, Text, written
+from amc_agents.lac.text_scoring import ChatRescorer, Text, written
+from amc_agents.lac.vllm_text_scorer import CompletionsScorer
 from amc_agents.messages import split_turn
 from amc_agents.models.embedded import EmbeddedChatModel, NumpyLlama, WordTokenizer, model_folder
 from amc_agents.models.sampling import log_softmax

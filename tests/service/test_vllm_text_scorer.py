@@ -8,9 +8,9 @@ import pytest
 
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import CriticError
-from amc_agents.lac.dialogue_rescoring import ChatRescorer
-from amc_agents.lac.embedded_rescoring import EmbeddedScorer
-from amc_agents.lac.served_rescoring import CompletionsScorer, Text
+from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
+from amc_agents.lac.text_scoring import ChatRescorer, Text
+from amc_agents.lac.vllm_text_scorer import CompletionsScorer
 
 pytestmark = pytest.mark.service
 

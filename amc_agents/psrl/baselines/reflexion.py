@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from amc_agents.decisions.reflection import Answers
+from amc_agents.decisions.asking import Answers
 from amc_agents.models.seeding import use_rng
 from amc_agents.psrl.experience import experience
 from amc_agents.psrl.roles import Role, after, read_step

@@ -17,7 +17,8 @@ from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.reading import CompletionsReader
 from amc_agents.errors import CheckpointError, CriticError
-from amc_agents.lac.served_rescoring import CompletionsScorer, Text
+from amc_agents.lac.text_scoring import Text
+from amc_agents.lac.vllm_text_scorer import CompletionsScorer
 from tests.critics.mutations import mutations
 from tests.critics.value.test_pooling import folder, score, trajectory
 
