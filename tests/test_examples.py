@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+
+from tests.scripted_http import scripted_server
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -19,11 +23,13 @@ BLOCKS = [
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
 BARE_AND_OFFLINE = """
-import socket, sys, warnings
+import os, socket, sys, warnings
 for extra in ("torch", "transformers", "peft", "pyarrow", "accelerate", "vllm", "langgraph_api"):
     sys.modules[extra] = None
 class Offline(socket.socket):
     def connect(self, address):
+        if address[0] == "127.0.0.1" and f":{address[1]}" in os.environ.get("OPENAI_BASE_URL", ""):
+            return super().connect(address)
         raise OSError(f"an example tried to reach {address}")
 socket.socket = Offline
 warnings.simplefilter("error")
@@ -32,9 +38,10 @@ exec(compile(open(path).read(), path, "exec"), {"__name__": "__main__"})
 """
 
 
-def run(path: Path) -> str:
+def run(path: Path, **variables: str) -> str:
     """What a script prints, run as a user runs it."""
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")} | {"PYTHONPATH": str(ROOT)}
+    environment |= variables
     command = [sys.executable, "-c", BARE_AND_OFFLINE, str(path)]
     done = subprocess.run(command, env=environment, cwd=path.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -108,11 +115,32 @@ def test_the_readme_has_code():
     assert any(param.id.startswith("README") for param in BLOCKS)
 
 
+def openai_answer(request):
+    """An agent that calls its tool and then answers, and a judge: told apart by the tools of the request."""
+    message: dict[str, object] = {"role": "assistant", "content": "Score: 0.5"}
+    if request.get("tools"):
+        message["content"] = f"It says: {request['messages'][-1]['content']}"
+    if request.get("tools") and request["messages"][-1]["role"] == "user":
+        arguments = json.dumps({"query": f"leave {uuid4().hex}"})
+        call = {"id": uuid4().hex, "type": "function", "function": {"name": "search", "arguments": arguments}}
+        message |= {"content": None, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
+    usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+    return 200, {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_code_in_the_pages_runs(block, tmp_path):
     script = tmp_path / "block.py"
     script.write_text(block)
-    run(script)
+    if "openai:" not in block:
+        run(script)
+        return
+    with scripted_server({"POST /v1/chat/completions": openai_answer}) as server:
+        printed = run(script, OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="a-key")
+    assert printed == "It says: Employees have 30 days of leave per year.\n"
+    judged = [request for _, request, _ in server.asked if not request.get("tools")]
+    assert len(judged) == len(server.asked) - 10 > 0, "five particles make two calls each; the judge is asked besides"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -39,10 +39,11 @@ def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
             tries = "" if paid is None else f" ({paid['tries']:.1f})"
             holds = _first(of["populations"], regime=regime, method=AMC)
             changes = [
-                _change(equal), f"{_change(paid and paid['oracle'])}{tries}", _change(top5), _change(mean),
-                _change(holds and holds["change"]),
+                interval_of(equal), f"{interval_of(paid and paid['oracle'])}{tries}", interval_of(top5),
+                interval_of(mean),
+                interval_of(holds and holds["change"]),
             ]  # fmt: skip
-            rows.append([label, sampling, *(_score(pick) for pick in picks), *changes])
+            rows.append([label, sampling, *(share(pick) for pick in picks), *changes])
     return "\n".join([table(HEADINGS, rows, "ll" + "r" * (len(HEADINGS) - 2)), "", NOTE, ""])
 
 
@@ -50,8 +51,8 @@ def _first(rows: Sequence[Mapping[str, Any]], **wanted: str) -> Mapping[str, Any
     return next((one for one in rows if all(one[key] == value for key, value in wanted.items())), None)
 
 
-def _change(found: Mapping[str, Any] | None) -> str:
-    """A difference with its interval, over training seeds too where there are several; heavy where that excludes 0."""
+def interval_of(found: Mapping[str, Any] | None) -> str:
+    """A difference with its 95% interval (over training seeds too if there are several), bold if that excludes 0."""
     if found is None:
         return ""
     crossed = found["low_crossed"] is not None
@@ -62,7 +63,8 @@ def _change(found: Mapping[str, Any] | None) -> str:
     return f"**{difference}**" if low > 0 or high < 0 else difference
 
 
-def _score(score: Mapping[str, Any] | None) -> str:
+def share(score: Mapping[str, Any] | None) -> str:
+    """A mean and its standard error; empty for None."""
     return "" if score is None else f"{_short(score['mean'])} ± {_short(score['standard_error'])}"
 
 
