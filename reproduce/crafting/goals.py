@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from amc_agents.critics.goal.calibration import calibration_error, reliability
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
 from amc_agents.critics.goal.embeddings import HashedWords, Vectors
 from amc_agents.critics.goal.summaries import as_summary
+from amc_agents.critics.reliability import calibration_error, reliability
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.training.collecting import collect
-from amc_agents.training.goal.calibration import SAME_GOAL, calibrate_goal
+from amc_agents.training.goal.calibrating import SAME_GOAL, calibrate_goal
 from amc_agents.training.goal.data import read_episodes, thought_of
 from amc_agents.training.goal.training import GoalTrainingSettings, train_goal
 from amc_agents.training.value.metrics import auc

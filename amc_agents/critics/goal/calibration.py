@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,76 +72,3 @@ def fit_calibration(q: Sequence[float] | FloatArray, reached: Sequence[bool] | n
         )
     pools = rising_pools(values, labels)
     return Calibration(tuple(one.centre for one in pools), tuple(one.height for one in pools))
-
-
-class Bin(NamedTuple):
-    """Triples with about the same predicted probability, and what became of them."""
-
-    predicted: float
-    """Mean of the predictions."""
-    observed: float
-    """Share of the goals that were reached."""
-    standard_error: float
-    """Of `observed`, over groups (tasks): triples of one task are no independent evidence. NaN with a single group."""
-    n: int
-    """Triples."""
-
-
-def reliability(
-    probability: FloatArray,
-    reached: npt.NDArray[Any],
-    groups: npt.NDArray[Any],
-    n_bins: int = 10,
-    weights: FloatArray | None = None,
-) -> list[Bin]:
-    """Bins of about equal size, by rising prediction; equal predictions are never torn apart.
-
-    Args:
-        probability: `[n]` predictions.
-        reached: `[n]` whether the goal was reached.
-        groups: `[n]` what each triple belongs to, such as its task.
-        n_bins: at most so many.
-        weights: `[n]` weights of the predictions in a bin's means; None: all alike.
-
-    >>> bins = reliability(np.array([0.2, 0.2, 0.8, 0.8]), np.array([0, 0, 1, 0]), np.arange(4))
-    >>> [(one.predicted, one.observed, one.n) for one in bins]
-    [(0.2, 0.0, 2), (0.8, 0.5, 2)]
-    """
-    number = bin_numbers(probability, n_bins)
-    found = []
-    for one in np.unique(number):
-        rows = number == one
-        weight = None if weights is None else weights[rows]
-        share, error = clustered_mean(np.asarray(reached, dtype=np.float64)[rows], groups[rows], weight)
-        found.append(Bin(float(np.average(probability[rows], weights=weight)), share, error, int(rows.sum())))
-    return found
-
-
-def bin_numbers(values: FloatArray, n_bins: int = 10) -> npt.NDArray[Any]:
-    """`[n]` the number of each value's bin: about equal sizes, by rising value, equal values together.
-
-    >>> bin_numbers(np.array([3.0, 1.0, 1.0, 2.0]), 2).tolist()
-    [1, 0, 0, 1]
-    """
-    # A bin ends where the rank of a value, ties at their lowest rank, crosses a multiple of n / n_bins.
-    found: npt.NDArray[Any] = np.searchsorted(np.sort(values), values) * n_bins // max(len(values), 1)
-    return found
-
-
-def calibration_error(bins: Sequence[Bin]) -> float:
-    """Mean distance of prediction and outcome over the bins, by their size (the expected calibration error)."""
-    return float(np.average([abs(one.predicted - one.observed) for one in bins], weights=[one.n for one in bins]))
-
-
-def clustered_mean(
-    values: FloatArray, groups: npt.NDArray[Any], weights: FloatArray | None = None
-) -> tuple[float, float]:
-    """(Weighted) mean of `[n]` values, and its standard error where values of one group may depend on each other."""
-    weights = np.ones(len(values)) if weights is None else weights
-    mean = float(np.average(values, weights=weights))
-    _, inverse = np.unique(groups, return_inverse=True)
-    sums = np.bincount(inverse, weights * (values - mean))
-    n_groups = len(sums)
-    if n_groups < 2:
-        return mean, float("nan")
-    return mean, float(np.sqrt(n_groups / (n_groups - 1) * np.sum(sums**2)) / weights.sum())

@@ -29,7 +29,7 @@ from amc_agents.critics.goal.summaries import ChatSummary, Summary, as_summary
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
 from amc_agents.training.dataset import data_hash
-from amc_agents.training.goal.calibration import SAME_GOAL, calibrated, independent_triples
+from amc_agents.training.goal.calibrating import SAME_GOAL, calibrated, independent_triples
 from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, goal_data
 from amc_agents.training.goal.metrics import evaluate
 from amc_agents.training.value.data import split_by_task
@@ -70,7 +70,7 @@ class GoalTrainingSettings:
     validation_share: float = 0.2
     """Share of the tasks held out."""
     calibrate: bool = True
-    """Make a probability of Q, on the held-out tasks, by goals of other trajectories (`training.goal_calibration`)."""
+    """Make a probability of Q, on the held-out tasks, by goals of other trajectories (`calibrate_goal`)."""
     device: str = "cpu"
     """Where torch computes: "cpu", "cuda", ..."""
     seed: int = 0

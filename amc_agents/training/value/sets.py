@@ -12,7 +12,7 @@ import numpy as np
 from amc_agents.critics.render import Encoder
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import best_trajectories, iter_records
-from amc_agents.training.value.calibration import calibration_tasks
+from amc_agents.training.value.calibrating import calibration_tasks
 from amc_agents.training.value.data import TargetRow, held_out_tasks, shuffled_targets, target_rows
 from amc_agents.training.value.rows import RowsSummary, ValueRows, build_rows
 from amc_agents.training.value.settings import ValueTrainingSettings

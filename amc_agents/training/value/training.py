@@ -20,7 +20,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.training.dataset import data_hash, dataset_hash
 from amc_agents.training.known_words import check_words
-from amc_agents.training.value.calibration import calibrate, states_of
+from amc_agents.training.value.calibrating import calibrate, states_of
 from amc_agents.training.value.card import CardFacts, write_card
 from amc_agents.training.value.golden import golden_prompts, golden_scores, scores_without_adapter
 from amc_agents.training.value.metrics import evaluate

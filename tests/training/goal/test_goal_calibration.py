@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.goal.calibration import calibration_error, clustered_mean, reliability
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
 from amc_agents.critics.goal.critic import GoalValueCritic
 from amc_agents.critics.goal.summaries import FunctionSummary
+from amc_agents.critics.reliability import calibration_error, clustered_mean, reliability
 from amc_agents.errors import ConfigurationError
 from amc_agents.pnlc.types import Proposed
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
 
-from amc_agents.training.goal.calibration import (  # noqa: E402
+from amc_agents.training.goal.calibrating import (  # noqa: E402
     acalibrate_goal,
     calibrated,
     held_out,

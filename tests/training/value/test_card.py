@@ -14,7 +14,7 @@ from amc_agents.critics.value.calibration import AffineCalibration
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
 from amc_agents.serve.command import _ROLE
-from amc_agents.training.value.calibration import States, calibrate
+from amc_agents.training.value.calibrating import States, calibrate
 from amc_agents.training.value.card import CARD, CardFacts, card, write_card
 
 yaml = pytest.importorskip("yaml")

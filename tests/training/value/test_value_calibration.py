@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from amc_agents.critics.goal.calibration import bin_numbers
+from amc_agents.critics.reliability import bin_numbers
 from amc_agents.critics.value.calibration import AffineCalibration, IsotonicCalibration
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.report import LABELS, print_metrics
-from amc_agents.training.value import calibration as value_calibration
-from amc_agents.training.value.calibration import (
+from amc_agents.training.value import calibrating as value_calibration
+from amc_agents.training.value.calibrating import (
     LEAST_TASKS,
     States,
     calibrate,

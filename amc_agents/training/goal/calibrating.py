@@ -19,10 +19,11 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.critics.goal.calibration import Bin, Calibration, calibration_error, fit_calibration, reliability
+from amc_agents.critics.goal.calibration import Calibration, fit_calibration
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint, GoalNetwork
 from amc_agents.critics.goal.embeddings import TextEmbeddings, Vectors, as_embeddings
 from amc_agents.critics.goal.summaries import Summary, as_summary
+from amc_agents.critics.reliability import Bin, calibration_error, reliability
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.pnlc.types import Proposer
 from amc_agents.training.dataset import data_hash

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.critics.goal.calibration import Bin, bin_numbers, clustered_mean, reliability
+from amc_agents.critics.reliability import Bin, bin_numbers, clustered_mean, reliability
 from amc_agents.critics.value.calibration import Kind, ValueCalibration, fit_value_calibration
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.value.data import TargetRow
