@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
+from amc_agents.quoting import excerpt
 
 
 def replace_file(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
@@ -174,15 +175,14 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON ({_short(error)}): {remedy}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): {remedy}") from error
+    except (ValueError, RecursionError) as error:
+        cause = excerpt(f"{type(error).__name__}: {error}", 150)
+        raise CheckpointError(f"{path} is damaged or not JSON ({cause}): {remedy}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a JSON {type(content).__name__}; expected an object: {remedy}")
     return content
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:150]
 
 
 _CAUSES = {

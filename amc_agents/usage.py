@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,37 @@ class Usage:
     def tokens(self) -> int:
         """Tokens read and written."""
         return self.input_tokens + self.output_tokens
+
+
+class CountNames(NamedTuple):
+    """Names under which a provider reports token counts."""
+
+    read: str
+    written: str
+    details: str
+    """Name of an object with details about the tokens read."""
+    cached: str
+    """Name, in those details, of the tokens that came from a cache."""
+
+
+LANGCHAIN_COUNTS = CountNames("input_tokens", "output_tokens", "input_token_details", "cache_read")
+"""LangChain's `usage_metadata`."""
+OPENAI_COUNTS = CountNames("prompt_tokens", "completion_tokens", "prompt_tokens_details", "cached_tokens")
+"""The `usage` of OpenAI's HTTP API."""
+
+
+def reported_usage(counts: Any, names: CountNames) -> Usage:
+    """Usage of one request, from the token counts in its answer; `missing` where the tokens read are not reported."""
+    read = _count(counts, names.read)
+    if read is None:
+        return Usage(calls=1, missing=1)
+    cached = _count(counts.get(names.details), names.cached)
+    return Usage(1, read, _count(counts, names.written) or 0, cached or 0)
+
+
+def _count(counts: Any, name: str) -> int | None:
+    count = counts.get(name) if isinstance(counts, Mapping) else None
+    return count if type(count) is int and count >= 0 else None
 
 
 def total(usage: Mapping[str, Usage]) -> Usage:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from amc_agents.usage import Meter, Usage, metering, record, total
+import pytest
+
+from amc_agents.usage import LANGCHAIN_COUNTS, OPENAI_COUNTS, Meter, Usage, metering, record, reported_usage, total
 
 
 def test_usages_add_up():
@@ -65,3 +67,28 @@ def test_a_meter_counts_from_any_thread():
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: meter.add("policy", Usage(1, 1)), range(2000)))
     assert meter.read() == {"policy": Usage(2000, 2000)}
+
+
+def langchain_counts(read, written, cached):
+    return {"input_tokens": read, "output_tokens": written, "input_token_details": {"cache_read": cached}}
+
+
+def openai_counts(read, written, cached):
+    return {"prompt_tokens": read, "completion_tokens": written, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [(langchain_counts, LANGCHAIN_COUNTS), (openai_counts, OPENAI_COUNTS)],
+    ids=["langchain", "openai"],
+)
+def test_reported_counts(make, names):
+    assert reported_usage(make(5, 2, 3), names) == Usage(1, 5, 2, 3)
+    assert reported_usage(make(5, None, True), names) == Usage(1, 5)
+    assert reported_usage(make(5, -1, "3"), names) == Usage(1, 5)
+    assert reported_usage({**make(5, 2, 3), names.details: [1]}, names) == Usage(1, 5, 2)
+
+
+@pytest.mark.parametrize("counts", [None, [], "5", {"prompt_tokens": 5}, {"input_tokens": "5"}, {"input_tokens": -1}])
+def test_counts_that_cannot_be_read_are_missing(counts):
+    assert reported_usage(counts, LANGCHAIN_COUNTS) == Usage(calls=1, missing=1)

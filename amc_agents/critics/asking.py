@@ -21,7 +21,7 @@ from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.critics.options import number
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of
-from amc_agents.usage import Usage, record
+from amc_agents.usage import LANGCHAIN_COUNTS, Usage, record, reported_usage
 
 PATIENCE = 180.0
 """Seconds that an answer may take where nothing is said: enough for a model that thinks for long."""
@@ -113,13 +113,8 @@ def name_of(model: BaseChatModel) -> str:
 
 
 def usage_of(answer: AIMessage) -> Usage:
-    """What one answer used, as it reports it."""
-    match answer.usage_metadata:
-        case {"input_tokens": int(read), "output_tokens": int(written), **more}:
-            details: Any = more.get("input_token_details")
-            cached = details.get("cache_read") if isinstance(details, dict) else None
-            return Usage(1, read, written, cached if isinstance(cached, int) else 0)
-    return Usage(calls=1, missing=1)
+    """Usage of one answer, as the answer reports it."""
+    return reported_usage(answer.usage_metadata, LANGCHAIN_COUNTS)
 
 
 def made_model(name: str, **options: Any) -> BaseChatModel:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-import numpy as np
-
 from amc_agents.config import FILE_VARIABLE, Config, Endpoint
+from amc_agents.critics.adapting import name_of
 from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.validation import checked_values
 from amc_agents.doctor.check import Check, guarded
 from amc_agents.doctor.installation import installation
 from amc_agents.doctor.servers import embeddings_checks, policy_checks, served
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 
@@ -76,18 +76,16 @@ async def critic_scores(critic: Any) -> Check:
     """Whether the critic scores a state of two lines; a handshake is part of its first answer."""
     begun = time.perf_counter()
     if hasattr(critic, "values"):
-        found, what = await critic.values([STATE]), "value"
+        answer, what = await critic.values([STATE]), "value"
     elif hasattr(critic, "q_values"):
-        found, what = await critic.q_values(STATE, ["get 1 silk"]), "Q"
+        answer, what = await critic.q_values(STATE, ["get 1 silk"]), "Q"
     else:
-        found, what = await critic.reach(STATE, "Silk is missing.", ["craft oak gate"]), "reach"
+        answer, what = await critic.reach(STATE, "Silk is missing.", ["craft oak gate"]), "reach"
     seconds = time.perf_counter() - begun
     try:
-        scores = np.asarray(found, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        scores = np.zeros(0)
-    if scores.shape != (1,) or not np.isfinite(scores).all():
-        return Check("critic answers", "failed", f"expected one finite number, got {quoted(found)}", "Mend the critic.")
+        scores = checked_values(answer, 1, name_of(critic))
+    except CriticError as error:
+        return Check("critic answers", "failed", f"{error}: {quoted(answer)}", "Correct the critic.")
     handshake = ", handshake passed" if hasattr(critic, "checkpoint") else ""
     beta = getattr(critic, "beta", None)
     only = "" if beta is None else f"; trained by eq. 5, for runs with beta={beta:g} alone"

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
-from amc_agents.usage import Meter, Usage
+from amc_agents.usage import LANGCHAIN_COUNTS, OPENAI_COUNTS, Meter, Usage, reported_usage
 
 
 class _Asked(NamedTuple):
@@ -111,16 +111,13 @@ def _messages(response: LLMResult) -> list[AIMessage]:
 
 def usage_of(response: LLMResult) -> Usage:
     """What one request used, as its answer reports it."""
-    for reported in (message.usage_metadata for message in _messages(response)):
-        # An answer from LangChain's own cache may say a cost alone.
-        if reported is not None and "input_tokens" in reported:
-            cached = reported.get("input_token_details", {}).get("cache_read", 0)
-            return Usage(1, reported["input_tokens"], reported["output_tokens"], cached or 0)
-    # A model of plain text, or one that is older than `usage_metadata`.
-    tokens = (response.llm_output or {}).get("token_usage") or {}
-    if tokens.get("prompt_tokens") is not None:
-        return Usage(1, tokens["prompt_tokens"], tokens.get("completion_tokens") or 0)
-    return Usage(calls=1, missing=1)
+    for message in _messages(response):
+        usage = reported_usage(message.usage_metadata, LANGCHAIN_COUNTS)
+        # An answer from LangChain's cache may report only a cost.
+        if not usage.missing:
+            return usage
+    # Plain-text models, and models older than `usage_metadata`.
+    return reported_usage((response.llm_output or {}).get("token_usage"), OPENAI_COUNTS)
 
 
 def model_of(response: LLMResult) -> str:

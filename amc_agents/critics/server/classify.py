@@ -11,7 +11,7 @@ import numpy as np
 from amc_agents.errors import CriticError, CriticServerError
 from amc_agents.quoting import listed, quoted
 from amc_agents.types import FloatArray
-from amc_agents.usage import Usage
+from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
 
 LEAST_LOGPROB = -1000.0
 """Below it there is no log-probability, but the -9999 that vLLM 0.32 writes over those of a request's neighbours."""
@@ -126,19 +126,5 @@ def scores_of(answer: Any, n: int, where: str) -> FloatArray:
 
 
 def usage_of(answer: Any) -> Usage:
-    """One request, and the tokens that the server counted; missing where it does not say how many it read."""
-    reported = answer.get("usage") if isinstance(answer, dict) else None
-    if not isinstance(reported, dict) or (read := _count(reported, "prompt_tokens")) is None:
-        return Usage(calls=1, missing=1)
-    return Usage(
-        calls=1,
-        input_tokens=read,
-        output_tokens=_count(reported, "completion_tokens") or 0,
-        cached_tokens=_count(reported.get("prompt_tokens_details"), "cached_tokens") or 0,
-    )
-
-
-def _count(reported: Any, name: str) -> int | None:
-    """A number of tokens; None where there is none."""
-    count = reported.get(name) if isinstance(reported, dict) else None
-    return count if type(count) is int and count >= 0 else None
+    """Usage of one request, from the token counts that the server reports."""
+    return reported_usage(answer.get("usage") if isinstance(answer, dict) else None, OPENAI_COUNTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import CheckpointError
+from amc_agents.files import read_json_object
 from amc_agents.models.engine import Float32Array
 from amc_agents.quoting import excerpt, quoted
 
@@ -137,16 +137,8 @@ def read_as_saved(folder: str | Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; `CheckpointError` where the file is missing or not an object."""
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing: not a model folder?")
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged or cut off: {excerpt(str(error))}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} holds a {type(data).__name__}, expected an object")
-    return data
+    """Read a model folder's JSON file. Raises `CheckpointError`."""
+    return read_json_object(path, remedy="expected a model folder; copy it again")
 
 
 def _read_tensors(path: Path) -> Weights:
