@@ -24,6 +24,8 @@ class _Asked(NamedTuple):
     """Candidates wanted."""
 
 
+_UNKNOWN = _Asked()
+
 WRAPPER_TYPES = frozenset({"actor-critic", "critique-refine"})
 """`_llm_type` of chat models that send no requests themselves: those of the models they ask are counted."""
 OTHER_ROLES = frozenset({"critic", "world model", "role"})
@@ -63,13 +65,13 @@ class PolicyMeter(BaseCallbackHandler):
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count one request. Each of its n candidates carries the usage of all: it is counted once."""
-        asked = self._asked.pop(run_id, _Asked())
+        asked = self._asked.pop(run_id, _UNKNOWN)
         if asked is not None:
             self._add(usage_of(response), _named(_facts(response), asked))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """A failed request is a request."""
-        asked = self._asked.pop(run_id, _Asked())
+        asked = self._asked.pop(run_id, _UNKNOWN)
         if asked is not None:
             self._add(Usage(calls=1, missing=1), _named({}, asked))
 
@@ -104,9 +106,12 @@ def _asked(told: Mapping[str, Any]) -> _Asked | None:
 
 
 def _messages(response: LLMResult) -> list[AIMessage]:
-    candidates = (one for batch in response.generations for one in batch)
-    messages = [one.message for one in candidates if isinstance(one, ChatGeneration)]
-    return [message for message in messages if isinstance(message, AIMessage)]
+    return [
+        candidate.message
+        for batch in response.generations
+        for candidate in batch
+        if isinstance(candidate, ChatGeneration) and isinstance(candidate.message, AIMessage)
+    ]
 
 
 def usage_of(response: LLMResult) -> Usage:
@@ -122,15 +127,13 @@ def usage_of(response: LLMResult) -> Usage:
 
 def model_of(response: LLMResult) -> str:
     """`provider:name` of whoever answered; "" where the answer does not say."""
-    return _named(_facts(response), _Asked())
+    return _named(_facts(response), _UNKNOWN)
 
 
 def _facts(response: LLMResult) -> dict[str, Any]:
     """What the answer says about itself: with n > 1 on the whole only, in a stream on the message only."""
-    facts = dict(response.llm_output or {})
-    for message in _messages(response)[:1]:
-        facts = {**facts, **message.response_metadata}
-    return facts
+    facts, messages = response.llm_output or {}, _messages(response)
+    return {**facts, **messages[0].response_metadata} if messages else facts
 
 
 def _named(facts: Mapping[str, Any], asked: _Asked) -> str:
