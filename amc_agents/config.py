@@ -1,4 +1,4 @@
-"""The configuration file: what may be changed without touching code.
+"""The configuration file: settings that can change without touching code.
 
     critic = "vllm:http://127.0.0.1:8000?model=value"
 
@@ -6,7 +6,7 @@
     n_particles = 15
     resample = { at_steps = [4, 8] }
 
-`docs/configuration.md` has every key, and the order in which settings win over each other.
+`docs/configuration.md` lists every key and the precedence of settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -24,75 +24,70 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PositiveFloat,
-    PositiveInt,
     PrivateAttr,
     ValidationError,
+    create_model,
+    model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.prices import Price
-from amc_agents.quoting import masked, quoted
+from amc_agents.quoting import excerpt, masked, quoted
+from amc_agents.settings import AmcSettings, OnCriticError, schedule_of
 
 FILE_VARIABLE = "AMC_CONFIG"
-"""Environment variable that names the file."""
-
-Select = Literal["return", "value", "weight", "sample"]
-Finished = Literal["retire", "keep"]
-OnCriticError = Literal["raise", "uniform"]
-Scheme = Literal["multinomial", "residual", "stratified", "systematic"]
-
-
-def _checked_schedule(value: Any) -> Any:
-    match value:
-        case "every_step" | "never":
-            return value
-        case {"at_steps": [_, *_] as steps, **rest} if not rest and all(type(one) is int and one > 0 for one in steps):
-            return value
-        case {"ess_below": int() | float() as share, **rest} if not rest and type(share) is not bool and 0 < share <= 1:
-            return value
-    raise ValueError(
-        '{at_steps = [4, 8]} (whole steps from 1), {ess_below = 0.5} (a share in (0, 1]), "every_step" or "never"'
-    )
-
-
-PlainSchedule = Annotated[Any, BeforeValidator(_checked_schedule)]
-"""When to resample, as a file says it; `amc_agents.population.settings.schedule_of` makes a `Schedule` of it."""
+"""Environment variable with the path of the file."""
 
 
 class _Table(BaseModel):
-    """A table of the file: values of exactly these types, and no others."""
+    """A table of the file. Types are not converted, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class AmcTable(_Table):
-    """`[amc]`: arguments of `amc()`, under their own names. None: not said."""
-
-    n_particles: PositiveInt | None = None
-    resample: PlainSchedule = None
-    scheme: Scheme | None = None
-    beta: PositiveFloat | None = None
-    success_reward: PositiveFloat | None = None
-    select: Select | None = None
-    finished: Finished | None = None
-    horizon: PositiveInt | None = None
-    stop_at: float | None = None
-    quorum: PositiveInt | None = None
-    step_timeout: PositiveFloat | None = None
-    run_timeout: PositiveFloat | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
+def _checked_schedule(value: Any) -> Any:
+    try:
+        schedule_of(value)
+    except ConfigurationError:
+        raise ValueError(
+            '{at_steps = [4, 8]} (whole steps from 1), {ess_below = 0.5} (a share in (0, 1]), "every_step" or "never"'
+        ) from None
+    return value
 
 
-def _without_key(address: str) -> str:
-    if masked(address) != address or "@" in address or "?" in address:
-        raise ValueError("an address without a name, a password or ?query: the key is in the variable key_env")
-    return address
+def _checked_ranges(table: BaseModel) -> BaseModel:
+    settings = table.model_dump(exclude_none=True, exclude={"resample"})
+    try:
+        AmcSettings(**settings)
+    except ConfigurationError as error:
+        raise PydanticCustomError("range", "{reason}", {"reason": excerpt(str(error))}) from error
+    return table
+
+
+_TYPES = get_type_hints(AmcSettings) | {"resample": Annotated[Any, BeforeValidator(_checked_schedule)]}
+_OPTIONAL: dict[str, Any] = {name: (kind | None, None) for name, kind in _TYPES.items()}
+if TYPE_CHECKING:
+    AmcTable = Any
+else:
+    AmcTable = create_model(
+        "AmcTable",
+        __base__=_Table,
+        __doc__="`[amc]`: the fields of `AmcSettings`, each optional. A schedule is kept in the form of the file.",
+        __validators__={"check_ranges": model_validator(mode="after")(_checked_ranges)},
+        **_OPTIONAL,
+    )
+
+
+def _without_key(url: str) -> str:
+    if masked(url) != url or "@" in url or "?" in url:
+        raise ValueError("a URL without a user name, a password or ?query: name the key's variable in key_env")
+    return url
 
 
 def _critic_without_key(spec: str) -> str:
     if masked(spec) != spec:
-        raise ValueError("a critic's string without a key or a password: the key is in the variable key_env")
+        raise ValueError("a critic's string without a key or a password: name the key's variable in key_env")
     return spec
 
 
@@ -100,11 +95,11 @@ class Endpoint(_Table):
     """A model behind an OpenAI-compatible server."""
 
     model: str
-    """The name under which the server has it."""
+    """Name of the model on the server."""
     base_url: Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_without_key)] | None = None
-    """Such as "http://host:8000/v1"; None: the provider's own."""
+    """Base URL, such as "http://host:8000/v1"; None: the provider's default."""
     key_env: str | None = None
-    """Environment variable that holds the key; keys themselves never stand in the file."""
+    """Environment variable that holds the key. The file never contains keys."""
 
 
 class PolicyTable(Endpoint):
@@ -118,26 +113,27 @@ class PriceTable(_Table):
     """`[prices."model"]`: dollars per million tokens."""
 
     input: Annotated[float, Field(ge=0)]
-    """Of tokens read and computed."""
+    """Price of input tokens."""
     output: Annotated[float, Field(ge=0)]
-    """Of tokens written."""
+    """Price of output tokens."""
     cached_input: Annotated[float, Field(ge=0)] | None = None
-    """Of tokens read that a cache answered; None: as `input`."""
+    """Price of cached input tokens; None: as `input`."""
 
 
 class Config(_Table):
-    """A configuration file. Everything may be left out: an empty file is `Config()`."""
+    """A configuration file. All keys are optional: an empty file is `Config()`."""
 
     critic: Annotated[str, AfterValidator(_critic_without_key)] | None = None
     """A critic's string, as `amc_agents.critics.spec` reads it."""
     on_critic_error: OnCriticError | None = None
     """Argument of `amc()`."""
-    amc: AmcTable = AmcTable()
+    amc: AmcTable = Field(default_factory=lambda: AmcTable())
+    """Arguments of `amc()`."""
     policy: PolicyTable | None = None
     embeddings: Endpoint | None = None
-    """The model that turns text into vectors, for goal critics."""
+    """The embedding model, for goal critics."""
     prices: Mapping[str, PriceTable] = Field(default_factory=dict)
-    """By the model's name."""
+    """Prices by model name."""
 
     _path: str | None = PrivateAttr(None)
 
@@ -146,51 +142,51 @@ class Config(_Table):
         """Read a file.
 
         Raises:
-            ConfigurationError: there is none, it is no TOML, or a key or a value is not what was expected; the
-                message says where, and names the nearest key.
+            ConfigurationError: the file cannot be read, is not TOML, or has an unknown key or a wrong value. The
+                message names the place, and the nearest key.
         """
         try:
             with Path(path).open("rb") as file:
                 plain = tomllib.load(file)
         except OSError as error:
             raise ConfigurationError(f"config file {path}: {error.strerror or error}") from error
-        except ValueError as error:  # TOML's own, with line and column, and bytes that are no text.
-            raise ConfigurationError(f"config file {path} is no TOML: {error}") from error
+        except ValueError as error:  # TOML errors with line and column, and bytes that are not text.
+            raise ConfigurationError(f"config file {path} is not valid TOML: {error}") from error
         except RecursionError as error:
             raise ConfigurationError(f"config file {path}: its values are nested too deep to be read") from error
         try:
             config = cls.model_validate(plain)
         except ValidationError as error:
             faults = error.errors(include_url=False)
-            told = "; ".join(map(_sentence, faults[:_SHOWN])) + (
-                f"; and {len(faults) - _SHOWN} more" * (len(faults) > _SHOWN)
-            )
-            raise ConfigurationError(f"config file {path}: {told}") from error
+            sentences = [*map(_sentence, faults[:_SHOWN])]
+            if len(faults) > _SHOWN:
+                sentences.append(f"and {len(faults) - _SHOWN} more")
+            raise ConfigurationError(f"config file {path}: {'; '.join(sentences)}") from error
         config._path = str(path)
         return config
 
     def price_list(self) -> dict[str, Price]:
-        """The prices by model, as `amc_agents.prices.cost` takes them."""
+        """Return the prices by model, as `amc_agents.prices.cost` takes them."""
         return {model: Price(**price.model_dump()) for model, price in self.prices.items()}
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """Name of this configuration in reports."""
         return "config" if self._path is None else f"config file {self._path}"
 
 
 ConfigLike = Config | str | os.PathLike[str]
-"""What `config=` takes: a configuration, or the path of its file."""
+"""A configuration, or the path of its file."""
 
 
 def configured(config: ConfigLike | None = None) -> Config:
-    """The configuration: what is given, else the file that AMC_CONFIG names, else an empty `Config`.
+    """Return the given configuration, else the file that AMC_CONFIG names, else an empty `Config`.
 
     Args:
         config: the configuration, or the path of its file.
 
     Raises:
-        ConfigurationError: as `Config.load`; or `config` is neither.
+        ConfigurationError: as `Config.load`; or `config` has another type.
     """
     if isinstance(config, Config):
         return config
@@ -198,8 +194,8 @@ def configured(config: ConfigLike | None = None) -> Config:
         return Config.load(config)
     if config is not None:
         raise ConfigurationError(
-            f'config= takes a path such as "amc.toml" or a Config, got {type(config).__name__}: Config.model_validate '
-            "makes one of a dictionary"
+            f'config= takes a path such as "amc.toml" or a Config, got {type(config).__name__}: convert a dictionary '
+            "with Config.model_validate"
         )
     path = os.environ.get(FILE_VARIABLE)
     if not path:
@@ -211,9 +207,11 @@ def configured(config: ConfigLike | None = None) -> Config:
 
 
 def _sentence(error: Any) -> str:
-    """One finding of pydantic's, in our words: the place, what was expected, what came."""
+    """Describe an error of pydantic: the place, what was expected, what came."""
+    if error["type"] == "range":
+        return f"{_place(error['loc'])}{error['msg']}"
     *tables, key = error["loc"]
-    place = f"[{'.'.join(_quoted(str(one)) for one in tables)}] " if tables else ""
+    place = _place(tables)
     if error["type"] == "extra_forbidden":
         hint = _nearest(str(key), tables[0] if tables else "")
         return f"{place or 'the top level '}has no key {quoted(key, 80)} ({hint})"
@@ -222,18 +220,22 @@ def _sentence(error: Any) -> str:
     if error["type"] in ("model_type", "mapping_type"):
         expected = "a table"
     elif error["type"] == "string_pattern_mismatch":
-        expected = "an address that begins with http:// or https://"
+        expected = "a URL that begins with http:// or https://"
     else:
         expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{place}{key}: expected {expected}, got {quoted(error['input'], 80)}"
 
 
+def _place(tables: Any) -> str:
+    return f"[{'.'.join(_quoted(str(table)) for table in tables)}] " if tables else ""
+
+
 def _nearest(key: str, table: str) -> str:
-    """A hint at the key that was meant, in its table or, where none is near there, in another one."""
+    """Suggest the key that was meant, in its table or else in another table."""
     known = sorted(_TABLES[table].model_fields)
-    for near in (1.0, 0.6):
+    for cutoff in (1.0, 0.6):
         for other in (table, *(name for name in _TABLES if name != table)):
-            close = difflib.get_close_matches(key, _TABLES[other].model_fields, n=1, cutoff=near)
+            close = difflib.get_close_matches(key, _TABLES[other].model_fields, n=1, cutoff=cutoff)
             if close:
                 where = "" if other == table else f" in [{other}]" if other else " at the top level"
                 return f"did you mean {close[0]!r}{where}?"
@@ -248,4 +250,4 @@ _TABLES: dict[str, type[BaseModel]] = {
     "": Config, "amc": AmcTable, "policy": PolicyTable, "embeddings": Endpoint, "prices": PriceTable,
 }  # fmt: skip
 _SHOWN = 3
-"""Faults of a file that an error names."""
+"""Maximum number of faults that an error lists."""

@@ -11,7 +11,6 @@ FLOORS = (
     {
         "types",
         "errors",
-        "config",
         "usage",
         "messages",
         "plain",
@@ -24,6 +23,8 @@ FLOORS = (
     },
     {"concurrency"},
     {"smc", "envs", "models"},
+    {"settings"},
+    {"config"},
     {"critics"},
     {"decisions"},
     {"runtime"},

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from amc_agents import amc
 from amc_agents.config import Config, configured
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.settings import Settings, schedule_of
+from amc_agents.population.settings import Settings
 from amc_agents.prices import Price
+from amc_agents.settings import schedule_of
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 
 
@@ -48,6 +50,10 @@ def test_the_page_has_every_key_and_no_other(repository):
     assert sorted(table) == sorted([*amc, *tables, "critic", "on_critic_error"])
 
 
+def test_the_help_of_amc_lists_the_defaults():
+    assert "Defaults: n_particles=15, resample=AtSteps(4), scheme='systematic', beta=1.0," in str(amc.__doc__)
+
+
 def test_an_empty_file_says_nothing(load):
     assert load("").model_dump() == Config().model_dump()
     assert Settings.chosen(load(""), {"beta": None}) == Settings()
@@ -80,7 +86,7 @@ def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
     config = load('[amc]\nselect = "return"\nbeta = 2.0')
     with pytest.raises(ConfigurationError, match=r"needs rewards.*\(select: from the config file .*amc\.toml\)"):
         Settings.chosen(config, {"beta": 1.0}, rewards=None)
-    with pytest.raises(ConfigurationError, match=r"^horizon must be at least 1 step, got 0$"):
+    with pytest.raises(ConfigurationError, match=r"^horizon must be at least 1, got 0$"):
         Settings.chosen(load(""), {"horizon": 0})
 
 
@@ -96,8 +102,8 @@ def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
         ("n_particles = 3", "the top level has no key 'n_particles' (did you mean 'n_particles' in [amc]?)"),
         ("[amc]\non_critic_eror = 1", "no key 'on_critic_eror' (did you mean 'on_critic_error' at the top level?)"),
         (f'critic = "judge:openai:m?api_key={SECRET}"', "critic: expected a critic's string without a key"),
-        (f'[policy]\nmodel = "m"\nbase_url = "http://me:{SECRET}@h"', "base_url: expected an address without a name"),
-        (f'[policy]\nmodel = "m"\nbase_url = "http://h?token={SECRET}"', "base_url: expected an address without"),
+        (f'[policy]\nmodel = "m"\nbase_url = "http://me:{SECRET}@h"', "base_url: expected a URL without a user name"),
+        (f'[policy]\nmodel = "m"\nbase_url = "http://h?token={SECRET}"', "base_url: expected a URL without"),
         (f'[policy]\nmodel = "m"\napi_key = "{SECRET}"', "[policy] has no key 'api_key'"),
         ('[prices."a.b"]\ninput = 1\noutputs = 1', "[prices.\"a.b\"] has no key 'outputs' (did you mean 'output'?)"),
         ('[prices."a.b"]\ninput = 1\noutputs = 1', "[prices.\"a.b\"] needs 'output'"),
@@ -106,17 +112,21 @@ def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
         ("critic = 3", "critic: expected a valid string, got 3"),
         ('[amc]\nn_particles = "15"', "[amc] n_particles: expected a valid integer, got '15'"),
         ("[amc]\nn_particles = true", "[amc] n_particles: expected a valid integer, got True"),
-        ("[amc]\nhorizon = 0", "[amc] horizon: expected greater than 0, got 0"),
+        ("[amc]\nhorizon = 0", "[amc] horizon must be at least 1, got 0"),
         ("[amc]\nbeta = nan", "[amc] beta: expected a finite number, got nan"),
         ("[amc]\nbeta = inf", "[amc] beta: expected a finite number, got inf"),
+        ("[amc]\nseed = -1", "[amc] seed must be at least 0, got -1"),
+        ("[amc]\nquorum = 0", "[amc] quorum must be at least 1, got 0"),
+        ("[amc]\nrun_timeout = 0", "[amc] run_timeout must be a positive number of seconds, got 0"),
+        ('[amc]\nscheme = "random"', "[amc] unknown resampling scheme 'random'; choose one of multinomial,"),
         ('[amc]\nfinished = "retired"', "[amc] finished: expected 'retire' or 'keep', got 'retired'"),
         ("[amc]\nresample = 4", "[amc] resample: expected {at_steps = [4, 8]} (whole steps from 1), {ess_below = 0.5}"),
         ("[amc]\nresample = {at_steps = []}", "got {'at_steps': []}"),
         ("[amc]\nresample = {at_steps = [0]}", "got {'at_steps': [0]}"),
         ("[amc]\nresample = {at_steps = [4], ess_below = 0.5}", "got {'at_steps': [4], 'ess_below': 0.5}"),
         ("[amc]\nresample = {ess_below = 2}", "got {'ess_below': 2}"),
-        ('[policy]\nmodel = "m"\nbase_url = "localhost:1"', "[policy] base_url: expected an address that begins"),
-        ("a = 1\nb = ]", "is no TOML: Invalid value (at line 2, column 5)"),
+        ('[policy]\nmodel = "m"\nbase_url = "localhost:1"', "[policy] base_url: expected a URL that begins"),
+        ("a = 1\nb = ]", "is not valid TOML: Invalid value (at line 2, column 5)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_place(load, text, sentence):
@@ -147,7 +157,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigurationError, match="Is a directory"):
         Config.load(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b'critic = "\xff"')
-    with pytest.raises(ConfigurationError, match=r"latin\.toml is no TOML.*utf-8"):
+    with pytest.raises(ConfigurationError, match=r"latin\.toml is not valid TOML.*utf-8"):
         Config.load(tmp_path / "latin.toml")
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from amc_agents.config import Finished
 from amc_agents.critics.spec import KINDS
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
+from amc_agents.settings import Finished
 from amc_agents.smc import AtSteps, Never
 from amc_agents.smc.schedule import Schedule
 

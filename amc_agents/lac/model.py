@@ -11,7 +11,6 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from pydantic import Field, SkipValidation
 
-from amc_agents.config import OnCriticError
 from amc_agents.critics.render import turn
 from amc_agents.decisions.asking import Answers
 from amc_agents.errors import ConfigurationError, CriticError
@@ -24,6 +23,7 @@ from amc_agents.messages import trajectory_of
 from amc_agents.runtime.deciding_model import Asked, DecidingModel, Made, Record, plain
 from amc_agents.runtime.inner_calls import world_model_answers
 from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.settings import OnCriticError
 from amc_agents.types import Step
 
 Listed = Sequence[str] | Callable[[Sequence[BaseMessage]], Sequence[str]]

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from langchain_core.language_models import BaseChatModel
 from pydantic import Field, SkipValidation
 
-from amc_agents.config import OnCriticError
 from amc_agents.messages import trajectory_of
 from amc_agents.pnlc.decision import PnlcDecision, PnlcPrompts, PnlcSettings, Proposer, decide
 from amc_agents.pnlc.goals import ChatGoalProposer
 from amc_agents.pnlc.thinker import ChatThinker, described
 from amc_agents.runtime.deciding_model import Asked, DecidingModel, Made, Record, plain
 from amc_agents.runtime.inner_calls import world_model_answers
+from amc_agents.settings import OnCriticError
 from amc_agents.usage import Usage, counting
 
 

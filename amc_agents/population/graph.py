@@ -30,7 +30,7 @@ from langgraph.types import Checkpointer, Command, Overwrite
 from typing_extensions import TypedDict, is_typeddict
 
 from amc_agents.concurrency.background import read_in_thread, run_in_background
-from amc_agents.config import ConfigLike, Finished, OnCriticError, Select, configured
+from amc_agents.config import ConfigLike, configured
 from amc_agents.critics.adapting import CriticLike, connect
 from amc_agents.critics.uses import for_amc
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, RunTimedOut
@@ -51,6 +51,7 @@ from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.effects import Effect, effect
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.world import RecordingWorld, make_worlds
+from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
 from amc_agents.smc import Schedule
 from amc_agents.types import Run, Task
 from amc_agents.usage import Meter, metering
@@ -165,7 +166,8 @@ def amc(
     The graph that comes back has the agent's own input and output schema: `invoke` gives the best particle's
     output. `graph.run(input)` gives the whole `Run`.
 
-    What is left out here is what the configuration file says (docs/configuration.md), else the default.
+    A setting that is left out comes from the configuration file (docs/configuration.md), else it has its default,
+    which `amc_agents.settings.AmcSettings` states and `help(amc)` lists at its end.
 
     Args:
         agent: a compiled graph, with tools or without.
@@ -177,13 +179,13 @@ def amc(
         critics: what calls may choose among, by the names that they choose by: a call names one of these then and no
             other critic, and `critic` may be one of the names, too. The way to serve a graph: where LangGraph's server
             runs one without, calls cannot name a critic.
-        n_particles: N, trajectories run side by side. Default: 15.
-        resample: when particles are weighed and resampled; `Never()` is Best-of-N. Default: `AtSteps(4)`.
-        scheme: "systematic" (default), "stratified", "residual" or "multinomial" (the paper's).
-        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units. Default: 1.
+        n_particles: N, trajectories run side by side.
+        resample: when particles are weighed and resampled; `Never()` is Best-of-N.
+        scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
+        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units.
         success_reward: says that the return is always 0 or this (success): what the critic predicts is then a
             probability of success, from which eq. 5 follows exactly, and small probabilities weigh by their ratio.
-            Default: none, any return may come.
+            None: any return may come.
         environment: gives (Environment, Task) for the agent's input; every particle gets a world of its own, which
             its tools reach by `current_environment()`. Rewards come from it. A world that only keeps particles apart is
             a `Forkable`, alone or with a Task: the run then sees no rewards.
@@ -193,18 +195,18 @@ def amc(
         hide_rewards: make the run without looking at rewards: the pick is then one that could be deployed.
         select: the answer is the best by "return", by "value" (the critic's), by "weight" (as in the paper; retired
             particles compete with the absolute weight that they were stored with), or a "sample" from the weighted
-            particles. Default: "return" where rewards are seen, else "value".
-        finished: "retire" (default) puts finished particles away with their weight and gives their slots to live
+            particles. None: "return" where rewards are seen, else "value".
+        finished: "retire" puts finished particles away with their weight and gives their slots to live
             ones; "keep" resamples them with the rest.
-        horizon: most steps of one particle; nothing is bootstrapped there. Default: 50.
-        stop_at: a return at which the run may end early. Default: none.
-        quorum: least number of particles that must not fail. Default: half of them.
+        horizon: most steps of one particle; nothing is bootstrapped there.
+        stop_at: a return at which the run may end early. None: never.
+        quorum: least number of particles that must not fail. None: half of them.
         step_timeout: most seconds of one particle's step, `reward=` included: a particle that exceeds it has failed,
-            and the run goes on. Also of one call of the critic, a failure for `on_critic_error`. Default: none.
+            and the run goes on. Also of one call of the critic, a failure for `on_critic_error`. None: no limit.
         run_timeout: most seconds of the whole run. Then the best finished trajectory is the answer, with a note and
-            without log Z; `RunTimedOut` is raised if no particle has finished. Default: none.
+            without log Z; `RunTimedOut` is raised if no particle has finished. None: no limit.
         seed: makes resampling and worlds reproducible, and models that draw from the particle's own stream.
-            Default: drawn, and recorded.
+            None: drawn, and recorded.
         on_critic_error: "raise" (default), or "uniform", which keeps the weights where the critic fails, whatever it
             raises or answers, and says so in the run's notes. Values are NaN there; `select="value"` takes the best of
             those that are known, and the largest weight where none is.
@@ -224,6 +226,7 @@ def amc(
         ConfigurationError: for settings that make no sense, by name; at the first call that sees neither a critic nor
             rewards, too.
     """
+    arguments = locals()  # Before any other name is bound: what the caller gave.
     contract.check_agent(agent, gives_trajectory=trajectory is not None)
     pausing = contract.pausing_nodes(agent, step_after)
     contract.check_effects(
@@ -232,14 +235,10 @@ def amc(
     config = configured(config)
     settings = Settings.chosen(
         config,
-        {"n_particles": n_particles, "resample": resample, "scheme": scheme, "beta": beta,
-         "success_reward": success_reward, "select": select,
-         "finished": finished, "horizon": horizon, "stop_at": stop_at, "quorum": quorum, "seed": seed,
-         "step_timeout": step_timeout, "run_timeout": run_timeout,
-         "on_critic_error": on_critic_error},
+        {name: arguments[name] for name in (*SETTING_NAMES, "on_critic_error")},
         rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
         hide_rewards=hide_rewards,
-    )  # fmt: skip
+    )
     nodes = _Nodes(
         agent=agent,
         settings=settings,
@@ -256,6 +255,9 @@ def amc(
         trajectory=trajectory,
     )
     return _assemble(nodes, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
+
+
+amc.__doc__ = f"{(amc.__doc__ or '').rstrip()}\n\n    Defaults: {DEFAULTS}.\n"
 
 
 @dataclass(frozen=True)

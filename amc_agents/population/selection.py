@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from amc_agents import smc
-from amc_agents.config import Select
+from amc_agents.settings import Select
 from amc_agents.types import Population
 
 

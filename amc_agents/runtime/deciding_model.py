@@ -23,7 +23,6 @@ from pydantic import ConfigDict, Field, SkipValidation
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.concurrency.threads import DaemonThreads
-from amc_agents.config import OnCriticError
 from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError
 from amc_agents.models.seeding import particle_rng, use_rng
@@ -33,6 +32,7 @@ from amc_agents.runtime.contract import as_mapping
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.runtime.sampling_actor import unbound
+from amc_agents.settings import OnCriticError
 from amc_agents.usage import Usage
 
 Record = dict[str, Any]

@@ -1,0 +1,114 @@
+"""The settings of `amc()` that code or a configuration file may give: names, types, defaults and ranges, stated once.
+
+The table `[amc]` of `amc_agents.config`, the arguments of `amc()` and the settings of the bench derive from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.smc.resampling import resolve_scheme
+from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedule
+
+Select = Literal["return", "value", "weight", "sample"]
+Finished = Literal["retire", "keep"]
+OnCriticError = Literal["raise", "uniform"]
+
+
+@dataclass(frozen=True)
+class AmcSettings:
+    """How a population is run.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    n_particles: int = 15
+    """N, number of trajectories that run side by side."""
+    resample: Schedule = AtSteps(4)
+    """When particles are weighed and resampled."""
+    scheme: str = "systematic"
+    """Resampling scheme, a key of `amc_agents.smc.resampling.SCHEMES`."""
+    beta: float = 1.0
+    """Temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units (AMC eq. 2)."""
+    success_reward: float | None = None
+    """The only return besides 0 (`amc_agents.smc.potentials`); None: any return is possible."""
+    select: Select | None = None
+    """How the answer is picked; None: "return" if rewards are observed, else "value"."""
+    finished: Finished = "retire"
+    """Whether finished particles are retired with their weight, or kept in the resampling."""
+    horizon: int = 50
+    """Maximum number of steps of a particle."""
+    stop_at: float | None = None
+    """Return at which the run may end early; None: never."""
+    quorum: int | None = None
+    """Minimum number of particles that must not fail; None: half of them, rounded up."""
+    step_timeout: float | None = None
+    """Time limit in seconds for a particle's step and for a critic call; None: no limit."""
+    run_timeout: float | None = None
+    """Time limit in seconds for the whole run; None: no limit."""
+    seed: int | None = None
+    """Seed of resampling and worlds; None: drawn, and recorded in the run."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        _require_at_least(1, n_particles=self.n_particles, horizon=self.horizon, quorum=self.quorum)
+        _require_at_least(0, seed=self.seed)
+        _require_positive("a positive number", beta=self.beta, success_reward=self.success_reward)
+        _require_positive("a positive number of seconds", step_timeout=self.step_timeout, run_timeout=self.run_timeout)
+        require_literal("select", self.select, Select, None)
+        require_literal("finished", self.finished, Finished)
+        if not isinstance(self.resample, Schedule):
+            raise ConfigurationError(
+                f"resample must be a schedule such as AtSteps(4), EssBelow(0.5), EveryStep() or Never(), "
+                f"got {self.resample!r}"
+            )
+        resolve_scheme(self.scheme)
+
+
+SETTING_NAMES = tuple(field.name for field in fields(AmcSettings))
+DEFAULTS = ", ".join(f"{field.name}={field.default!r}" for field in fields(AmcSettings))
+"""The defaults as text, for the docstring of `amc`."""
+
+
+def schedule_of(plain: Any) -> Schedule:
+    """Build the schedule that a configuration file names.
+
+    Args:
+        plain: {at_steps = [4, 8]}, {ess_below = 0.5}, "every_step" or "never".
+
+    Raises:
+        ConfigurationError: `plain` has another form.
+    """
+    match plain:
+        case "every_step":
+            return EveryStep()
+        case "never":
+            return Never()
+        case {"at_steps": list(steps)} if len(plain) == 1:
+            return AtSteps(*steps)
+        case {"ess_below": int() | float() as share} if len(plain) == 1 and not isinstance(share, bool):
+            return EssBelow(share)
+    raise ConfigurationError(f"expected a schedule, got {plain!r}")
+
+
+def require_literal(name: str, value: Any, literal: Any, *others: Any) -> None:
+    """Raise `ConfigurationError` unless the value is one of a `Literal` type's or one of the others."""
+    allowed = (*others, *get_args(literal))
+    if value not in allowed:
+        raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def _require_at_least(minimum: int, **values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < minimum:
+            raise ConfigurationError(f"{name} must be at least {minimum}, got {value}")
+
+
+def _require_positive(expected: str, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ConfigurationError(f"{name} must be {expected}, got {value}")
