@@ -198,7 +198,7 @@ class Explorer:
     async def _taken_over(self, learner: Learner, journal: OpenEpisodes, one: OpenEpisode) -> None:
         """Make evidence of an episode that died elsewhere. Should it yet go on, it finds what was recorded."""
         if len(one.steps) > one.n_recorded:
-            await learner.keep(Progress(one.name, one.n_recorded), one.steps, one.told)
+            await learner.keep(Progress(one.name, one.n_recorded), one.steps, one.context)
             await journal.write(replace(one, n_recorded=len(one.steps)))
         elif time.time() - one.at > FORGOTTEN_AFTER:
             await journal.close(one.name)

@@ -106,7 +106,6 @@ def test_what_has_threads_of_its_own_works_in_a_forked_process(repository):
     program = """
     from amc_agents.models.embedded import EmbeddedChatModel
     from amc_agents.concurrency.threads import DaemonThreads
-    from amc_agents.runtime.store_operations import _in_memory
 
     class Sync:
         def values(self, trajectories):
@@ -123,8 +122,6 @@ def test_what_has_threads_of_its_own_works_in_a_forked_process(repository):
         model.invoke("Task: make a stick.")
         for graph in graphs:
             graph.run(start())
-        with _in_memory:
-            pass
 
     use()
     child = os.fork()

@@ -302,39 +302,14 @@ async def test_items_that_others_changed_meanwhile_are_named(kind, stores):
         ("a", 1), ("b", 1), ("c", 1), ("d", 9), ("e", 9), ("f", 1)]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "async sqlite"])
-async def test_a_key_that_must_be_free_is_never_overwritten(kind, stores):
-    base, _ = stores
-    view = ParticleStore(base)
-    put_if_absent, sibling = view.put_if_absent, view.fork().put_if_absent
-    assert put_if_absent is not None
-    assert sibling is not None
-    assert await put_if_absent(("v",), "1", {"by": "winner"})
-    assert not await put_if_absent(("v",), "1", {"by": "winner again"})
-    assert await put_if_absent(("v",), "2", {"by": "winner"})
-    assert await sibling(("v",), "3", {"by": "sibling"})
-    await view.aput(("other",), "k", {"n": 1})
-    await base.aput(("v",), "1", {"by": "others"})
-    [note] = await view.flush()
-    assert note.startswith("others wrote v/1 in the store during the run, and the winner's version of it is left out")
-    assert facts(await base.asearch(("v",))) == [(("v",), "1", {"by": "others"})], "what follows is left out as well"
-    assert (await base.aget(("other",), "k")).value == {"n": 1}
-
-
-async def test_a_store_without_such_a_write_says_so():
-    assert ParticleStore(OtherStore()).put_if_absent is None
-
-
 async def test_a_store_with_sync_methods_alone_is_used_in_a_thread(tmp_path):
     with SqliteStore.from_conn_string(str(tmp_path / "sync.db")) as base:
         base.put(("m",), "1", {"n": 1})
         view = ParticleStore(base)
         await view.aput(("m",), "2", {"n": 2})
         assert [hit.key for hit in await view.asearch(("m",))] == ["2", "1"]
-        assert view.put_if_absent is not None
-        assert await view.put_if_absent(("m",), "3", {"n": 3})
         await view.flush()
-        assert {hit.key for hit in base.search(("m",))} == {"1", "2", "3"}
+        assert {hit.key for hit in base.search(("m",))} == {"1", "2"}
 
 
 async def test_a_view_of_a_view_is_flushed_into_it():

@@ -254,7 +254,7 @@ async def test_contradictions(caplog):
     assert (await agent.memory.head()).dropped == ("The second digit may be anything at all.",)
     assert len(asked) == 2
     assert "- The second digit may be anything at all." in asked[1]
-    assert "dropped what was known" in caplog.text
+    assert "dropped known statements" in caplog.text
 
 
 async def test_an_action_that_the_world_does_not_know_is_the_agents_mistake():

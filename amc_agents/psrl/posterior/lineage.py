@@ -1,11 +1,11 @@
-"""Which version is the head, worked out from the versions alone.
+"""The head of a posterior, derived from its versions alone.
 
-Versions form a tree, since each names the one that it started from. Of several that started from the same one, that
-leads on which the owner's earliest edit or rollback is, or came of: an owner wins over evidence, and over later edits
-elsewhere. Where there is none of an owner's, the first leads on.
+Versions form a tree, since each names its parent. Among the children of a version, the child leads whose branch
+contains the owner's earliest edit or rollback. Without any edit the longest branch leads, and among equally long
+branches the first. So an owner takes precedence over evidence, an edit over later edits elsewhere, and a version that a
+slow process adds late does not displace what others have built in the meantime.
 
-So a version that leads to the head is displaced by nobody but its owner. What was observed in a displaced version is
-applied again to the head.
+Evidence in displaced versions is applied again to the head.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from amc_agents.psrl.posterior.types import Evidence, Version
 
 
 class Lineage:
-    """The versions of one posterior, in order, and the chain of those that led to its head."""
+    """The versions of one posterior, and the chain of those that led to its head."""
 
     def __init__(self, versions: Iterable[Version] = ()) -> None:
         self.versions: list[Version] = []
-        """Every version, in the order in which they were added."""
+        """Every version, in the order of addition."""
         self.chain: list[Version] = []
-        """Those that led to the head, the oldest first, the head last."""
+        """Versions that led to the head, oldest first, with the head last."""
         self.settled: set[str] = set()
         """Ids of the evidence that the chain accounts for."""
         self.add(versions)
 
     @property
     def head(self) -> Version:
-        """The last of the chain.
+        """Last version of the chain.
 
         Raises:
-            PosteriorError: there is no version yet.
+            PosteriorError: the posterior has no version.
         """
         if not self.chain:
             raise PosteriorError("this posterior has no version yet: give it a prior to begin with")
@@ -43,60 +43,62 @@ class Lineage:
 
     @property
     def next_number(self) -> int:
-        """Number of the version that is added next."""
+        """Number of the next version."""
         return self.versions[-1].number + 1 if self.versions else 1
 
     def add(self, versions: Iterable[Version]) -> None:
-        """Take in versions that were added.
+        """Add versions and derive the head again.
 
         Raises:
-            PosteriorError: one started from a version that there is not.
+            PosteriorError: the parent of a version is missing.
         """
         rest = deque(versions)
         while rest and rest[0].parent == (self.chain[-1].id if self.chain else None):
-            # A child of the head changes nothing before it, and this is almost every one.
+            # The common case, a child of the head: the rest of the chain stays.
             self.versions.append(rest[0])
-            self._lead_on(rest.popleft())
+            self._extend(rest.popleft())
         if rest:
-            everything = sorted([*self.versions, *rest], key=lambda one: (one.number, one.id))
-            chain = _chain_of(everything)
-            self.versions, self.chain, self.settled = everything, [], set()
+            ordered = sorted([*self.versions, *rest], key=lambda version: (version.number, version.id))
+            chain = _chain_of(ordered)
+            self.versions, self.chain, self.settled = ordered, [], set()
             for version in chain:
-                self._lead_on(version)
+                self._extend(version)
 
     def displaced(self) -> list[Evidence]:
-        """Evidence in versions that do not lead to the head, and that the head does not account for."""
+        """Return the evidence of displaced versions that the chain does not account for."""
         if len(self.chain) == len(self.versions):
             return []
-        found = {one.evidence.id: one.evidence for one in self.versions if one.evidence is not None}
-        return [one for one in found.values() if one.id not in self.settled]
+        by_id = {version.evidence.id: version.evidence for version in self.versions if version.evidence is not None}
+        return [evidence for evidence in by_id.values() if evidence.id not in self.settled]
 
-    def _lead_on(self, version: Version) -> None:
+    def _extend(self, version: Version) -> None:
         self.chain.append(version)
         if version.evidence is not None:
             self.settled.add(version.evidence.id)
 
 
 def _chain_of(versions: Sequence[Version]) -> list[Version]:
-    """Those that led to the head, of versions in order."""
-    known = {one.id for one in versions}
+    """Return the versions that led to the head, given all versions in order."""
+    known = {version.id for version in versions}
     children: dict[str | None, list[Version]] = {}
-    first_of_owner: dict[str, float] = {}
-    for one in reversed(versions):  # Children come after their parents.
-        if one.parent is not None and one.parent not in known:
+    first_edit: dict[str, float] = {}
+    """Number of the earliest version by the owner in a version's branch."""
+    length: dict[str, int] = {}
+    """Versions on the longest path from a version to a leaf."""
+    for version in reversed(versions):  # Children come after their parents.
+        if version.parent is not None and version.parent not in known:
             raise PosteriorError(
-                f"version {one.number} ({one.id}) started from version {one.parent}, which is missing: the store "
-                "has lost it"
+                f"version {version.number} ({version.id}) started from version {version.parent}, which is missing "
+                "from the store: restore it from a backup"
             )
-        first = min(first_of_owner.get(one.id, math.inf), one.number if one.by_owner else math.inf)
-        first_of_owner[one.id] = first
-        children.setdefault(one.parent, []).append(one)
-        if one.parent is not None:
-            first_of_owner[one.parent] = min(first_of_owner.get(one.parent, math.inf), first)
+        branches = children.get(version.id, [])
+        own_edit = version.number if version.by_owner else math.inf
+        first_edit[version.id] = min([own_edit, *(first_edit[child.id] for child in branches)])
+        length[version.id] = 1 + max((length[child.id] for child in branches), default=0)
+        children.setdefault(version.parent, []).insert(0, version)
     chain: list[Version] = []
-    at: str | None = None
-    while at in children:
-        # Of equals the first: the lists are in reverse order.
-        chain.append(min(reversed(children[at]), key=lambda one: first_of_owner[one.id]))
-        at = chain[-1].id
+    leading: str | None = None
+    while leading in children:
+        chain.append(min(children[leading], key=lambda child: (first_edit[child.id], -length[child.id])))
+        leading = chain[-1].id
     return chain

@@ -56,21 +56,33 @@ def test_evidence_is_either_settled_or_displaced(versions):
 
 
 @given(trees)
-def test_a_version_that_leads_to_the_head_is_displaced_by_its_owner_only_and_an_owners_by_nobody(versions):
+def test_a_version_in_use_is_displaced_by_its_owner_or_a_longer_branch_only_and_an_owners_never(versions):
     lineage = Lineage(versions[:1])
-    for one in versions[1:]:
+    for version in versions[1:]:
         before = list(lineage.chain)
-        lineage.add([one])
-        lost = {old.id for old in before} - {now.id for now in lineage.chain}
-        assert not lost or one.by_owner
-        assert not any(old.by_owner for old in before if old.id in lost)
+        lineage.add([version])
+        displaced = {old.id for old in before} - {now.id for now in lineage.chain}
+        assert not displaced or version.by_owner or len(lineage.chain) > len(before)
+        assert not any(old.by_owner for old in before if old.id in displaced)
+
+
+@given(trees)
+def test_without_an_edit_the_longest_branch_leads(versions):
+    if any(version.by_owner for version in versions):
+        return
+    depth = {None: 0}
+    for version in versions:
+        depth[version.id] = depth[version.parent] + 1
+    assert len(Lineage(versions).chain) == max(depth.values())
 
 
 @pytest.mark.parametrize(
     ("rows", "chain"),
     [
-        ([(0, False), (1, False)], "v1 v2"),  # Two writers started from v1: the first leads on.
-        ([(0, False), (1, False), (0, False)], "v1 v2"),
+        ([(0, False), (1, False)], "v1 v2"),  # Two writers started from v1: the first leads,
+        ([(0, False), (0, False), (2, False)], "v1 v2 v3"),  # and a late writer displaces nothing.
+        ([(0, False), (1, False), (0, False)], "v1 v3 v4"),  # The longer branch leads,
+        ([(0, True), (1, False), (0, False), (0, False)], "v1 v2"),  # unless the other is the owner's.
         ([(0, False), (1, True)], "v1 v3"),  # An edit of v1 wins over evidence.
         ([(0, True), (1, True)], "v1 v2"),  # Of two edits the first wins,
         ([(0, False), (0, True), (2, True)], "v1 v2 v3"),  # wherever they started from.
@@ -79,6 +91,17 @@ def test_a_version_that_leads_to_the_head_is_displaced_by_its_owner_only_and_an_
 )
 def test_which_version_is_the_head(rows, chain):
     assert " ".join(one.id for one in Lineage(tree(rows)).chain) == chain
+
+
+def test_a_late_version_of_the_same_number_displaces_nothing():
+    prior = Version("prior", "prior", id="v1")
+    second = Version("2", "evidence", "v1", 2, Evidence("", "", "e2"), id="z")
+    third = Version("3", "evidence", "z", 3, Evidence("", "", "e3"), id="v3")
+    late = Version("late", "evidence", "v1", 2, Evidence("", "", "late"), id="a")
+    lineage = Lineage([prior, second, third])
+    lineage.add([late])
+    assert lineage.chain == [prior, second, third]
+    assert [evidence.id for evidence in lineage.displaced()] == ["late"]
 
 
 def test_no_version_and_a_missing_parent_are_errors():

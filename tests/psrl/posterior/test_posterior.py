@@ -154,7 +154,7 @@ async def test_the_second_of_two_edits_of_one_version_is_kept_but_not_in_use():
     opened = await memory.head()
     mine = await edit(memory, "mine", parent=opened.id)
     await update_posterior(memory, append_line, Evidence("1", "won:A"))
-    with pytest.raises(PosteriorError, match=rf"version 2 \({mine.id}\) was made .* kept as version 4 .* not in use"):
+    with pytest.raises(PosteriorError, match=rf"version 2 \({mine.id}\) was written .* as version 4 .* not in use"):
         await edit(memory, "yours", parent=opened.id)
     assert (await memory.head()).text == "mine\nwon:A"
     assert (await memory.get("4")).text == "yours"
@@ -186,9 +186,9 @@ async def test_a_version_is_found_by_number_id_or_the_first_letters_of_it():
     await memory.append(Version("a", "edit", (await memory.head()).id, 2, id="abcd11"))
     await memory.append(Version("b", "edit", "abcd11", 3, id="abcd22"))
     assert [(await memory.get(name)).text for name in ("2", "abcd11", "abcd2")] == ["a", "a", "b"]
-    with pytest.raises(PosteriorError, match=r"2 versions are called 'abcd'.* 2 \(abcd11\), 3 \(abcd22\)"):
+    with pytest.raises(PosteriorError, match=r"2 versions match 'abcd'.* 2 \(abcd11\), 3 \(abcd22\)"):
         await memory.get("abcd")
-    with pytest.raises(PosteriorError, match=r"no version is called '9'.* 3 \(abcd22\)"):
+    with pytest.raises(PosteriorError, match=r"no version matches '9'.* 3 \(abcd22\)"):
         await memory.get("9")
 
 
@@ -218,7 +218,7 @@ async def test_what_is_dropped_twice_is_said_with_the_diff(caplog):
         version = await update_posterior(memory, forgets, Evidence("night", "won:A"))
     assert len(asked) == 2
     assert (version.text, version.dropped) == ("Lever A: 1 of 1.", ("Lever B: 0 of 0.",))
-    assert "episode night dropped what was known" in caplog.text
+    assert "episode night dropped known statements" in caplog.text
     assert "-Lever B: 0 of 0." in caplog.text
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 
 import pytest
 from langgraph.store.base import BaseStore, PutOp, SearchOp
@@ -88,7 +89,7 @@ async def test_namespaces_do_not_see_each_other(store):
     await update_posterior(below, append_line, Evidence("1", "x"))
     assert (await one.head()).text == PRIOR
     assert await one.pending() == ()
-    with pytest.raises(PosteriorError, match=r"no posterior under 'c' .* there are: a, a\.b$"):
+    with pytest.raises(PosteriorError, match=r"no posterior under 'c' .* store: a, a\.b$"):
         await StorePosterior(store, "c").head()
 
 
@@ -156,7 +157,7 @@ def test_twenty_threads_on_one_store_lose_nothing():
     for one in threads:
         one.join()
     history = asyncio.run(StorePosterior(store, NAMESPACE).history())
-    assert [one.number for one in history] == list(range(1, 22))
+    assert len(history) == 21
     assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
 
 
@@ -173,7 +174,7 @@ def test_twenty_processes_on_one_sqlite_file_lose_nothing(tmp_path, repository):
         memory = StorePosterior(store, NAMESPACE)
         history = asyncio.run(memory.history())
         assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
-        assert [one.number for one in history] == list(range(1, 22))
+        assert len(history) == 21
         assert asyncio.run(memory.pending()) == ()
 
 
@@ -241,8 +242,8 @@ async def test_cancellations_at_random_moments_lose_nothing_in_sqlite(tmp_path):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"text": "notes of mine"}, "somebody else writes under this namespace"),
-        ({"amc_posterior": 2, "text": "x"}, "written in format 2 and this release reads 1"),
+        ({"text": "notes of mine"}, "another program writes to this namespace"),
+        ({"amc_posterior": 2, "text": "x"}, "written in format 2, and this release reads format 1"),
         ({"amc_posterior": 1, "text": 7, "cause": "magic"}, "is damaged: text: .*; cause: .* Restore"),
     ],
 )
@@ -272,6 +273,19 @@ async def test_evidence_is_not_changed_by_recording_it_again(store):
     assert [one.observation for one in await memory.recorded()] == ["first"]
 
 
+async def test_a_posterior_of_an_older_release_is_read_and_continued(store):
+    """Releases up to 0.4 used the number alone as the key of a version."""
+    prior = Version(PRIOR, "prior", id="v1")
+    update = Version(f"{PRIOR}\nx1", "evidence", "v1", 2, Evidence("1", "x1", "e1"), id="v2")
+    for version in (prior, update):
+        record = {"amc_posterior": 1, **asdict(version)}
+        await batch(store, PutOp((*NAMESPACE, "posterior_versions"), f"{version.number:08d}", record, index=False))
+    memory = StorePosterior(store, NAMESPACE)
+    assert list(await memory.history()) == [prior, update]
+    head = await update_posterior(memory, append_line, Evidence("2", "x2"))
+    assert (head.number, head.parent, seen(head)) == (3, "v2", ["x1", "x2"])
+
+
 async def test_long_histories_are_read_whole(store):
     memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
     parent = await memory.head()
@@ -296,9 +310,7 @@ async def test_records_do_not_expire_in_a_store_where_others_do(tmp_path):
     ]
 
 
-async def test_a_number_is_given_once(store):
-    if isinstance(store, OtherStore):
-        pytest.skip("a store that orders nothing")
+async def test_a_version_whose_number_is_taken_is_not_added(store):
     memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
     first = await memory.head()
     assert await memory.append(Version("a", "edit", first.id, 2))
