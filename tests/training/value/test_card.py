@@ -13,13 +13,14 @@ from amc_agents.critics.render import PromptFormat
 from amc_agents.critics.value.calibration import AffineCalibration
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
+from amc_agents.errors import StorageError
 from amc_agents.serve.command import _ROLE
 from amc_agents.training.value.calibrating import States, calibrate
 from amc_agents.training.value.card import CARD, CardFacts, card, write_card
 
 yaml = pytest.importorskip("yaml")
 
-HOSTILE = "a|b \\ `c` <img src=x> *d* _e_ [f](g) & &lt; ~~h~~ # i $j$ k\nl \\| m"
+HOSTILE = "a|b \\ `c` <img src=x> *d* _e_ [f](g) & &lt; ~~h~~ # i $j$ {{ 7 * 7 }} k\nl \\| m"
 LOG = [
     {"step": 10, "epoch": 0.5, "loss": 0.25, "learning_rate": 1e-5},
     {"step": 20, "epoch": 1.0, "loss": 0.125, "learning_rate": 5e-6},
@@ -66,7 +67,7 @@ def test_a_base_model_in_a_folder_is_named_without_saying_where_it_lies(checkpoi
     monkeypatch.chdir(tmp_path)
     text = card("critic", checkpoint, replace(FACTS, base_model=base))
     assert "base_model" not in parsed(text)[0]
-    assert "Made from `base` by" in text
+    assert "Trained from `base` by" in text
     assert "models" not in text
     assert "somebody" not in text
 
@@ -170,7 +171,7 @@ def test_what_serves_it_is_what_amc_serve_runs(checkpoint):
         ),
         (
             {"settings": {"objective": {"loss": "weighted", "beta": 0.5}}, "target": "future"},
-            ["exp(G / beta)</code>, beta = 0.5", "table 7"],
+            ["exp(G / beta)</code> with beta = 0.5", "table 7"],
         ),
         ({"settings": {"shuffle_targets": True}}, ["<strong>A control</strong>"]),
     ],
@@ -213,3 +214,16 @@ def test_it_is_the_folders_readme(checkpoint, tmp_path):
     assert path == folder / CARD == folder / "README.md"
     assert path.read_text(encoding="utf-8") == card("my-critic", checkpoint, FACTS)
     assert "# my-critic: a value model" in path.read_text(encoding="utf-8")
+
+
+def test_a_card_that_cannot_be_written_leaves_the_old_card(checkpoint, tmp_path, monkeypatch):
+    old = write_card(tmp_path, checkpoint, FACTS).read_text()
+
+    def fails(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fails)
+    with pytest.raises(StorageError):
+        write_card(tmp_path, checkpoint, replace(FACTS, n_tasks=1))
+    assert [path.name for path in tmp_path.iterdir()] == [CARD]
+    assert (tmp_path / CARD).read_text() == old
