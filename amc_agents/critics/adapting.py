@@ -1,4 +1,4 @@
-"""Objects and functions of yours as critics: tested where they are given, asked in a thread where they are sync."""
+"""Your own objects and functions as critics: checked when they are passed, and called in a thread if they are sync."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from amc_agents.types import Critic, Trajectory
 
 
 class SyncCritic(Protocol):
-    """A critic without `async`: it is asked in a thread, so that the event loop goes on."""
+    """A critic with a sync method, which is called in a thread so that it does not block the event loop."""
 
     def values(self, trajectories: Sequence[Trajectory]) -> Any:
-        """`[N]` as `Critic.values`."""
+        """Return `[N]` values, as `Critic.values` does."""
         ...
 
 
 CriticFunction = Callable[[Sequence[Trajectory]], Any]
-"""`[N]` values of trajectories, or an awaitable of them: the method `values` of a critic by itself."""
+"""Maps trajectories to `[N]` values, or to an awaitable of them: the method `values` without an object."""
 CriticLike = Critic | SyncCritic | CriticFunction
 """What is accepted as a critic besides its string."""
 
@@ -37,11 +37,11 @@ _JUDGING: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "reach": ("trajectory", "thought", "goals"),
     }
 )
-"""Methods that make a critic -> what each is called with."""
-_FURTHER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+"""Methods that make an object a critic -> their arguments."""
+_OPTIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"judgements": ("trajectories",), "connect": (), "prepare": ("trajectory",)}
 )
-"""Methods that a critic may have besides."""
+"""Further methods that a critic may have -> their arguments."""
 _EXPECTED = (
     "expected a critic or its string: an object with `values` (or `log_odds`, `q_values`, `reach`), or a function of "
     "trajectories"
@@ -49,10 +49,10 @@ _EXPECTED = (
 
 
 def adapted(critic: Any) -> Any:
-    """A critic whose methods are async, made of an object or a function; one that is async already is given back.
+    """Make a critic with async methods from an object or a function; return an async critic unchanged.
 
     Raises:
-        CriticSpecError: it has none of a critic's methods, or one that cannot be called as a critic's is.
+        CriticSpecError: the object has none of a critic's methods, or one that cannot be called with their arguments.
     """
     if isinstance(critic, type):
         raise CriticSpecError(f"{_EXPECTED}; got the class {critic.__name__}: pass an instance, {critic.__name__}(...)")
@@ -63,7 +63,7 @@ def adapted(critic: Any) -> Any:
     if not methods.keys() & _JUDGING.keys():
         raise CriticSpecError(f"{_EXPECTED}; got {type(critic).__name__}")
     for name, method in methods.items():
-        _require_call(critic, method, f"{name_of(critic)}.{name}", {**_JUDGING, **_FURTHER}[name])
+        _require_call(critic, method, f"{name_of(critic)}.{name}", {**_JUDGING, **_OPTIONAL}[name])
     predicts = inspect.getattr_static(critic, "predicts", "future")
     if isinstance(predicts, str) and predicts not in ("future", "return"):
         raise CriticSpecError(
@@ -74,33 +74,33 @@ def adapted(critic: Any) -> Any:
 
 
 def original(critic: Any) -> Any:
-    """What `adapted` was given."""
+    """The object or function that `adapted` was called with."""
     while isinstance(critic, _Adapted):
         critic = critic.original
     return critic
 
 
 def name_of(critic: Any) -> str:
-    """What messages call a critic: the name of a function, else that of the class."""
-    given = original(critic)
-    return str(getattr(given, "__name__", type(given).__name__))
+    """A critic's name in messages: the name of the function, or of the object's class."""
+    unwrapped = original(critic)
+    return str(getattr(unwrapped, "__name__", type(unwrapped).__name__))
 
 
 async def connect(critic: Any) -> None:
-    """Let a critic find its server before anything is spent on a run: by its method `connect`, where it has one.
+    """Call a critic's method `connect`, if it has one, so that a missing server is noticed before a run costs anything.
 
     Raises:
-        CriticError: it could not; a wrong setting and another model than the checkpoint's go through as they are.
+        CriticError: the method failed; `ConfigurationError` and `CheckpointError` pass unchanged.
     """
-    connecting: Callable[[], Awaitable[Any]] | None = getattr(critic, "connect", None)
-    if connecting is None:
+    method: Callable[[], Awaitable[Any]] | None = getattr(critic, "connect", None)
+    if method is None:
         return
     with failing_as_critic_error(f"critic {name_of(critic)}: connect()"):
-        await connecting()
+        await method()
 
 
 def failing(critic: Any, error: CriticError) -> Any:
-    """Stands in for a critic that could not be connected: whatever it is asked fails as that did, without delay."""
+    """Replace a critic that cannot be connected: every method raises `error` at once."""
 
     async def fail(*_: Any) -> Any:
         raise error
@@ -109,24 +109,24 @@ def failing(critic: Any, error: CriticError) -> Any:
 
 
 class _Adapted:
-    """A critic with async methods in place of sync ones; everything else is the original's."""
+    """A critic whose sync methods are replaced by async ones; other attributes are the original's."""
 
     def __init__(self, critic: Any, methods: Mapping[str, Callable[..., Any]]) -> None:
         self.original = critic
         for name, method in methods.items():
-            # Of this object, not by `__getattr__`: protocols look for methods without asking for attributes.
+            # Set on the instance: runtime protocols look up methods without calling `__getattr__`.
             vars(self)[name] = method if _is_async(method) else partial(_in_thread, method)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "original":  # what copying asks of an object that is not filled yet
+        if name.startswith("_") or name == "original":  # `copy` looks these up before the instance is filled
             raise AttributeError(name)
         return getattr(self.original, name)
 
 
 def _methods(critic: Any) -> dict[str, Callable[..., Any]]:
-    names = [*_JUDGING, *_FURTHER] if hasattr(critic, "reach") else [*_JUDGING, "judgements", "connect"]
-    found = {name: getattr(critic, name, None) for name in names}
-    return {name: method for name, method in found.items() if callable(method)}
+    names = [*_JUDGING, *_OPTIONAL] if hasattr(critic, "reach") else [*_JUDGING, "judgements", "connect"]
+    attributes = {name: getattr(critic, name, None) for name in names}
+    return {name: method for name, method in attributes.items() if callable(method)}
 
 
 def _require_call(critic: Any, method: Callable[..., Any], name: str, arguments: tuple[str, ...]) -> None:
@@ -138,8 +138,8 @@ def _require_call(critic: Any, method: Callable[..., Any], name: str, arguments:
         signature.bind(*arguments)
     except TypeError:
         raise CriticSpecError(
-            f"critic {name_of(critic)}: {name}{signature} cannot be called as {name}({', '.join(arguments)}), which is "
-            "how a critic is asked"
+            f"critic {name_of(critic)}: {name}{signature} cannot be called as {name}({', '.join(arguments)}), as a "
+            "critic is called"
         ) from None
 
 
@@ -151,8 +151,8 @@ def _is_async(method: Any) -> bool:
 
 
 async def _in_thread(method: Callable[..., Any], *arguments: Any) -> Any:
-    # A thread of its own: those of the loop may all be waiting for this answer (sync nodes that ask a deciding model).
-    # What is recorded there is counted by the meter in use here.
+    # A new thread for each call: all threads of the event loop may already wait for this answer (sync nodes that call
+    # a deciding model). The copied context lets the current meter count what the method records.
     threads = DaemonThreads(1, "amc-critic")
     try:
         call = partial(copy_context().run, method, *arguments)

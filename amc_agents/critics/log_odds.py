@@ -1,4 +1,4 @@
-"""Critics of other kinds as LAC asks for them: log-odds of the trajectories that end with the candidate actions."""
+"""Log-odds for LAC from critics of other kinds, for trajectories that end with the candidate actions."""
 
 from __future__ import annotations
 
@@ -15,54 +15,58 @@ from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.types import ActionCritic, FloatArray, Step, Trajectory
 
 MARGIN = 1e-3
-"""How near to 0 and 1 a probability made of a value may come: a regression is not surer than that (|Q| < 7)."""
+"""Distance that a probability made from a value keeps from 0 and 1, since a regression is no more certain (|Q| < 7)."""
 
 
 @runtime_checkable
 class LogOdds(Protocol):
-    """Judges candidate actions by the trajectories that end with them: what LAC asks."""
+    """Judges candidate actions by the trajectories that end with them: the critic that LAC calls."""
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[K]` Q: log p(GOOD) - log p(BAD) of each trajectory, in one batch."""
+        """Return `[K]` Q = log p(GOOD) - log p(BAD) of each trajectory, in one batch."""
         ...
 
 
 class Judgements(NamedTuple):
-    """Q of trajectories, and what it was made of."""
+    """Q of trajectories, and the probabilities behind it."""
 
     q: FloatArray
     """`[N]` log-odds."""
     flagged: npt.NDArray[np.bool_]
-    """`[N]` True where it is a bound or a stand-in."""
+    """`[N]` True where Q is a bound or a substitute."""
     p_good: FloatArray | None = None
-    """`[N]` probability of the word for success; None: no words were read."""
+    """`[N]` probability of the word for success; None: the critic reads no words."""
     p_bad: FloatArray | None = None
-    """`[N]` probability of the word for failure; what both lack of 1, other words have."""
+    """`[N]` probability of the word for failure; other words have the rest."""
 
 
 @runtime_checkable
 class ExplainedLogOdds(LogOdds, Protocol):
-    """A critic that also says what its log-odds were made of, and which are not to be trusted."""
+    """A critic that also returns the probabilities behind its log-odds, and flags unreliable ones."""
 
     async def judgements(self, trajectories: Sequence[Trajectory]) -> Judgements:
-        """`[N]` judgements, in one batch."""
+        """Return `[N]` judgements, in one batch."""
         ...
 
 
 class NoOdds:
-    """Q = 0: every action is as good as any other."""
+    """Q = 0: all actions are equally good."""
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[K]` Q of each."""
+        """Return `[K]` zeros."""
         return np.zeros(len(trajectories))
 
 
 class OddsOfValue:
-    """Q = logit p, p being where the whole return lies between failure and success.
+    """Q = logit p, where p is the position of the whole return between failure (0) and success (1).
 
     Args:
-        critic: gives values in reward units; `predicts` says of what, and one of an eq. 5 model is refused.
+        critic: gives values in reward units. Its `predicts` says which return they predict.
         returns: the returns of failure and success.
+
+    Raises:
+        ConfigurationError: `returns` are not in order, or the critic is an eq. 5 model. Where a server must be asked
+            for that first, `connect` and `log_odds` raise it.
     """
 
     def __init__(self, critic: Any, returns: tuple[float, float]) -> None:
@@ -74,23 +78,23 @@ class OddsOfValue:
         self._critic, self._low, self._high = critic, low, high
         try:
             self._refuse_soft_values()
-        except CriticError:  # its server has not been asked yet
+        except CriticError:  # the critic's server has not been asked yet
             pass
 
     async def connect(self) -> None:
-        """Find the server, where there is one. Raises `ConfigurationError` for an eq. 5 model."""
+        """Connect the critic to its server, if it has one. Raises `ConfigurationError` for an eq. 5 model."""
         await connect(self._critic)
         self._refuse_soft_values()
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[K]` Q of each."""
+        """Return `[K]` Q."""
         answer = await self._critic.values(trajectories)
         values = checked_values(answer, len(trajectories), name_of(self._critic))
         self._refuse_soft_values()
         if getattr(self._critic, "predicts", "future") == "future":
-            # Nothing is still to come where a trajectory is over, and no such model has learnt to say so.
-            ahead = np.where([trajectory.done for trajectory in trajectories], 0.0, values)
-            values = ahead + np.array([trajectory.return_ for trajectory in trajectories])
+            # A finished trajectory has no future return, and a model of the future is not trained on final states.
+            future = np.where([trajectory.done for trajectory in trajectories], 0.0, values)
+            values = future + np.array([trajectory.return_ for trajectory in trajectories])
         p = np.clip((values - self._low) / (self._high - self._low), MARGIN, 1 - MARGIN)
         odds: FloatArray = np.log(p) - np.log1p(-p)
         return odds
@@ -99,22 +103,22 @@ class OddsOfValue:
         if getattr(self._critic, "beta", None) is not None:
             raise ConfigurationError(
                 "lac needs the expected return, and the values of this model, trained by eq. 5, are beta x "
-                "log-mean-exp: train one by eq. 7"
+                "log-mean-exp: train a model by eq. 7"
             )
 
 
 class OddsOfLastAction:
-    """Q(s, a) of the last action of each trajectory, one batch for those that share their past."""
+    """Q(s, a) of the last action of each trajectory, from an `ActionCritic`; one batch per common past."""
 
     def __init__(self, critic: ActionCritic) -> None:
         self._critic = critic
 
     async def connect(self) -> None:
-        """Find the server, where there is one."""
+        """Connect the critic to its server, if it has one."""
         await connect(self._critic)
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[K]` Q of each."""
+        """Return `[K]` Q."""
         odds = np.zeros(len(trajectories))
         for rows in _by_past(trajectories):
             first = trajectories[rows[0]]
@@ -126,11 +130,11 @@ class OddsOfLastAction:
 
 
 def _by_past(trajectories: Sequence[Trajectory]) -> list[list[int]]:
-    """Rows of the trajectories that share all but their last step."""
+    """Group the trajectories, by index, that share all but their last step."""
     rows: dict[tuple[int, tuple[Step, ...]], list[int]] = {}
     for row, trajectory in enumerate(trajectories):
         if not trajectory.steps:
-            raise CriticError(f"trajectory {row} has no step, so no action of it can be judged")
-        # By the task's identity: what a world keeps in it need not be hashable.
+            raise CriticError(f"trajectory {row} has no step, so it has no action to judge")
+        # The task's id is the key, since a task's payload need not be hashable.
         rows.setdefault((id(trajectory.task), trajectory.steps[:-1]), []).append(row)
     return list(rows.values())

@@ -1,7 +1,7 @@
-"""Which method takes which kind of critic, converted how, or refused why: one table, and the functions that obey it.
+"""Which method takes which kind of critic, and how it converts it: the table `TABLE`, and functions that follow it.
 
-A critic's nature is read off what it can do (`nature_of`), so that an object of yours is treated as the library's own
-are. `table_markdown` writes the table for the documentation.
+The nature of a critic follows from its methods and attributes (`nature_of`), so that your own objects are treated like
+the library's critics. `table_markdown` writes the table for the documentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Use:
     """A method takes critics of a nature."""
 
     how: str
-    """What it asks of them, and how the answer is converted."""
+    """How it converts their answers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Refusal:
     """A clause for the error message."""
 
 
-METHODS = ("amc", "lac", "pnlc", "psrl", "ids")
+METHODS = ("amc", "lac", "pnlc")
 
 NATURES: Mapping[str, str] = MappingProxyType(
     {
@@ -50,14 +50,17 @@ NATURES: Mapping[str, str] = MappingProxyType(
         "object": "an object with `values`, or a function of trajectories",
     }
 )
-"""What a critic is by what it can do -> how people know it."""
+"""Nature of a critic -> its description for users."""
 
 
 def nature_of(critic: Any) -> str:
-    """A critic's nature, one of `NATURES`, by its methods and attributes; as `parse_critic` gives it.
+    """The nature of a critic, a key of `NATURES`, by its methods and attributes.
+
+    Args:
+        critic: as `parse_critic` returns it.
 
     Raises:
-        ConfigurationError: it can do nothing that a critic does.
+        ConfigurationError: the object has no method of a critic.
     """
     if isinstance(critic, LogOdds):
         return "verdict"
@@ -85,57 +88,56 @@ def use_of(method: str, critic: Any) -> Use:
         critic: any critic.
 
     Raises:
-        ConfigurationError: it does not take critics of that nature; the message says why, and which it takes.
+        ConfigurationError: the method does not take critics of this nature; the message says why, and which it takes.
     """
     nature = nature_of(critic)
-    found = TABLE[method, nature]
-    if isinstance(found, Use):
-        return found
-    taken = [name for key, name in NATURES.items() if isinstance(TABLE[method, key], Use)]
-    instead = f"It takes {'; '.join(taken)}" if taken else "Leave the critic out"
+    cell = TABLE[method, nature]
+    if isinstance(cell, Use):
+        return cell
+    accepted = [name for key, name in NATURES.items() if isinstance(TABLE[method, key], Use)]
     raise ConfigurationError(
-        f"{method} does not take {NATURES[nature]} (here {name_of(critic)}): {found.why}. {instead}"
+        f"{method} does not take {NATURES[nature]} (here {name_of(critic)}): {cell.why}. It takes {'; '.join(accepted)}"
     )
 
 
 def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) -> Critic:
-    """The critic as AMC asks it: values in reward units.
+    """Fit a critic to AMC, which needs values in reward units.
 
     Args:
         critic: any critic.
         beta: the run's temperature of the target, in reward units.
-        success_reward: the one return besides 0, where the run makes eq. 5's value of the critic's mean itself.
+        success_reward: the only return besides 0, where the run computes eq. 5's value from the critic's mean.
 
     Raises:
-        ConfigurationError: AMC does not take it, or it was trained by eq. 5 and the run has another beta, or
-            a `success_reward`. Where a server has to be asked for that first, the error comes as it is connected.
+        ConfigurationError: AMC does not take the critic, or the critic is an eq. 5 model and the run has another beta
+            or a `success_reward`. Where a server must be asked for that first, the error comes when it is connected.
     """
     use_of("amc", critic)
     if not isinstance(critic, Critic):
-        raise ConfigurationError(f"amc asks for `values`, and {name_of(critic)} has log_odds alone")
+        raise ConfigurationError(f"amc needs `values`, and {name_of(critic)} has log_odds alone")
     try:
         _require_beta(critic, beta, success_reward)
     except CriticError:  # not connected yet
-        return _OfOneBeta(critic, beta, success_reward)
+        return _BetaChecked(critic, beta, success_reward)
     return critic
 
 
 def for_lac(critic: Any, *, returns: tuple[float, float] = (0.0, 1.0)) -> LogOdds:
-    """The critic as LAC asks it: log-odds of the trajectories that end with the candidate actions.
+    """Fit a critic to LAC, which needs log-odds of the trajectories that end with the candidate actions.
 
     Args:
         critic: any critic.
-        returns: the returns of failure and success, in reward units, between which a value is a probability; a judge
-            brings its own.
+        returns: the returns of failure and success, in reward units, between which a value becomes a probability; a
+            judge has its own.
 
     Raises:
-        ConfigurationError: LAC does not take it, or `returns` are not in order.
+        ConfigurationError: LAC does not take the critic, or `returns` are not in order.
     """
     use_of("lac", critic)
     nature = nature_of(critic)
     if nature == "verdict":
-        found: LogOdds = critic
-        return found
+        verdict: LogOdds = critic
+        return verdict
     if nature == "uniform":
         return NoOdds()
     if nature == "action":
@@ -144,28 +146,28 @@ def for_lac(critic: Any, *, returns: tuple[float, float] = (0.0, 1.0)) -> LogOdd
 
 
 def for_pnlc(critic: Any) -> GoalCritic:
-    """The critic as PNLC asks it: how likely each goal is reached.
+    """Check that a critic fits PNLC, which needs the likelihood of reaching each goal.
 
     Raises:
-        ConfigurationError: PNLC does not take it.
+        ConfigurationError: PNLC does not take the critic.
     """
     use_of("pnlc", critic)
-    found: GoalCritic = critic
-    return found
+    goal_critic: GoalCritic = critic
+    return goal_critic
 
 
-def table_markdown(methods: Sequence[str] = METHODS) -> str:
+def table_markdown() -> str:
     """The table as Markdown: a row per nature, a column per method."""
     rows = []
     for nature, name in NATURES.items():
-        cells = (TABLE[method, nature] for method in methods)
-        rows.append([name, *(one.how if isinstance(one, Use) else f"refused: {one.why}" for one in cells)])
-    headings = ["critic", *(f"`{method}`" for method in methods)]
+        cells = (TABLE[method, nature] for method in METHODS)
+        rows.append([name, *(cell.how if isinstance(cell, Use) else f"refused: {cell.why}" for cell in cells)])
+    headings = ["critic", *(f"`{method}`" for method in METHODS)]
     return table(headings, rows, "l" * len(headings)) + "\n"
 
 
-class _OfOneBeta:
-    """A critic behind a server that has not been asked yet: its beta is compared as soon as it is known."""
+class _BetaChecked:
+    """A critic whose server has not been asked yet: its beta is compared as soon as it is known."""
 
     def __init__(self, critic: Any, beta: float, success_reward: float | None) -> None:
         self._critic, self._beta, self._success_reward = critic, beta, success_reward
@@ -186,88 +188,76 @@ class _OfOneBeta:
         return values
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what copying asks of an object that is not filled yet
+        if name.startswith("_"):  # `copy` looks these up before the instance is filled
             raise AttributeError(name)
         return getattr(self._critic, name)
 
 
 def _declares(critic: Any, attribute: str) -> bool:
-    # Not `hasattr`, which would run a property, and a server's critic may not know its value yet.
+    # `hasattr` would run a property, which fails while a server's critic does not know its value.
     return inspect.getattr_static(original(critic), attribute, None) is not None
 
 
 def _require_beta(critic: Any, beta: float, success_reward: float | None) -> None:
-    own: float | None = getattr(critic, "beta", None)
-    if own is None:
+    trained: float | None = getattr(critic, "beta", None)
+    if trained is None:
         return
     if success_reward is not None:
         raise ConfigurationError(
-            f"the value model was trained by eq. 5 (beta {own:g}), and with success_reward the run makes eq. 5's value "
-            "of a mean: leave success_reward out, or use a model trained by eq. 7 or binary cross-entropy"
+            f"the value model was trained by eq. 5 (beta {trained:g}), and with success_reward the run computes that "
+            "value from a mean: leave success_reward out, or use a model trained by eq. 7 or binary cross-entropy"
         )
-    if not math.isclose(own, beta, rel_tol=1e-6):
+    if not math.isclose(trained, beta, rel_tol=1e-6):
         raise ConfigurationError(
-            f"the value model was trained by eq. 5 for beta {own:g} and the run has beta {beta:g}: give the run "
-            f"beta={own:g}, train the model for {beta:g}, or use one trained by eq. 7, which holds for every beta"
+            f"the value model was trained by eq. 5 for beta {trained:g} and the run has beta {beta:g}: give the run "
+            f"beta={trained:g}, train the model for {beta:g}, or use a model trained by eq. 7, which holds for every "
+            "beta"
         )
 
 
-_NO_GOALS = "it values trajectories, and PNLC asks how likely each of several imagined goals is reached"
+_NO_GOALS = "it values trajectories, and PNLC needs the likelihood of reaching each of several imagined goals"
 
 _AMC: dict[str, Use | Refusal] = {
-    "uniform": Use("f = 0: weights follow the rewards seen"),
+    "uniform": Use("f = 0: weights follow the observed rewards"),
     "value": Use(
-        "as it is, in reward units; one of the whole return has the return so far taken off where rewards are seen; "
-        "one trained by eq. 5 with the run's beta only"
+        "unchanged, in reward units; a model of the whole return has the return so far subtracted where rewards are "
+        "observed; a model trained by eq. 5 fits only a run with its beta"
     ),
     "judge": Use("its range mapped linearly to `low`..`high`: the whole return"),
     "verdict": Use("low + (high - low) x sigmoid(log-odds): the whole return"),
     "goal": Refusal("it values goals, not trajectories"),
-    "action": Refusal("it values actions of one state, not trajectories"),
-    "object": Use('as it is: the return still to come, or the whole one where it says `predicts = "return"`'),
+    "action": Refusal("it values actions in a state, not trajectories"),
+    "object": Use('unchanged: the return still to come, or the whole return if it sets `predicts = "return"`'),
 }
 
 _LAC: dict[str, Use | Refusal] = {
     "uniform": Use("Q = 0: the prior alone"),
     "value": Use(
-        "Q = logit p with p = (value - low) / (high - low), the return so far added to a value of what is to come; one "
-        "trained by eq. 5 is refused"
+        "Q = logit p with p = (value - low) / (high - low), where a value of the future has the return so far added; a "
+        "model trained by eq. 5 is refused"
     ),
-    "judge": Use("Q = logit p, p its number between the ends of its range"),
-    "verdict": Use("as it is: log-odds of GOOD and BAD"),
-    "goal": Refusal("it says how likely goals are reached, not how good an action is"),
-    "action": Use("Q of the last action; without rollouts (`depth=0`), which it could not see"),
+    "judge": Use("Q = logit p, where p is the position of its number in its range"),
+    "verdict": Use("unchanged: log-odds of GOOD and BAD"),
+    "goal": Refusal("it gives the likelihood of reaching goals, not the quality of an action"),
+    "action": Use("Q of the last action; without rollouts (`depth=0`), which it cannot read"),
     "object": Use("as a value model"),
 }
 
 _PNLC: dict[str, Use | Refusal] = {
-    "uniform": Refusal("it knows nothing of goals, and nothing would be left of the method"),
+    "uniform": Refusal("it does not distinguish goals, so it would leave the method without effect"),
     "value": Refusal(_NO_GOALS),
     "judge": Refusal(_NO_GOALS),
-    "verdict": Refusal("it knows good from bad, and PNLC asks how likely each of several imagined goals is reached"),
-    "goal": Use("as it is: how likely each goal is reached, in [0, 1]"),
-    "action": Refusal("it values actions, and PNLC asks how likely each of several imagined goals is reached"),
+    "verdict": Refusal(_NO_GOALS),
+    "goal": Use("unchanged: the likelihood of reaching each goal, in [0, 1]"),
+    "action": Refusal("it values actions, and PNLC needs the likelihood of reaching each of several imagined goals"),
     "object": Refusal(_NO_GOALS),
 }
-
-_PSRL: dict[str, Use | Refusal] = dict.fromkeys(
-    NATURES, Refusal("it samples what may be true of the world and acts on it, without a critic")
-)
-_IDS: dict[str, Use | Refusal] = dict.fromkeys(
-    NATURES, Refusal("it weighs regret against information, which the model itself estimates, without a critic")
-)
 
 TABLE: Mapping[tuple[str, str], Use | Refusal] = MappingProxyType(
     {
         (method, nature): cell
-        for method, cells in {
-            "amc": _AMC,
-            "lac": _LAC,
-            "pnlc": _PNLC,
-            "psrl": _PSRL,
-            "ids": _IDS,
-        }.items()
+        for method, cells in {"amc": _AMC, "lac": _LAC, "pnlc": _PNLC}.items()
         for nature, cell in cells.items()
     }
 )
-"""(method, nature) -> what becomes of such a critic there."""
+"""(method, nature) -> how the method uses such a critic, or why it refuses it."""
