@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from amc_agents.psrl.posterior.store import StorePosterior
     from amc_agents.psrl.psrl_middleware import PosteriorSampling
     from amc_agents.psrl.role_models import RoleModel
+    from amc_agents.run import Population, Run
     from amc_agents.runtime.effects import effect
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.runtime.world import current_environment, use_environment
     from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
-    from amc_agents.types import Critic, Environment, Forkable, Population, Run, Step, Task, TimeStep, Trajectory
+    from amc_agents.types import Critic, Environment, Forkable, Step, Task, TimeStep, Trajectory
     from amc_agents.usage import Usage
 
 __version__ = "0.1.0"
@@ -84,10 +85,10 @@ __getattr__, __dir__ = _lazy_names(
         "Forkable": "types",
         "InformationDirected": "psrl.ids_middleware",
         "Never": "smc",
-        "Population": "types",
+        "Population": "run",
         "PosteriorSampling": "psrl.psrl_middleware",
         "RoleModel": "psrl.role_models",
-        "Run": "types",
+        "Run": "run",
         "Step": "types",
         "StorePosterior": "psrl.posterior.store",
         "Task": "types",

@@ -11,17 +11,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.usage import Usage
 
-if TYPE_CHECKING:
-    from amc_agents.types import Run
-
 MILLION = 1_000_000
 
 _DATE = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8})$")
+
+
+class HasUsageByModel(Protocol):
+    """A result with its usage by role and model, such as `Run`."""
+
+    @property
+    def usage_by_model(self) -> Mapping[str, Mapping[str, Usage]]:
+        """{role: {model: usage}}."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +130,8 @@ def dollars_of(usage: Usage, price: Rates) -> float:
     return (fresh * price.input + usage.cached_tokens * cached_rate + usage.output_tokens * price.output) / MILLION
 
 
-def cost_of(run: Run, prices: Mapping[str, Rates] | None = None) -> Cost:
-    """What a run cost; see `cost`."""
+def cost_of(run: HasUsageByModel, prices: Mapping[str, Rates] | None = None) -> Cost:
+    """Cost of a run, such as an `amc_agents.Run`; see `cost`."""
     return cost(run.usage_by_model, prices)
 
 

@@ -7,14 +7,12 @@ Letters in shapes: `N` particles, `T` steps, `K` candidate actions, `G` goals, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-
-from amc_agents.usage import Usage
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -188,95 +186,3 @@ class GoalCritic(Protocol):
     async def reach(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> FloatArray:
         """`[G]` probability of reaching each goal after acting on the thought, in [0, 1], computed in one batch."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class WeighingPoint:
-    """Record of one weighing, and of the resampling that may have followed."""
-
-    step: int
-    """Number of steps of the live particles."""
-    values: FloatArray
-    """`[N]` return so far plus predicted future return, in reward units; the return alone if it is finished; the
-    prediction of the whole return in a run without rewards. NaN where the critic or the particle failed."""
-    log_weights: FloatArray
-    """`[N]` unnormalised log-weights after weighing, before any resampling."""
-    ess: float
-    """Effective sample size of retired and live particles together, at this point."""
-    ancestors: IntArray | None
-    """`[N]` the slot that each slot continues, or None where nothing was resampled."""
-    retired: tuple[int, ...] = ()
-    """Slots whose finished particle was retired at this point."""
-
-
-@dataclass(frozen=True, slots=True)
-class Population:
-    """The final particles of a run: the live slots first, then the retired particles.
-
-    `M` is their number: N plus the number of retired particles.
-    """
-
-    trajectories: tuple[Trajectory, ...]
-    """`[M]` the final trajectories; copies of a finished one are the same object."""
-    log_weights: FloatArray
-    """`[M]` unnormalised: their log-sum-exp is the run's `log_evidence`."""
-    log_weights_since: FloatArray
-    """`[M]` log-weights accumulated since the last resampling of each particle; live and retired particles are not
-    comparable."""
-    values: FloatArray
-    """`[M]` values at each particle's last weighing, defined as in `WeighingPoint.values`."""
-    failed: tuple[bool, ...] = ()
-    """`[M]` True for particles that ended with an error of a model, tool or world; their weight is 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The complete result of a run."""
-
-    best: Trajectory
-    """The selected trajectory."""
-    best_index: int
-    """Its index in `population`, or -1 if it comes from the archive of finished trajectories."""
-    population: Population
-    history: tuple[WeighingPoint, ...]
-    """One record per weighing point, in order."""
-    log_evidence: float
-    """log Z: its exponential is an unbiased estimate of E_pi[exp(R_T / beta)]. NaN if the run stopped early, or if the
-    critic failed on final states of a run without rewards."""
-    usage: Mapping[str, Usage]
-    """By role: "policy" and "critic"."""
-    seed: int
-    """The seed used; drawn at random if none was given."""
-    config: Mapping[str, Any]
-    """The settings of the run, as plain values."""
-    select: str
-    """The criterion that selected `best`."""
-    deployable: bool
-    """True if the run never saw a reward, so that the same selection is possible in production."""
-    notes: tuple[str, ...] = ()
-    """Caveats for a reader of the figures, such as lost particles or a critic that failed."""
-    outputs: tuple[Any, ...] = field(default=(), repr=False)
-    """`[M]` each particle's final agent state."""
-    best_output: Any = field(default=None, repr=False)
-    """The final agent state of the selected particle."""
-    usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
-    """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
-
-    def as_plain(self) -> dict[str, Any]:
-        """Convert the run to JSON-compatible values, as a served graph streams it.
-
-        Adds `best["return_"]` and `population["returns"]` to the fields. NaN and infinity become None, and objects that
-        JSON cannot represent become the name of their type.
-        """
-        from amc_agents.plain import fields_of, plain
-
-        run: dict[str, Any] = plain(fields_of(self))
-        run["best"]["return_"] = plain(self.best.return_)
-        run["population"]["returns"] = plain([trajectory.return_ for trajectory in self.population.trajectories])
-        return run
-
-    def __repr__(self) -> str:
-        """Summary in at most 20 lines: best trajectory, particles, resamplings, log Z, usage, cost and notes."""
-        from amc_agents.run_summary import summary
-
-        return summary(self)

@@ -15,7 +15,7 @@ FLOORS = (
         "messages",
         "plain",
         "prices",
-        "run_summary",
+        "run",
         "quoting",
         "markdown",
         "files",

@@ -21,8 +21,9 @@ from pydantic import BaseModel
 from amc_agents.plain import DEEPEST, plain
 from amc_agents.population.graph import amc
 from amc_agents.population.streamed_run import StreamedRun
+from amc_agents.run import Run
 from amc_agents.smc import AtSteps, EveryStep
-from amc_agents.types import Run, Task
+from amc_agents.types import Task
 from amc_agents.usage import Usage
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 
@@ -185,7 +186,7 @@ def test_the_summary_says_what_a_reader_looks_for():
 
 
 @pytest.mark.parametrize(
-    ("model", "told"), [("amc_agents:x", "no price for amc_agents:x"), ("", "no price for a model without a name")]
+    ("model", "told"), [("amc_agents:x", "no price for amc_agents:x"), ("", "no price for an unnamed model")]
 )
 def test_the_summary_names_what_has_no_price(model, told):
     used = Usage(2, 1000, 10, missing=1)

@@ -79,7 +79,7 @@ def test_a_model_without_a_price_makes_the_total_a_lower_bound():
     assert found.unpriced == ("", "openai:gpt-4o")
     assert found.dollars == pytest.approx({"policy": 0.0, "critic": 0.0, "other": 1.0})
     assert found.is_lower_bound
-    assert str(found).startswith("at least $1.0000 (no price for a model without a name, openai:gpt-4o)")
+    assert str(found).startswith("at least $1.0000 (no price for an unnamed model, openai:gpt-4o)")
     assert "pip install 'amc-agents[prices]'" in str(found)
 
 

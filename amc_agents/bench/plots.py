@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from amc_agents.bench.report import Results
-from amc_agents.types import FloatArray, Run
+from amc_agents.run import Run
+from amc_agents.types import FloatArray
 
 INK, FAINT, SUCCESS = "#22303c", "#8a97a3", "#f5b301"
 VALUES = LinearSegmentedColormap.from_list(

@@ -32,10 +32,11 @@ from amc_agents.lac.decision import Imagination, LacSettings
 from amc_agents.lac.node import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
 from amc_agents.population.graph import amc
+from amc_agents.run import Run
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Never
-from amc_agents.types import Critic, Environment, Run, Task
+from amc_agents.types import Critic, Environment, Task
 
 PolicyFunction = Callable[[float], BaseChatModel]
 """Sampling temperature -> the policy."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from amc_agents.errors import PopulationError
+from amc_agents.run import Run
 from amc_agents.smc import normalised
-from amc_agents.types import FloatArray, Run, Trajectory
+from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
 TOP = 5

@@ -46,6 +46,7 @@ from amc_agents.population.settings import Settings
 from amc_agents.population.store.view import ParticleStore
 from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.population.time_limits import Deadline
+from amc_agents.run import Run
 from amc_agents.runtime import contract
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.effects import Effect, effect
@@ -53,7 +54,7 @@ from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.world import RecordingWorld, make_worlds
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
 from amc_agents.smc import Schedule
-from amc_agents.types import Run, Task
+from amc_agents.types import Task
 from amc_agents.usage import Meter, metering
 
 _log = logging.getLogger(__name__)

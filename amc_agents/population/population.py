@@ -25,9 +25,10 @@ from amc_agents.population.time_limits import Deadline, stop
 from amc_agents.population.twins import Twins
 from amc_agents.population.valuation import valued
 from amc_agents.quoting import cause_of
+from amc_agents.run import Population, Run, WeighingPoint
 from amc_agents.runtime.world import Worlds
 from amc_agents.smc.weights import BoolArray
-from amc_agents.types import Critic, IntArray, Population, Run, WeighingPoint
+from amc_agents.types import Critic, IntArray
 from amc_agents.usage import Meter
 
 _log = logging.getLogger(__name__)

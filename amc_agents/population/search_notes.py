@@ -8,8 +8,8 @@ import numpy as np
 
 from amc_agents import smc
 from amc_agents.population.settings import Settings
+from amc_agents.run import WeighingPoint
 from amc_agents.smc import Never
-from amc_agents.types import WeighingPoint
 
 EVEN = 0.95
 """Share of the particles above which the effective sample size says that their weights hardly differ."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from amc_agents import smc
+from amc_agents.run import Population
 from amc_agents.settings import Select
-from amc_agents.types import Population
 
 
 def selected(rng: np.random.Generator, population: Population, select: Select) -> int:

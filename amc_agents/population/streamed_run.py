@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amc_agents.plain import fields_of
-from amc_agents.types import Run
+from amc_agents.run import Run
 
 
 class StreamedRun(Run):

@@ -10,7 +10,8 @@ from amc_agents.bench.methods import Tuned, amc
 from amc_agents.bench.plots import branches_of, genealogy, method_scores
 from amc_agents.bench.report import summarise
 from amc_agents.bench.runner import compare, run_one
-from amc_agents.types import Population, Run, Step, Task, Trajectory, WeighingPoint
+from amc_agents.run import Population, Run, WeighingPoint
+from amc_agents.types import Step, Task, Trajectory
 
 TASK = Task("t", "do")
 

@@ -8,7 +8,8 @@ import pytest
 
 from amc_agents.bench.scores import Particles, cost_of, particles_of, scores_of
 from amc_agents.errors import PopulationError
-from amc_agents.types import Population, Run, Step, Task, Trajectory
+from amc_agents.run import Population, Run
+from amc_agents.types import Step, Task, Trajectory
 from amc_agents.usage import Usage
 
 TASK = Task("t", "do")

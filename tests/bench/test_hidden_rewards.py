@@ -8,7 +8,7 @@ from dataclasses import replace
 from amc_agents.bench.methods import Tuned, amc
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.runner import run_one
-from amc_agents.types import Run
+from amc_agents.run import Run
 
 
 def test_the_same_luck_plays_the_same_trajectories_with_rewards_hidden() -> None:

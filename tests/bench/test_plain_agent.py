@@ -17,7 +17,7 @@ from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import run_one
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.types import Run
+from amc_agents.run import Run
 
 AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
 METHODS = (amc(AMC), replace(amc_hidden(AMC), finished="keep"), best_of_n(Tuned(temperature=1.0)), react_greedy())

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from amc_agents.population.selection import selected
-from amc_agents.types import Population, Step, Task, Trajectory
+from amc_agents.run import Population
+from amc_agents.types import Step, Task, Trajectory
 
 NAN = float("nan")
 

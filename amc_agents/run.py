@@ -1,0 +1,191 @@
+"""The result of a run, as a value, and its printed summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from amc_agents.plain import fields_of, plain
+from amc_agents.prices import cost
+from amc_agents.quoting import excerpt
+from amc_agents.types import FloatArray, IntArray, Trajectory
+from amc_agents.usage import Usage
+
+_MOST_ROLES = 5
+_MOST_NOTES = 5
+_MOST_POINTS = 6
+_WIDTH = 160
+"""Maximum number of characters of a line after its label."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeighingPoint:
+    """Record of one weighing, and of the resampling that may have followed."""
+
+    step: int
+    """Number of steps of the live particles."""
+    values: FloatArray
+    """`[N]` return so far plus predicted future return, in reward units; the return alone if it is finished; the
+    prediction of the whole return in a run without rewards. NaN where the critic or the particle failed."""
+    log_weights: FloatArray
+    """`[N]` unnormalised log-weights after weighing, before any resampling."""
+    ess: float
+    """Effective sample size of retired and live particles together, at this point."""
+    ancestors: IntArray | None
+    """`[N]` the slot that each slot continues, or None where nothing was resampled."""
+    retired: tuple[int, ...] = ()
+    """Slots whose finished particle was retired at this point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The final particles of a run: the live slots first, then the retired particles.
+
+    `M` is their number: N plus the number of retired particles.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    """`[M]` the final trajectories; copies of a finished one are the same object."""
+    log_weights: FloatArray
+    """`[M]` unnormalised: their log-sum-exp is the run's `log_evidence`."""
+    log_weights_since: FloatArray
+    """`[M]` log-weights accumulated since the last resampling of each particle; live and retired particles are not
+    comparable."""
+    values: FloatArray
+    """`[M]` values at each particle's last weighing, defined as in `WeighingPoint.values`."""
+    failed: tuple[bool, ...] = ()
+    """`[M]` True for particles that ended with an error of a model, tool or world; their weight is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The complete result of a run."""
+
+    best: Trajectory
+    """The selected trajectory."""
+    best_index: int
+    """Its index in `population`, or -1 if it comes from the archive of finished trajectories."""
+    population: Population
+    history: tuple[WeighingPoint, ...]
+    """One record per weighing point, in order."""
+    log_evidence: float
+    """log Z: its exponential is an unbiased estimate of E_pi[exp(R_T / beta)]. NaN if the run stopped early, or if the
+    critic failed on final states of a run without rewards."""
+    usage: Mapping[str, Usage]
+    """By role: "policy" and "critic"."""
+    seed: int
+    """The seed used; drawn at random if none was given."""
+    config: Mapping[str, Any]
+    """The settings of the run, as plain values."""
+    select: str
+    """The criterion that selected `best`."""
+    deployable: bool
+    """True if the run never saw a reward, so that the same selection is possible in production."""
+    notes: tuple[str, ...] = ()
+    """Caveats for a reader of the figures, such as lost particles or a critic that failed."""
+    outputs: tuple[Any, ...] = field(default=(), repr=False)
+    """`[M]` each particle's final agent state."""
+    best_output: Any = field(default=None, repr=False)
+    """The final agent state of the selected particle."""
+    usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
+    """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Convert the run to JSON-compatible values, as a served graph streams it.
+
+        Adds `best["return_"]` and `population["returns"]` to the fields. NaN and infinity become None, and objects that
+        JSON cannot represent become the name of their type.
+        """
+        run: dict[str, Any] = plain(fields_of(self))
+        run["best"]["return_"] = plain(self.best.return_)
+        run["population"]["returns"] = plain([trajectory.return_ for trajectory in self.population.trajectories])
+        return run
+
+    def __repr__(self) -> str:
+        """Summary in at most 20 lines: best trajectory, particles, resamplings, log Z, usage, cost and notes."""
+        return _summary(self)
+
+
+def _summary(run: Run) -> str:
+    """Format the best trajectory, the particles, the resamplings, log Z, the settings, the usage and the notes."""
+    rows = [
+        ("best", _best(run)),
+        ("particles", _particles(run)),
+        ("resampled", _resamplings(run)),
+        ("log Z", "unknown" if math.isnan(run.log_evidence) else f"{run.log_evidence:.4g}"),
+        ("settings", _settings(run)),
+        *(("usage", line) for line in _usage(run)),
+        *(("note", note) for note in _first(run.notes, _MOST_NOTES, "notes")),
+    ]
+    first = f"Run of task {run.best.task.id!r}: return {run.best.return_:.4g}"
+    return "\n".join([excerpt(first, _WIDTH), *(f"  {name:<10} {excerpt(text, _WIDTH)}" for name, text in rows)])
+
+
+def _best(run: Run) -> str:
+    where = "from the archive of finished trajectories" if run.best_index < 0 else f"particle {run.best_index}"
+    value = "" if run.best_index < 0 else f", value {run.population.values[run.best_index]:.4g}"
+    end = "cut at the step limit" if run.best.truncated else "done" if run.best.done else "not done"
+    seen = "no reward was seen: deployable" if run.deployable else "rewards were seen"
+    steps = _counted(len(run.best.steps), "step")
+    return f'{where} by "{run.select}" ({seen}): return {run.best.return_:.4g}{value}, {steps}, {end}'
+
+
+def _particles(run: Run) -> str:
+    trajectories = run.population.trajectories
+    steps = [len(trajectory.steps) for trajectory in trajectories]
+    n_particles = run.config.get("n_particles", len(steps))
+    more = [f"{len(steps) - n_particles} retired"] if len(steps) > n_particles else []
+    more += [f"{sum(run.population.failed)} failed"] if any(run.population.failed) else []
+    cut = sum(trajectory.truncated for trajectory in trajectories)
+    more += [f"{cut} cut at the step limit"] if cut else []
+    returns = [trajectory.return_ for trajectory in trajectories]
+    return (
+        f"N = {n_particles}{''.join(f', {count}' for count in more)}; {min(steps)} to {max(steps)} steps; returns "
+        f"{min(returns):.4g} to {max(returns):.4g}, mean {math.fsum(returns) / len(returns):.4g}"
+    )
+
+
+def _resamplings(run: Run) -> str:
+    points = [point for point in run.history if point.ancestors is not None]
+    if not points:
+        return f"never, at {_counted(len(run.history), 'weighing point')}"
+    shown = [f"step {point.step} (ESS {point.ess:.1f})" for point in points]
+    if len(shown) > _MOST_POINTS:
+        shown = [*shown[: _MOST_POINTS - 1], "...", shown[-1]]
+    return f"{_counted(len(points), 'time')}: {', '.join(shown)}"
+
+
+def _settings(run: Run) -> str:
+    names = ("critic", "resample", "beta", "scheme", "finished", "horizon")
+    return ", ".join([*(f"{name} {run.config[name]}" for name in names if name in run.config), f"seed {run.seed}"])
+
+
+def _usage(run: Run) -> list[str]:
+    lines = []
+    for role, usage in run.usage.items():
+        tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_tokens:,} cached), {usage.output_tokens:,} out"
+        missing = f", {usage.missing:,} without reported usage" if usage.missing else ""
+        lines.append(f"{role}: {_counted(usage.calls, 'call')}{missing}, {tokens}{_dollars(run, role)}")
+    return _first(lines, _MOST_ROLES, "roles") or ["none recorded"]
+
+
+def _dollars(run: Run, role: str) -> str:
+    if role not in run.usage_by_model or not run.usage[role].tokens:
+        return ""
+    spent = cost({role: run.usage_by_model[role]})
+    if spent.unpriced and not spent.total:
+        return f", no price for {', '.join(name or 'an unnamed model' for name in spent.unpriced)}"
+    return f", {'at least ' if spent.is_lower_bound else ''}${spent.total:.4f}"
+
+
+def _first(lines: Sequence[str], most: int, plural: str) -> list[str]:
+    """The first lines, with the number of omitted lines as the last."""
+    if len(lines) <= most:
+        return list(lines)
+    return [*lines[: most - 1], f"and {len(lines) - most + 1} further {plural}"]
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
