@@ -91,7 +91,7 @@ class Cost:
     def __str__(self) -> str:
         reasons = []
         if self.unpriced:
-            reasons.append(f"no price for {', '.join(name or 'a model without a name' for name in self.unpriced)}")
+            reasons.append(f"no price for {', '.join(name or 'an unnamed model' for name in self.unpriced)}")
         if self.missing:
             reasons.append(f"{self.missing} requests without reported usage")
         if not reasons:
