@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"
 FLOORS = (
@@ -146,6 +149,29 @@ def framework_imports(path: str, source: str) -> list[str]:
     return wrong
 
 
+def import_order(sources: Iterable[tuple[str, str]]) -> list[str]:
+    """Dotted module names without the package's, each after the modules it imports.
+
+    Imports inside functions and under TYPE_CHECKING count.
+
+    Raises:
+        CycleError: modules import each other.
+    """
+    trees = {
+        path.removesuffix(".py").replace("/", ".").removesuffix("__init__").rstrip("."): ast.parse(source)
+        for path, source in sources
+    }
+    graph: dict[str, set[str]] = {module: set() for module in trees}
+    for module, tree in trees.items():
+        for name in imported(tree):
+            package, _, target = name.partition(".")
+            while package == "amc_agents" and target not in trees:
+                target = target.rpartition(".")[0]
+            if package == "amc_agents" and target != module:
+                graph[module].add(target)
+    return list(TopologicalSorter(graph).static_order())
+
+
 def files() -> list[tuple[str, str]]:
     found = [(path.relative_to(PACKAGE).as_posix(), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
     assert len(found) > 20, "the package was not found"
@@ -159,6 +185,10 @@ def test_every_room_has_a_floor():
 
 def test_imports_run_one_way():
     assert [wrong for path, source in files() for wrong in wrong_imports(path, source)] == []
+
+
+def test_no_modules_import_each_other():
+    import_order(files())
 
 
 def test_nothing_on_the_way_in_needs_an_extra():
@@ -189,6 +219,14 @@ def test_a_wrong_direction_is_seen():
     assert wrong_imports("cli.py", "from amc_agents.testing import check_critic")
     assert wrong_imports("testing/fakes.py", "from amc_agents.bench.report import table")
     assert not wrong_imports("population/graph.py", "from amc_agents import smc\nfrom amc_agents.types import Task")
+
+
+def test_a_circle_is_seen():
+    door = ("__init__.py", "")
+    first = ("smc/a.py", "def f():\n    from amc_agents.smc import b")
+    assert import_order([door, first, ("smc/b.py", "import amc_agents")])[0] == ""
+    with pytest.raises(CycleError):
+        import_order([door, first, ("smc/b.py", "if TYPE_CHECKING:\n    from amc_agents.smc.a import f")])
 
 
 def test_a_heavy_import_is_seen():
