@@ -49,7 +49,7 @@ from amc_agents.training.value.data import TargetRow
 from amc_agents.training.value.loss import loss
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.one_pass import collate, scores_at_marks
-from amc_agents.training.value.plan import Pass, Plan
+from amc_agents.training.value.plan import Pass, StepPlan
 from amc_agents.training.value.settings import ValueTrainingSettings
 
 PAPER_TRAJECTORIES, PAPER_STATES, PAPER_SHARE, PAPER_EPOCHS, PAPER_BATCH = 1100, 20, 0.8, 3, 16
@@ -150,7 +150,7 @@ class Bench:
 
 
 def passes_of(rows: Sequence[TargetRow], setting: Setting) -> list[Pass]:
-    plan = Plan(
+    plan = StepPlan(
         [len(row.ids) for row in rows], [len(row.marks) for row in rows],
         batch_size=len(rows), max_tokens=setting.budget, packed=setting.packed,
     )  # fmt: skip
@@ -261,7 +261,7 @@ def paper_set(bench: Bench, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = trajectories(count, PAPER_STATES - 1, arguments.tokens[0], vocabulary(arguments), spread=0.5)
     best = bench.best(rows[:PAPER_BATCH], candidates(rows[:PAPER_BATCH], arguments))
     set_checkpointing(bench.model, best.checkpointing)
-    plan = Plan(
+    plan = StepPlan(
         [len(row.ids) for row in rows], [len(row.marks) for row in rows],
         batch_size=PAPER_BATCH, max_tokens=best.budget, packed=best.packed,
     )  # fmt: skip
@@ -287,7 +287,7 @@ def paper_set(bench: Bench, arguments: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def steps_of(plan: Plan) -> Iterator[list[Pass]]:
+def steps_of(plan: StepPlan) -> Iterator[list[Pass]]:
     for epoch in range(PAPER_EPOCHS):
         for rows in plan.steps(epoch):
             yield plan.passes(rows)

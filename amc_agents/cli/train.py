@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.training.value.training import Progress as TrainingProgress
+    from amc_agents.training.value.training import TrainingProgress
     from amc_agents.types import Task
 
 
@@ -172,7 +172,7 @@ def value(
     save_steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Steps between states to go on from. Default: an epoch, and a minute.", rich_help_panel=_COURSE
+            min=1, help="Steps between checkpoints to resume from. Default: an epoch.", rich_help_panel=_COURSE
         ),
     ] = None,
     report_to: Annotated[

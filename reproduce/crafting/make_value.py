@@ -31,8 +31,7 @@ from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.report import print_metrics
 from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.training import EMBEDDED, train_value
-from amc_agents.training.value.training import Progress as TrainingProgress
+from amc_agents.training.value.training import EMBEDDED, TrainingProgress, train_value
 
 SPLIT = "train"
 

@@ -1,7 +1,8 @@
-"""What transformers' Trainer is told of a training, and what it must not do to the rest of the program."""
+"""Trainer arguments, and a guard for global random state."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.value.settings import ValueTrainingSettings
@@ -23,26 +25,28 @@ except ImportError as error:
 class OneDevice(TrainingArguments):
     """TrainingArguments of a process that uses one device.
 
-    Where a machine has several, transformers would spread the batches of a single process over all of them
-    (`DataParallel`); several devices are for several processes.
+    By default, transformers spreads the batches of a single process over all devices of the machine (`DataParallel`).
+    Here, several devices need several processes.
     """
 
     @property
+    @override
     def n_gpu(self) -> int:
-        """At most 1."""
         return min(1, int(super().n_gpu))
 
 
 def training_arguments(settings: ValueTrainingSettings, folder: Path) -> OneDevice:
-    """The Trainer's settings; starts the process group where there are several processes.
+    """Return the Trainer arguments. Starts the process group if the program runs in several processes.
 
     Args:
-        settings: of the training.
-        folder: for saved states.
+        settings: the training's settings.
+        folder: for checkpoints.
 
     Raises:
-        ConfigurationError: the device is not there.
+        ConfigurationError: the device is not available, or the processes were launched with DeepSpeed.
     """
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true":
+        raise ConfigurationError("DeepSpeed is not supported: use a configuration with FSDP, or without sharding")
     kind, _, index = settings.device.partition(":")
     if index:
         raise ConfigurationError(
@@ -58,9 +62,14 @@ def training_arguments(settings: ValueTrainingSettings, folder: Path) -> OneDevi
         seed=settings.seed,
         use_cpu=kind == "cpu",
         logging_steps=_LOGGING_STEPS,
-        report_to=[one for one in settings.report_to if one != "tensorboard"] or "none",
-        eval_strategy="no",
-        save_strategy="no",
+        report_to=[name for name in settings.report_to if name != "tensorboard"] or "none",
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_total_limit=2,  # with 1, Trainer deletes the last checkpoint at the end if an earlier one is the best
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
+        load_best_model_at_end=settings.keep_best,
+        restore_callback_states_from_checkpoint=True,
         disable_tqdm=True,
         logging_nan_inf_filter=False,
         remove_unused_columns=False,
@@ -69,13 +78,16 @@ def training_arguments(settings: ValueTrainingSettings, folder: Path) -> OneDevi
         ddp_timeout=_PATIENCE,
     )
     if arguments.device.type != kind:
-        raise ConfigurationError(f"device {settings.device!r} is not there: torch found {arguments.device.type!r}")
+        raise ConfigurationError(
+            f"device {settings.device!r} is not available: torch chose {arguments.device.type!r}. Use that device, or "
+            "install a torch build for the other"
+        )
     return arguments
 
 
 @contextmanager
 def global_random_state_kept() -> Iterator[None]:
-    """What is drawn inside from the global generators, which the Trainer seeds, is not felt outside."""
+    """Restore the global random state after the block; Trainer seeds it."""
     kept = random.getstate(), np.random.get_state()
     cuda: Any = torch.cuda
     devices = [cuda.current_device()] if cuda.is_initialized() else []
@@ -88,6 +100,6 @@ def global_random_state_kept() -> Iterator[None]:
 
 
 _LOGGING_STEPS = 10
-"""Steps between two entries of the metrics by step."""
+"""Steps between two log entries."""
 _PATIENCE = 6 * 3600
-"""Seconds that processes wait for one that reads data or writes the result."""
+"""Seconds that the other processes wait while the first one reads data or writes the result."""

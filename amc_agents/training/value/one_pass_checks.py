@@ -26,11 +26,11 @@ frameworks: Any = integrations
 
 
 def can_be_asked() -> bool:
-    """Whether a loaded model has its weights: a framework may give a process a part of them (DeepSpeed's stage 3).
+    """Return whether a loaded model has its weights.
 
-    FSDP that spares memory at loading gives them to one process of a machine alone, until training begins.
+    With FSDP's `cpu_ram_efficient_loading`, only one process per machine has them until training begins.
     """
-    return not frameworks.is_deepspeed_zero3_enabled() and not frameworks.is_fsdp_enabled()
+    return not frameworks.is_fsdp_enabled()
 
 
 def check_one_pass(model: Any) -> None:
@@ -103,8 +103,8 @@ def use_packing(model: Any, packing: bool | Literal["auto"]) -> bool:
         if packing == "auto":
             return False
         raise ConfigurationError(
-            "whether the model can pack is found out by asking it, and under DeepSpeed's stage 3 and FSDP's "
-            "cpu_ram_efficient_loading it has no weights before training: leave packing off, or turn those off"
+            "whether the model can pack is found by running it, and with FSDP's cpu_ram_efficient_loading it has no "
+            "weights before training: leave packing off, or turn that off"
         )
     if packing == "auto":
         implementation = classifier(model).config.get_text_config()._attn_implementation or ""

@@ -66,8 +66,8 @@ class ValueTrainingSettings:
     quantize: Literal["4bit"] | None = None
     """QLoRA: the base model's linear layers in 4 bits (NF4, bitsandbytes)."""
     save_steps: int | None = None
-    """Steps between two saved states, from which a killed training goes on; None: at the end of an epoch, where a
-    minute has passed since the last."""
+    """Steps between checkpoints, from which an interrupted training resumes. None: after each epoch. A checkpoint is
+    also saved at the end, and with `keep_best` or `early_stopping` after each evaluation."""
     report_to: tuple[str, ...] = ()
     """Where transformers reports metrics: "tensorboard", "mlflow", ..."""
     seed: int = 0

@@ -1,7 +1,7 @@
-"""The state of a training that goes on after a kill: a hidden folder beside the result.
+"""The state of a training that can be resumed: a hidden folder beside the result.
 
-It says what is being trained (`training.json`) and holds the Trainer's checkpoints, each marked as whole by a file that
-is written last. It is there as long as the result is not.
+It holds a description of the training (`training.json`), the training rows and Trainer's checkpoints. It exists only as
+long as the result does not.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, sole_user, storage_errors
 
 DESCRIPTION = "training.json"
-WHOLE = "amc_state.json"
-"""In a checkpoint: it is whole, and what the Trainer does not keep itself."""
+CHECKPOINT_STATE = "trainer_state.json"
+"""The file that Trainer writes last into a checkpoint."""
 
 
 class TrainingState:
@@ -28,53 +28,42 @@ class TrainingState:
     def __init__(self, out: str | Path) -> None:
         self.out = Path(out)
         self.folder = self.out.parent / f".{self.out.name}.training"
-        self._held = ExitStack()
+        self._lock = ExitStack()
 
-    def check(self, description: Mapping[str, Any], *, resume: bool) -> bool:
-        """Looks before anything is written, and changes nothing.
+    def check(self, description: Mapping[str, Any], *, resume: bool) -> None:
+        """Check that the training may start, without changing anything.
 
         Args:
-            description: what is to be trained; plain values, nested in mappings at most.
-            resume: whether what was interrupted is to go on.
-
-        Returns:
-            Whether there is a training to go on with.
+            description: what is to be trained: plain values, nested in mappings only.
+            resume: whether to resume an interrupted training.
 
         Raises:
-            ConfigurationError: `out` holds something; there is an interrupted training, and it is not to go on; or it
-                is one with other settings or data.
+            ConfigurationError: `out` is not empty; or there is an interrupted training, and `resume` is False or its
+                settings or data differ.
         """
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise ConfigurationError(f"{self.out} holds something already: give a new folder, or remove it first")
+            raise ConfigurationError(f"{self.out} is not empty: choose another folder, or remove it first")
         if self.last() is None:
-            return False
+            return
         if not resume:
             raise ConfigurationError(
-                f"{self.folder} holds a training of {self.out} that was interrupted: go on with it (resume=True; "
-                "on the command line: --resume), or remove that folder to start anew"
+                f"{self.folder} holds a training of {self.out} that was interrupted: resume it (resume=True; on the "
+                "command line: --resume), or remove that folder to start again"
             )
-        path = self.folder / DESCRIPTION
-        try:
-            before = json.loads(path.read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise CheckpointError(f"{path} cannot be read ({error}): remove {self.folder}, and start anew") from error
-        found, now = _flat(before), _flat(json.loads(json.dumps(description)))
-        other = [
-            f"{name}: {found.get(name, 'nothing')!r} then, {now.get(name, 'nothing')!r} now"
-            for name in sorted({*found, *now})
-            if found.get(name) != now.get(name)
+        before, now = self._flat_description(), _flat(json.loads(json.dumps(description)))
+        changed = [
+            f"{name}: {before.get(name, 'nothing')!r} then, {now.get(name, 'nothing')!r} now"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
         ]
-        if other:
+        if changed:
             raise ConfigurationError(
-                f"the interrupted training in {self.folder} is another one. {'; '.join(other)}. Give what was given "
-                "then, or another `out`, or remove that folder to start anew"
+                f"the interrupted training in {self.folder} differs: {'; '.join(changed)}. Use its settings and data, "
+                "choose another `out`, or remove that folder to start again"
             )
-        return True
 
     def begin(self, description: Mapping[str, Any]) -> None:
-        """Make the folder, or make it ready to go on with: what a kill left half written is removed.
-
-        The folder is held until `close`.
+        """Create the folder, or remove what an interruption left half-written, and lock the folder until `close`.
 
         Raises:
             ConfigurationError: another process is training `out`.
@@ -82,61 +71,72 @@ class TrainingState:
         """
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(sole_user(self.folder / ".lock", doing=f"a training of {self.out}"))
-        for path in self.folder.glob("checkpoint-*"):
-            if not (path / WHOLE).is_file():
-                shutil.rmtree(path)
-        write_json(self.folder / DESCRIPTION, description)
+        self._lock.enter_context(sole_user(self.folder / ".lock", doing=f"a training of {self.out}"))
+        for checkpoint in self.folder.glob("checkpoint-*"):
+            if not _is_complete(checkpoint):
+                shutil.rmtree(checkpoint)
+        replace_file(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
 
     @contextmanager
     def left_if_useful(self) -> Iterator[None]:
-        """Where the block fails before a state is saved, nothing is left of it but rows that were built on the way."""
+        """If the block fails before the first checkpoint, remove everything but the training rows of a dataset."""
         try:
             yield
         except BaseException:
             if self.last() is None:
                 (self.folder / DESCRIPTION).unlink(missing_ok=True)
-                for path in self.folder.glob("checkpoint-*"):
-                    shutil.rmtree(path, ignore_errors=True)
+                for checkpoint in self.folder.glob("checkpoint-*"):
+                    shutil.rmtree(checkpoint, ignore_errors=True)
                 with suppress(OSError):
                     (self.folder / ".lock").unlink()
                     self.folder.rmdir()
             raise
 
     def close(self) -> None:
-        """Let other processes use the folder, where this one held it."""
-        self._held.close()
+        """Release the folder's lock."""
+        self._lock.close()
 
     def empty(self, name: str) -> Path:
-        """A new folder in this one, whatever was there."""
+        """Return a new subfolder; an existing one is removed first."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
 
     def last(self) -> Path | None:
-        """The newest checkpoint that is whole."""
-        found = [path.parent for path in self.folder.glob(f"checkpoint-*/{WHOLE}")]
-        return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        """Return the newest complete checkpoint."""
+        complete = filter(_is_complete, self.folder.glob("checkpoint-*"))
+        return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
     def finish(self, result: Path) -> None:
-        """`result`, a folder in this one, becomes `out` at once, and the state is removed."""
+        """Move `result`, a subfolder, to `out` atomically and remove the state."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        # Onto nothing or onto an empty folder, else it fails.
+        # Fails unless `out` is missing or an empty folder.
         os.rename(result, self.out)
         shutil.rmtree(self.folder)
 
+    def _flat_description(self) -> dict[str, Any]:
+        path = self.folder / DESCRIPTION
+        try:
+            return _flat(json.loads(path.read_text()))
+        except (OSError, json.JSONDecodeError) as error:
+            raise CheckpointError(f"{path} cannot be read ({error}): remove {self.folder}, and start again") from error
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a file atomically."""
-    replace_file(path, json.dumps(values, indent=1) + "\n")
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / CHECKPOINT_STATE).read_text())
+    except (OSError, json.JSONDecodeError):
+        return False
+    return True
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Flatten nested mappings to dotted names."""
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -45,13 +45,9 @@ from amc_agents.training.value.model import (
     round_to_half,
 )
 from amc_agents.training.value.one_pass_checks import use_packing
-from amc_agents.training.value.trainer import (
-    Progress,
-    ValueTrainer,
-    set_weights,
-)
+from amc_agents.training.value.trainer import TrainingProgress, ValueTrainer
 
-__all__ = ["EMBEDDED", "Progress", "ValueTrainingSettings", "leave_together", "train_value"]
+__all__ = ["EMBEDDED", "TrainingProgress", "ValueTrainingSettings", "leave_together", "train_value"]
 
 T = TypeVar("T")
 
@@ -62,7 +58,7 @@ def train_value(
     out: str | Path,
     settings: ValueTrainingSettings | None = None,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[TrainingProgress], None] | None = None,
     resume: bool = False,
 ) -> ValueCheckpoint:
     """Trains a value model and saves it, whole or not at all.
@@ -112,22 +108,19 @@ def train_value(
                 model, arguments, sets.training, sets.held_out, settings,
                 pad_id=pad_token(tokenizer), packed=use_packing(model, settings.packing), progress=progress,
             )  # fmt: skip
-            last = state.last()
-            trainer.train(resume_from_checkpoint=None if last is None else str(last))
-        if settings.keep_best:
-            trainer.keep_best()
+            trainer.train_from(state.last())
         # The adapter is kept in half precision; what is measured and merged is what is kept.
         round_to_half(trainer.model)
         training = _Training(base_model, tokenizer, encoder, sets, trainer)
         checkpoint = _measured(training, description)
-        weights = trainer.weights()
+        # Every process takes part in gathering a sharded model.
+        weights = trainer.accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
 
         def finish() -> ValueCheckpoint:
-            whole = trainer.unwrapped()
-            if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-                # This process holds a part of the model: what was trained goes into a new one.
+            whole = trainer.accelerator.unwrap_model(trainer.model)
+            if weights is not None:
                 whole, _ = load_base(base_model, settings)
-                set_weights(whole, weights)
+                whole.load_state_dict(weights)
             return _written(training, whole.eval(), checkpoint, state, time.perf_counter() - begun)
 
         return _on_first(finish)
@@ -217,7 +210,7 @@ def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheck
         settings=json.loads(json.dumps(asdict(settings))),
     )
     values = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.held_out)]
-    metrics = evaluate(sets.held_out.rows, values) | {"epochs": trainer.history}
+    metrics = evaluate(sets.held_out.rows, values) | {"epochs": trainer.evaluations()}
     if sets.calibration is None or settings.calibration == "none":
         return replace(checkpoint, metrics=metrics)
     said = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.calibration)]

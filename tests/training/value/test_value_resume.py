@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
-from amc_agents.training.value import trainer as value_trainer
 from amc_agents.training.value import training as value
 from amc_agents.training.value.state import TrainingState
 from amc_agents.training.value.training import EMBEDDED, train_value
@@ -130,14 +130,11 @@ def test_what_was_best_and_when_to_stop_outlive_a_kill(base_model, data, tmp_pat
     assert kept(tmp_path / "whole") == kept(tmp_path / "killed")
 
 
-def test_a_state_is_kept_at_the_end_of_an_epoch_where_that_saves_time(
-    base_model, data, tmp_path, uninterrupted, monkeypatch
-):
+def test_without_save_steps_a_state_is_saved_after_each_epoch(base_model, data, tmp_path, uninterrupted):
     out, settings = tmp_path / "value", replace(SETTINGS, save_steps=None)
     with pytest.raises(Killed):
-        train_value(base_model, data, out, settings, progress=killed_after(7))
+        train_value(base_model, data, out, settings, progress=killed_after(3))
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(value_trainer, "_SECONDS_BETWEEN_STATES", 0.0)
     with pytest.raises(Killed):
         train_value(base_model, data, out, settings, progress=killed_after(7))
     seen = []
@@ -167,7 +164,7 @@ def test_leftovers_of_another_training_are_refused_by_name(base_model, data, tmp
 def test_an_out_that_holds_something_is_refused_and_a_failure_leaves_nothing(base_model, data, tmp_path):
     (tmp_path / "value").mkdir()
     (tmp_path / "value" / "mine").touch()
-    with pytest.raises(ConfigurationError, match="holds something already"):
+    with pytest.raises(ConfigurationError, match="is not empty"):
         train_value(base_model, data, tmp_path / "value", SETTINGS)
     with pytest.raises(ConfigurationError, match="holds out 0"):
         train_value(base_model, data[:3], tmp_path / "other", SETTINGS)
@@ -233,6 +230,9 @@ def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
     run(job("other-1", other))
     for name in ("plain", "other"):
         assert furthest(tmp_path / f"{name}-1.weights", tmp_path / f"{name}-2.weights") < ROUNDING
+        metrics, others = (ValueCheckpoint.load(tmp_path / f"{name}-{number}").metrics for number in (1, 2))
+        assert metrics["loss"] == pytest.approx(others["loss"], rel=1e-3)
+        assert metrics["epochs"] == [pytest.approx(epoch, rel=1e-3) for epoch in others["epochs"]]
 
     assert not (tmp_path / "killed-2").exists()
     done = two_processes([job("killed-2", plain, resume=True)])
