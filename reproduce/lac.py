@@ -29,10 +29,9 @@ from rich.progress import Progress as Bar
 from amc_agents.bench import decision_report, methods, report
 from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.plan import CRAFTING, ComparisonPlan
+from amc_agents.bench.plan import CRAFTING, ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import estimate
-from amc_agents.bench.workers import run_plan
 from amc_agents.cli.compare import available_cpus
 from amc_agents.envs.registry import WorldSpec
 from amc_agents.errors import ConfigurationError

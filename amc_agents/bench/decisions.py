@@ -1,19 +1,18 @@
-"""Every decision of a comparison's runs on disk: `decisions*.jsonl` in its results folder, one run a line.
+"""The decisions of a comparison's runs on disk: `decisions*.jsonl` in the results folder, one run a line.
 
-What they say is told by `amc_agents.bench.decision_report`.
+`amc_agents.bench.decision_report` evaluates them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from amc_agents.bench.records import DECISIONS
-from amc_agents.errors import CheckpointError
+from amc_agents.bench.results_folder import DECISIONS, read_lines
+from amc_agents.bench.work import ItemKey
 from amc_agents.files import JsonLinesFile
 
 
@@ -26,20 +25,29 @@ class RunDecisions:
     seed: int
     success: bool
     decisions: tuple[Mapping[str, Any], ...]
-    """As `Decision.as_plain()` gives them, in the order in which they were made."""
+    """As `Decision.as_plain()` returns them, in the order in which they were made."""
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """The run that it is of."""
+    def key(self) -> ItemKey:
+        """The key of the run's work item."""
         return self.method, self.task, self.seed
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunDecisions:
+        """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
+        return cls(**{**values, "decisions": tuple(values["decisions"])})
 
 
 class DecisionsFile:
-    """Where one process keeps the decisions of its runs. A context manager.
+    """The file in which one process stores the decisions of its runs. A context manager.
 
     Args:
         folder: the results folder.
-        worker: name of this process's file, where several share the folder.
+        worker: names this process's file in a folder that several share.
     """
 
     def __init__(self, folder: str | Path, worker: str = "") -> None:
@@ -52,26 +60,20 @@ class DecisionsFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.__exit__(kind, error, at)
 
-    def add(self, played: RunDecisions) -> None:
-        """Keep the decisions of a run: they are in the file when this returns."""
-        self._file.append(asdict(played), allow_nan=False)
+    def add(self, run: RunDecisions) -> None:
+        """Append the decisions of a run. The operating system has the whole line when this returns."""
+        self._file.append(run.to_json(), allow_nan=False)
 
 
 def read_decisions(folder: str | Path) -> list[RunDecisions]:
-    """The decisions of a folder's runs, each run once.
+    """Read the decisions of a folder's runs, each run once.
 
     Raises:
-        CheckpointError: a line that is not what it should be, elsewhere than at a file's end.
+        CheckpointError: a line other than a file's last one cannot be read.
     """
-    found: dict[tuple[str, str, int], RunDecisions] = {}
+    runs: dict[ItemKey, RunDecisions] = {}
     for file in sorted(Path(folder).glob(DECISIONS)):
-        # What follows the last line break is empty, or a line that was being written.
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n")[:-1], start=1):
-            try:
-                values = json.loads(line)
-                played = RunDecisions(**values | {"decisions": tuple(values["decisions"])})
-            except (ValueError, KeyError, TypeError) as error:
-                raise CheckpointError(f"{file}, line {number}, is not a run's decisions: {error!r}") from error
-            # A run that was interrupted between its two files is played again.
-            found[played.key] = played
-    return list(found.values())
+        for run in read_lines(file, RunDecisions.from_json, "a run's decisions"):
+            # A run that was interrupted between its two files is repeated, and the last line counts.
+            runs[run.key] = run
+    return list(runs.values())

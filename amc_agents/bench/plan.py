@@ -1,22 +1,28 @@
-"""A comparison with an embedded policy in a world that is found by name, as plain values."""
+"""A comparison with an embedded policy in a registered world, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from amc_agents.bench import crafting
+from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
+from amc_agents.bench.engine import run_job
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plain_agent import plain_text_agent
-from amc_agents.bench.runner import Comparison
+from amc_agents.bench.records import RunResult
+from amc_agents.bench.runner import ComparisonWork
+from amc_agents.bench.work import CountCallback
 from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.population.settings import Settings
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.types import Task
 
@@ -25,98 +31,142 @@ CRAFTING = "crafting"
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What is compared, on what: a worker process is given this."""
+    """What to compare, and on which tasks. Plain values, so that it can be sent to worker processes."""
 
     methods: tuple[Method, ...]
     n_tasks: int
     world: str = CRAFTING
-    """Its name, as `amc_agents.envs.registry.world` takes it."""
+    """A name that `amc_agents.envs.registry.world` accepts."""
     band: tuple[int, int] | None = None
-    """Difficulty, which the crafting world alone has: least and most steps of the planner's way. None: the demo's."""
+    """Difficulty in the crafting world: minimum and maximum number of steps of the planner's solution. None: the
+    demo's band."""
     split: str = "test"
     first: int = 0
     """Number of the first task of the split."""
     seeds: tuple[int, ...] = (0,)
-    n_particles: int = 15
+    n_particles: int = Settings.n_particles
     critic: str | None = None
-    """None: the value model beside the policy, "uniform" where there is none."""
+    """None: the value model shipped with the policy, or "uniform" if it has none."""
     model: str | None = None
-    """The policy: a shipped one's name, or a folder. None: the world's own."""
+    """The policy: name of a shipped model, or a folder. None: the world's own policy."""
     plain: bool = False
-    """Drive the agent by a plain loop instead of its graph: the same results, in half the time."""
+    """Drive the agent by a plain loop instead of its graph: the same results in half the time."""
 
     def __post_init__(self) -> None:
-        """Refuse a difficulty that the world does not have."""
+        """Refuse a difficulty band outside the crafting world."""
         if self.band is not None and self.world != CRAFTING:
             raise ConfigurationError(
-                f"a band of difficulty is the crafting world's, and this is {self.world}: leave it out"
+                f"a difficulty band applies to the crafting world only, and this world is {self.world}: leave it out"
             )
 
     @property
     def world_spec(self) -> WorldSpec:
-        """The world."""
+        """The registered world."""
         return world(self.world)
 
     @property
     def policy(self) -> str:
-        """The policy's name or folder.
+        """Name or folder of the policy.
 
         Raises:
-            ConfigurationError: none was given, and the world brings none.
+            ConfigurationError: the plan names no policy, and the world has none.
         """
-        chosen = self.world_spec.model if self.model is None else self.model
-        if chosen is None:
-            raise ConfigurationError(f"the world {self.world} brings no policy: name one (--model FOLDER)")
-        return chosen
+        policy = self.world_spec.model if self.model is None else self.model
+        if policy is None:
+            raise ConfigurationError(f"the world {self.world} has no policy: name one (--model FOLDER)")
+        return policy
 
     @property
     def critic_spec(self) -> str:
-        """The critic's string."""
+        """The critic string."""
         if self.critic is not None:
             return self.critic
         return f"embedded:{self.policy}" if self.has_critic else "uniform"
 
     @property
     def has_critic(self) -> bool:
-        """One was named, or a value model is beside the policy."""
+        """Whether the plan names a critic, or a value model is shipped with the policy."""
         return self.critic is not None or (model_folder(self.policy) / ADAPTER).is_dir()
 
-    def tasks(self, part: int = 0, of: int = 1) -> list[Task]:
-        """The tasks, or every `of`-th of them from number `part` on."""
-        return list(_tasks(self.world, self.band, self.n_tasks, self.split, self.first)[part::of])
+    @property
+    def n_runs(self) -> int:
+        """Number of runs in all."""
+        return len(self.methods) * self.n_tasks * len(self.seeds)
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks."""
+        return list(_tasks(self.world, self.band, self.n_tasks, self.split, self.first))
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
-        """The comparison on these tasks; None: on all."""
-        found, policy = self.world_spec, self.policy
+        """Return the comparison on these tasks; None: on all tasks of the plan."""
+        spec, policy = self.world_spec, self.policy
         folder = model_folder(policy)
-        banded = {"band": list(self.band or crafting.BAND)} if self.world == CRAFTING else {}
+        band = {"band": list(self.band or crafting.BAND)} if self.world == CRAFTING else {}
         return Comparison(
             policy=lambda temperature: EmbeddedChatModel(model=policy, temperature=temperature),
-            environment=found.make,
+            environment=spec.make,
             tasks=self.tasks() if tasks is None else tasks,
             methods=self.methods,
             seeds=self.seeds,
             n_particles=self.n_particles,
             critic=self.critic_spec,
-            horizon=found.horizon,
-            success=found.success,
+            horizon=spec.horizon,
+            success=spec.success,
             about={
                 "world": self.world,
                 "policy": folder.name,
                 "policy_weights": weights_hash(folder),
-                **banded,
+                **band,
                 "split": self.split,
             },
             imagination=lambda depth: EmbeddedImagination(policy, depth=depth),
             scorer=lambda: EmbeddedScorer.load(policy),
-            actions=found.actions,
+            actions=spec.actions,
             agent=plain_text_agent if self.plain else text_agent,
         )
 
 
+@dataclass(frozen=True)
+class PlanJob:
+    """The runs of a plan as a job of the engine (`amc_agents.bench.engine.Job`)."""
+
+    plan: ComparisonPlan
+    keep_decisions: bool = False
+    command: str = "amc bench"
+
+    def prepare(self) -> ComparisonWork:
+        """Load the policy, the world and the critics."""
+        return ComparisonWork(self.plan.comparison(), self.keep_decisions)
+
+
+def run_plan(
+    plan: ComparisonPlan,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    n_workers: int = 1,
+    n_concurrent: int = 8,
+    progress: CountCallback | None = None,
+    keep_decisions: bool = False,
+) -> list[RunResult]:
+    """Execute every run of a plan that `out` has no result of; see `amc_agents.bench.engine.run_job`.
+
+    Args:
+        plan: what to run.
+        out: the results folder.
+        resume: continue with the results in `out`.
+        n_workers: number of processes; each runs its share of the tasks.
+        n_concurrent: runs in progress at the same time in each process.
+        progress: called with the number of stored results, from time to time.
+        keep_decisions: store every decision too, in the same folder.
+    """
+    job = PlanJob(plan, keep_decisions)
+    return run_job(job, out, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
+
+
 @lru_cache(maxsize=8)
 def _tasks(name: str, band: tuple[int, int] | None, n_tasks: int, split: str, first: int) -> tuple[Task, ...]:
-    """Kept, for a world may play each task to learn how hard it is."""
+    """Make the tasks. Cached, because a world may play each task to measure its difficulty."""
     if name == CRAFTING:
         return tuple(crafting.tasks(n_tasks, band or crafting.BAND, split=split, first=first))
     return tuple(world(name).tasks(n_tasks, split, first))

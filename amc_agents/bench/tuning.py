@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from amc_agents.bench import methods
+from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
-from amc_agents.bench.runner import Comparison, compare
+from amc_agents.bench.runner import compare
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError

@@ -163,10 +163,10 @@ def _run(
     from dataclasses import replace
 
     from amc_agents.bench import crafting, plots, report
+    from amc_agents.bench.comparison import ready_critic
     from amc_agents.bench.methods import chosen
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
-    from amc_agents.bench.records import demo_folder
-    from amc_agents.bench.runner import ready_critic
+    from amc_agents.bench.results_folder import demo_folder
     from amc_agents.bench.tuning import read_chosen, retuned
     from amc_agents.cli.console import PlainConsole
 
@@ -274,7 +274,7 @@ def _changed(
 
 def _possible(methods: list[Any], critic: Any) -> list[Any]:
     """The methods that can run with this critic."""
-    from amc_agents.bench.runner import predicts_return, steered_blindly
+    from amc_agents.bench.comparison import predicts_return, steered_blindly
 
     return [method for method in methods if predicts_return(critic) or not steered_blindly(method)]
 
@@ -292,7 +292,7 @@ def compared(
     """Every run of a plan, with a bar that counts them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from amc_agents.bench.workers import run_plan
+    from amc_agents.bench.plan import run_plan
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as bar:
@@ -321,8 +321,7 @@ def _tell_decisions(plan: ComparisonPlan, out: Path) -> Path | None:
 def _draw_a_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> Path | None:
     """Play the AMC run whose picture shows most once more, with its seed, and draw it; None without AMC."""
     from amc_agents.bench import plots
-    from amc_agents.bench.runner import run_one
-    from amc_agents.bench.workers import quiet_about_twins
+    from amc_agents.bench.runner import quiet_about_identical_particles, run_one
     from amc_agents.concurrency.background import run_in_background
 
     of_amc = [record for record in records if record.method == "amc"]
@@ -333,7 +332,7 @@ def _draw_a_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> P
     comparison = plan.comparison()
     task = next(task for task in comparison.tasks if task.id == best.task)
     method = next(method for method in plan.methods if method.name == "amc")
-    with quiet_about_twins():
+    with quiet_about_identical_particles():
         playing = run_one(comparison, best.seed, task, method)
         _, run = run_in_background(playing, n_workers=1)
     if not any(point.ancestors is not None for point in run.history):

@@ -67,8 +67,8 @@ def tune(
     """Choose each method's temperature, resampling steps and beta on training tasks, for amc bench and for amc()."""
     from amc_agents.bench import crafting
     from amc_agents.bench import methods as known
+    from amc_agents.bench.comparison import predicts_return, ready_critic, steered_blindly
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
-    from amc_agents.bench.runner import predicts_return, ready_critic, steered_blindly
     from amc_agents.bench.tuning import MAKERS, Grid, check_names, choose, config_text
     from amc_agents.cli.console import PlainConsole
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from ablations import GROUPS, Ablation
-from amc_agents.bench.workers import run_plan
+from amc_agents.bench.plan import run_plan
 from amc_agents.cli.compare import available_cpus
 from packed import pack, packed
 from room import ROOMS, Room

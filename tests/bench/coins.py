@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, react, react_greedy, smc
-from amc_agents.bench.runner import Comparison
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Task, TimeStep

@@ -13,9 +13,9 @@ from amc_agents.bench.decisions import DecisionsFile, RunDecisions, read_decisio
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Tuned, chosen, lac, lac_variants, react, react_greedy, vote
 from amc_agents.bench.planner_critic import PlannerCritic
-from amc_agents.bench.records import clear
 from amc_agents.bench.report import Results, asked_first, difference_table, summarise
 from amc_agents.bench.report import markdown as report_markdown
+from amc_agents.bench.results_folder import clear
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.cli import main
 from amc_agents.critics.spec import parse_critic

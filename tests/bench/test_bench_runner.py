@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
-from amc_agents.bench.records import ResultsFolder, RunResult, clear, demo_folder, read_run_results
+from amc_agents.bench.records import RunResult, read_run_results
+from amc_agents.bench.results_folder import ResultsFolder, clear, demo_folder
 from amc_agents.bench.runner import compare, run_one, run_seed
 from amc_agents.bench.scores import Cost, Scores
 from amc_agents.critics import spec
@@ -19,9 +20,7 @@ from tests.bench.coins import BitWorld, ShareOfOnes
 async def test_every_method_on_every_task_and_seed(make_comparison, tmp_path, six_methods):
     comparison = make_comparison(n_tasks=2, seeds=(0, 1))
     records = await compare(comparison, tmp_path)
-    assert [record.key for record in records] == [
-        (method.name, task.id, seed) for seed, task, method in comparison.jobs()
-    ]
+    assert [record.key for record in records] == [item.key for item in comparison.items()]
     assert len(records) == 2 * 2 * 6
     assert {record.key for record in read_run_results(tmp_path)} == {r.key for r in records}
     greedy = [record for record in records if record.method == "react-greedy"]
@@ -274,7 +273,10 @@ def test_a_demo_that_breaks_off_leaves_a_demos_folder(tmp_path):
 @pytest.mark.parametrize("content", ["records.jsonl", "notes.txt", ".hidden"])
 def test_a_demo_takes_no_folder_that_is_not_its_own(tmp_path, content):
     (tmp_path / content).write_text("mine")
-    with pytest.raises(ConfigurationError, match=r"holds files and is no folder of `amc demo`"), demo_folder(tmp_path):
+    with (
+        pytest.raises(ConfigurationError, match=r"holds files and is not a folder of `amc demo`"),
+        demo_folder(tmp_path),
+    ):
         raise AssertionError("refused before")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(content, "mine")]
 
@@ -289,6 +291,6 @@ def test_results_that_are_added_to_a_demos_are_kept(tmp_path):
     with demo_folder(tmp_path):
         holding(tmp_path)
     ResultsFolder(tmp_path, {"a": 1}, {}, resume=True)
-    with pytest.raises(ConfigurationError, match="is no folder of `amc demo`"), demo_folder(tmp_path):
+    with pytest.raises(ConfigurationError, match="is not a folder of `amc demo`"), demo_folder(tmp_path):
         raise AssertionError("refused before")
     assert (tmp_path / "records.jsonl").read_text() == "{}\n"

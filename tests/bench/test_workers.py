@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from amc_agents.bench.methods import Tuned, best_of_n, react
-from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import read_run_results
-from amc_agents.bench.workers import run_plan
+from amc_agents.bench.results_folder import read_results
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import sole_user
 
@@ -25,11 +25,11 @@ def folder_reads(monkeypatch):
     """Gets an entry each time that the whole folder is read."""
     reads = []
 
-    def counting(out):
+    def counting(out, parse):
         reads.append(out)
-        return read_run_results(out)
+        return read_results(out, parse)
 
-    monkeypatch.setattr("amc_agents.bench.runner.read_run_results", counting)
+    monkeypatch.setattr("amc_agents.bench.engine.read_results", counting)
     return reads
 
 
@@ -61,7 +61,7 @@ def test_nobody_needs_to_be_told(tmp_path):
 BENCH = """
 from pathlib import Path
 import sys
-from amc_agents.bench.workers import run_plan
+from amc_agents.bench.plan import run_plan
 from tests.bench.test_workers import LONG
 
 if __name__ == "__main__":

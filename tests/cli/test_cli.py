@@ -73,7 +73,7 @@ def test_a_demo_leaves_a_benchs_results_alone(command, tmp_path):
     kept = (tmp_path / "records.jsonl").read_text()
     code, _, err = command("demo", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")
     assert code == 2
-    assert "is no folder of `amc demo`" in err
+    assert "is not a folder of `amc demo`" in err
     assert (tmp_path / "records.jsonl").read_text() == kept
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.exploration.trials import Trial
-from amc_agents.bench.records import read_results
+from amc_agents.bench.results_folder import read_results
 from amc_agents.cli import main
 from tests.service.servers import needs_vllm, vllm_server
 

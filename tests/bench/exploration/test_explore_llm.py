@@ -7,7 +7,7 @@ from amc_agents.bench.exploration import llm_agents as explore_llm
 from amc_agents.bench.exploration.agents import explorers
 from amc_agents.bench.exploration.running import Exploration, explore
 from amc_agents.bench.exploration.trials import Trial
-from amc_agents.bench.records import read_results
+from amc_agents.bench.results_folder import read_results
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError, RoleError
 from amc_agents.testing.exact_roles import exact_roles_model

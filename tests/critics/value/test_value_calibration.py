@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amc_agents.bench.comparison import Comparison, _fingerprint
 from amc_agents.bench.methods import Tuned, react
 from amc_agents.bench.methods import amc as method_amc
-from amc_agents.bench.runner import Comparison, _fingerprint
 from amc_agents.config import Config
 from amc_agents.critics import tokenizing
 from amc_agents.critics.isotonic import Pool, rising_pools

@@ -1,0 +1,179 @@
+"""Run a job: execute its work items in this process or in worker processes, and store every result as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from amc_agents.bench.results_folder import FolderQueue, ResultsFolder, read_results, sole_run
+from amc_agents.bench.work import CountCallback, Execute, ResultT, WorkItem, share_of, work_off
+from amc_agents.concurrency.background import run_in_background
+from amc_agents.errors import AmcError
+
+
+class Work(Protocol[ResultT]):
+    """A set of work items, with everything that this process needs to execute them."""
+
+    def items(self) -> Sequence[WorkItem]:
+        """Return all items, in the order of the results."""
+        ...
+
+    def folder(self, out: str | Path, *, resume: bool, worker: str = "") -> ResultsFolder:
+        """Return the results folder, checked against the settings of this work."""
+        ...
+
+    def parse(self, values: Mapping[str, Any]) -> ResultT:
+        """Read a stored result. Raises `KeyError` or `TypeError` for other values."""
+        ...
+
+    def executor(self, out: str | Path, worker: str) -> AbstractContextManager[Execute]:
+        """Return the function that executes an item. What it needs stays open inside the `with` block."""
+        ...
+
+
+class Job(Protocol[ResultT]):
+    """Plain values from which any process can prepare the same work: it is pickled to worker processes."""
+
+    @property
+    def command(self) -> str:
+        """The command that runs the job, for errors."""
+        ...
+
+    def prepare(self) -> Work[ResultT]:
+        """Load what the work needs into this process."""
+        ...
+
+
+def run_job(
+    job: Job[ResultT],
+    out: str | Path,
+    *,
+    resume: bool = False,
+    n_workers: int = 1,
+    n_concurrent: int = 8,
+    progress: CountCallback | None = None,
+) -> list[ResultT]:
+    """Execute every item of a job that `out` has no result of.
+
+    Args:
+        job: what to execute.
+        out: the results folder.
+        resume: continue with the results in `out`.
+        n_workers: number of processes; each executes its share of the tasks.
+        n_concurrent: items in progress at the same time in each process.
+        progress: called with the number of stored results, from time to time.
+
+    Returns:
+        All results of the job, including those of earlier calls.
+
+    Raises:
+        ConfigurationError: `out` holds results and `resume` is not set, or results with other settings, or another run
+            is using it.
+        AmcError: a worker process failed; finished results are kept.
+    """
+    work = job.prepare()
+    with sole_run(out, doing=job.command):
+        work.folder(out, resume=resume)
+        n_workers = min(n_workers, len({item.task for item in work.items()}))
+        if n_workers > 1:
+            _run_in_processes(job, out, n_workers, n_concurrent, progress, lambda: len(results_of(work, out)))
+        else:
+            # The background loop outlives this call, as the connections of models and critics must.
+            executing = execute_work(work, out, resume=True, n_concurrent=n_concurrent, progress=progress)
+            run_in_background(executing, n_workers=n_concurrent)
+        return results_of(work, out)
+
+
+async def execute_work(
+    work: Work[ResultT],
+    out: str | Path,
+    *,
+    resume: bool,
+    n_concurrent: int,
+    items: Sequence[WorkItem] | None = None,
+    worker: str = "",
+    progress: CountCallback | None = None,
+) -> None:
+    """Execute, in this process, the items that `out` has no result of.
+
+    Args:
+        work: what to execute.
+        out: the results folder.
+        resume: continue with the results in `out`.
+        n_concurrent: items in progress at the same time.
+        items: a share of the items; None: all.
+        worker: names this process's file in a folder that several share.
+        progress: called with the number of stored results among `items`.
+    """
+    with work.folder(out, resume=resume, worker=worker) as folder, work.executor(out, worker) as execute:
+        stored = {result.key for result in read_results(out, work.parse)}
+        queue = FolderQueue(work.items() if items is None else items, stored, folder, progress)
+        await work_off(queue, execute, n_concurrent=n_concurrent)
+
+
+def results_of(work: Work[ResultT], out: str | Path) -> list[ResultT]:
+    """Return the stored results of the work, in the order of its items."""
+    by_key = {result.key: result for result in read_results(out, work.parse)}
+    return [by_key[item.key] for item in work.items() if item.key in by_key]
+
+
+def _run_in_processes(
+    job: Job[ResultT],
+    out: str | Path,
+    n_workers: int,
+    n_concurrent: int,
+    progress: CountCallback | None,
+    count: Callable[[], int],
+) -> None:
+    # Spawned, not forked: this process may have threads (of BLAS, of an event loop).
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_workers, mp_context=context, initializer=_end_with_parent) as pool:
+        shares = [
+            pool.submit(_execute_share, job, str(out), part, n_workers, n_concurrent) for part in range(n_workers)
+        ]
+        running: Collection[Future[str | None]] = shares
+        while running:
+            started = time.perf_counter()
+            if progress is not None:
+                progress(count())
+            # Counting reads all results. The wait keeps it below a twentieth of the time, however many there are.
+            running = wait(shares, timeout=max(0.2, 20 * (time.perf_counter() - started))).not_done
+    for share in shares:
+        error = share.result()
+        if error is not None:
+            raise AmcError(f"a worker failed, and what was finished is kept: {error}")
+    if progress is not None:
+        progress(count())
+
+
+def _execute_share(job: Job[ResultT], out: str, part: int, of: int, n_concurrent: int) -> str | None:
+    """Execute one process's share. Returns the message of an `AmcError`, since not every error can be pickled."""
+    work = job.prepare()
+    items = share_of(work.items(), part, of)
+    worker = f"{part}-of-{of}"
+    try:
+        asyncio.run(execute_work(work, out, resume=True, n_concurrent=n_concurrent, items=items, worker=worker))
+    except AmcError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _end_with_parent() -> None:
+    """End this worker process when its parent is killed; otherwise it would go on writing to the folder."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

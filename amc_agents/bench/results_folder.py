@@ -1,0 +1,248 @@
+"""The folder that holds the results of a job: one JSON line for each work item, written as soon as the item ends.
+
+A results folder holds `settings.json`, which all its results share, and `records*.jsonl` with one JSON object a line.
+A comparison that keeps decisions adds `decisions*.jsonl` (`amc_agents.bench.decisions`). Each process that works on
+the folder writes its own files. The folder of a demo also holds a marker file (`DEMO`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from amc_agents.bench.work import CountCallback, ItemKey, ResultLine, ResultT, WorkItem
+from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors
+
+SETTINGS = "settings.json"
+RECORDS = "records*.jsonl"
+DECISIONS = "decisions*.jsonl"
+LOCKS = ".*lock"
+VERSION = 1
+DEMO = "amc-demo.txt"
+"""Marks a folder whose results `amc demo` may replace."""
+
+
+class ResultsFolder:
+    """The results of one job. A context manager: results can be added inside its `with` block.
+
+    Args:
+        path: the folder; created if it does not exist.
+        settings: what all results share (plain values).
+        methods: settings of each method or agent (plain values); a later call may add methods.
+        resume: continue with the results in the folder. Otherwise a folder that holds results is refused.
+        worker: names this process's file in a folder that several share.
+
+    Raises:
+        ConfigurationError: the folder holds results and `resume` is not set, or results with other settings.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        settings: Mapping[str, Any],
+        methods: Mapping[str, Mapping[str, Any]],
+        *,
+        resume: bool = False,
+        worker: str = "",
+    ) -> None:
+        self.path = Path(path)
+        with storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._file = JsonLinesFile(self.path / f"records{worker and '-'}{worker}.jsonl")
+        self._open = ExitStack()
+        if not resume and any(self.path.glob(RECORDS)):
+            raise ConfigurationError(
+                f"{self.path} holds results of an earlier run: continue it (--resume), or choose another folder"
+            )
+        # A round trip through JSON turns tuples into lists, as in the stored settings.
+        given: dict[str, Any] = json.loads(json.dumps({"settings": settings, "methods": methods}))
+        self._check_and_store(given)
+        # Results that do not come from a demo must survive the next one.
+        (self.path / DEMO).unlink(missing_ok=True)
+
+    def __enter__(self) -> ResultsFolder:
+        lock = self.path / f".{self._file.path.stem}.lock"
+        with ExitStack() as stack:
+            stack.enter_context(sole_user(lock, doing="another run of this command"))
+            stack.enter_context(self._file)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.close()
+
+    def add(self, result: ResultLine) -> None:
+        """Append a result. The operating system has the whole line when this returns."""
+        self._file.append(result.to_json())
+
+    def _check_and_store(self, given: dict[str, Any]) -> None:
+        stored = self._stored_settings()
+        if stored is not None:
+            _require_equal(self.path, stored["settings"], given["settings"], "")
+            for name in stored["methods"].keys() & given["methods"].keys():
+                _require_equal(self.path, stored["methods"][name], given["methods"][name], f"{name}: ")
+            given["methods"] = stored["methods"] | given["methods"]
+        replace_file(self.path / SETTINGS, json.dumps({"version": VERSION, **given}, indent=1) + "\n")
+
+    def _stored_settings(self) -> dict[str, Any] | None:
+        file = self.path / SETTINGS
+        if not file.exists():
+            return None
+        stored = read_json_object(file, remedy="use another folder, or restore the file")
+        if stored.get("version") != VERSION:
+            raise ConfigurationError(f"{file} has version {stored.get('version')}, not {VERSION}: use another folder")
+        if not isinstance(stored.get("settings"), dict) or not isinstance(stored.get("methods"), dict):
+            raise CheckpointError(f"{file} lacks `settings` or `methods`: use another folder, or restore the file")
+        return stored
+
+
+class FolderQueue:
+    """The work items that have no result yet, for the workers of one process.
+
+    Args:
+        items: what to execute, in this order.
+        stored: keys of the results that exist already.
+        folder: receives the results; open.
+        progress: called at the start and after each result with the number of items that have a result.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[WorkItem],
+        stored: Collection[ItemKey],
+        folder: ResultsFolder,
+        progress: CountCallback | None = None,
+    ) -> None:
+        self._waiting = deque(item for item in items if item.key not in stored)
+        self._n_stored = len(items) - len(self._waiting)
+        self._folder, self._progress = folder, progress
+        self._report()
+
+    def claim(self) -> WorkItem | None:
+        """Take the next item; None when none is left."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def complete(self, item: WorkItem, result: ResultLine) -> None:
+        """Append the result of a claimed item to the folder."""
+        if result.key != item.key:
+            raise ValueError(f"expected the result of {item.key}, got the result of {result.key}")
+        self._folder.add(result)
+        self._n_stored += 1
+        self._report()
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            self._progress(self._n_stored)
+
+
+def read_results(path: str | Path, parse: Callable[[Mapping[str, Any]], ResultT]) -> list[ResultT]:
+    """Read all results of a folder, one for each key. A last line that an interruption cut short is left out.
+
+    Args:
+        path: the folder.
+        parse: reads one line; raises `KeyError` or `TypeError` for other values.
+
+    Raises:
+        CheckpointError: a line other than a file's last one cannot be read.
+    """
+    results: dict[ItemKey, ResultT] = {}
+    for file in sorted(Path(path).glob(RECORDS)):
+        for result in read_lines(file, parse, "a record"):
+            results.setdefault(result.key, result)
+    return list(results.values())
+
+
+def read_lines(file: Path, parse: Callable[[Mapping[str, Any]], ResultT], content: str) -> Iterator[ResultT]:
+    """Read the complete lines of a file.
+
+    Args:
+        file: the file, one JSON object a line.
+        parse: reads one line; raises `KeyError` or `TypeError` for other values.
+        content: names the content of a line, for errors.
+
+    Raises:
+        CheckpointError: a complete line cannot be read.
+    """
+    lines = file.read_text(encoding="utf-8").split("\n")
+    # The text after the last line break is empty, or a line that is being written.
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            yield parse(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{file}, line {number}, is not {content}: {error!r}") from error
+
+
+@contextmanager
+def sole_run(path: str | Path, *, doing: str) -> Iterator[None]:
+    """Hold a results folder for one run, which may have several processes.
+
+    Args:
+        path: the folder; created if it does not exist.
+        doing: the command, for the error.
+
+    Raises:
+        ConfigurationError: another run holds the folder, or workers of a killed run are still writing.
+    """
+    folder = Path(path)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with sole_user(folder / ".lock", doing=doing):
+        for lock in folder.glob(".records*lock"):
+            with sole_user(lock, doing=f"a worker of an earlier {doing}"):
+                pass
+        try:
+            yield
+        finally:
+            for lock in folder.glob(LOCKS):
+                lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def demo_folder(path: str | Path) -> Iterator[None]:
+    """Clear a folder for a demo's results, and mark it so that the next demo may replace them.
+
+    Raises:
+        ConfigurationError: the folder is not empty and does not come from a demo. Nothing was removed.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise ConfigurationError(f"{path} is a file: name a folder for the results")
+    if path.exists() and any(path.iterdir()) and not (path / DEMO).is_file():
+        raise ConfigurationError(
+            f"{path} holds files and is not a folder of `amc demo`, which replaces its content: choose an empty or a "
+            "new folder (--out)"
+        )
+    clear(path)
+    try:
+        yield
+    finally:
+        if path.is_dir():
+            (path / DEMO).write_text("Results of `amc demo`. The next demo in this folder replaces them.\n")
+
+
+def clear(path: str | Path) -> None:
+    """Remove the results, decisions and settings of a folder, and no other file.
+
+    Raises:
+        ConfigurationError: a run is using the folder.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        return
+    with sole_run(folder, doing="a run that writes here"):
+        for pattern in (RECORDS, DECISIONS, SETTINGS):
+            for file in folder.glob(pattern):
+                file.unlink(missing_ok=True)
+
+
+def _require_equal(folder: Path, stored: Mapping[str, Any], given: Mapping[str, Any], prefix: str) -> None:
+    differing = [name for name in sorted(stored.keys() | given.keys()) if stored.get(name) != given.get(name)]
+    if differing:
+        listed = "; ".join(f"{prefix}{name} was {stored.get(name)!r}, is {given.get(name)!r}" for name in differing)
+        raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")
