@@ -1,4 +1,4 @@
-"""Policies: the embedded numpy model, and any transformers causal LM, as LangChain chat models.
+"""Policies as LangChain chat models: the embedded numpy model and any transformers causal language model.
 
-Nothing is imported here, so that `import amc_agents.models` costs nothing.
+This package imports nothing, so that `import amc_agents.models` is cheap.
 """

@@ -1,9 +1,9 @@
-"""One worker that computes the requests of all callers in one growing and shrinking batch.
+"""A worker thread that computes the requests of all callers in one batch (continuous batching).
 
-Callers may be tasks of any event loop, or plain threads. A batch starts when all callers that are known to be
-around wait, or 2 ms after the first of them; later requests join the running batch by the same rule, and each
-candidate leaves it at its own end. A request draws from its own random stream, so its answer does not depend on who
-shares the batch (see `sampling.choose` for the last bits).
+Callers are tasks of any event loop, or plain threads. A batch starts when all recently active callers are waiting, or
+2 ms after the first request. Later requests join the running batch by the same rule, and each candidate leaves it when
+it ends. A request has its own random stream, so its answer does not depend on the other requests of the batch (see
+`sampling.choose` for the last bits).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from amc_agents.models.engine import Answer, Completion, Decoder, Float32Array, 
 from amc_agents.models.sampling import choose, log_softmax
 
 _BURST_QUIET = 0.0003
-"""Seconds without a new caller after which a burst of unknown callers is taken to be complete."""
+"""Seconds without a new caller after which a burst of new callers counts as complete."""
 _AWAY_SECONDS = 0.05
-"""A caller that got its answer this long ago is not waited for any more."""
+"""Seconds after its last answer during which a caller is expected to send another request."""
 _IDLE_SECONDS = 10.0
-"""The worker's thread ends after this long without work; the next request starts another."""
+"""Seconds without work after which the worker thread ends; the next request starts another."""
 _DRAWS = 64
 
 
 class _Ticket:
-    """A request that waits or runs, and the way back to its caller."""
+    """A waiting or running request, and how to notify its caller."""
 
     def __init__(self, request: Request, future: asyncio.Future[Answer] | None) -> None:
         self.request = request
@@ -46,12 +46,12 @@ class _Ticket:
         self.cancelled = False
 
     def answer(self) -> Answer:
-        """The result, once all candidates are there."""
+        """Return the answer, once all candidates are complete."""
         done = tuple(completion for completion in self.completions if completion is not None)
         return Answer(done, len(self.request.prompt), self.cached)
 
     def settle(self) -> None:
-        """Hand the result over; on the caller's loop, or on any thread for a blocked caller."""
+        """Notify the caller: on its event loop, or on any thread if the caller blocks."""
         if self.event is not None:
             self.event.set()
         elif self.future is not None and not self.future.done():
@@ -62,7 +62,7 @@ class _Ticket:
 
 
 class _Row:
-    """One candidate in the batch."""
+    """A candidate in the batch."""
 
     def __init__(self, ticket: _Ticket, candidate: int, context: int) -> None:
         self.ticket, self.candidate = ticket, candidate
@@ -71,12 +71,12 @@ class _Row:
         self.limit = min(sampling.max_tokens, context - len(ticket.request.prompt))
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
-        self.told = 0
+        self.streamed = 0
         self._rng = np.random.Generator(np.random.PCG64([ticket.request.seed, candidate]))
         self._draws: list[float] = []
 
     def uniform(self) -> float:
-        """The next number of the row's own stream."""
+        """Return the next number of the row's own random stream."""
         if self.temperature == 0:
             return 0.0
         if not self._draws:
@@ -85,12 +85,12 @@ class _Row:
 
 
 class Batcher:
-    """Requests in, answers out.
+    """Compute requests of concurrent callers in shared batches.
 
     Args:
-        decoder: computes the batch; only the worker's thread uses it.
-        max_rows: candidates computed at once; further ones wait.
-        max_wait: seconds that a request waits at most for others to share its batch.
+        decoder: computes the batch; only the worker thread uses it.
+        max_rows: maximum number of candidates in the batch; further candidates wait.
+        max_wait: maximum seconds that a request waits for others to share its batch.
     """
 
     def __init__(self, decoder: Decoder, max_rows: int = 128, max_wait: float = 0.002) -> None:
@@ -100,12 +100,12 @@ class Batcher:
         self._changed = threading.Condition()
         self._waiting: deque[_Ticket] = deque()
         self._away: deque[float] = deque()
-        self._stranger_at = 0.0
+        self._new_caller_at = 0.0
         self._thread: threading.Thread | None = None
         self._rows: list[_Row] = []
 
     def generate(self, request: Request) -> Answer:
-        """Compute a request; blocks the calling thread."""
+        """Compute a request; blocks the calling thread. Raises `ConfigurationError` if the request does not fit."""
         ticket = _Ticket(request, None)
         self._submit(ticket)
         assert ticket.event is not None
@@ -119,7 +119,7 @@ class Batcher:
         return ticket.answer()
 
     async def agenerate(self, request: Request) -> Answer:
-        """Compute a request; a cancelled caller's rows leave the batch at the next token."""
+        """Compute a request; if the caller is cancelled, its rows leave the batch at the next token."""
         ticket = _Ticket(request, asyncio.get_running_loop().create_future())
         self._submit(ticket)
         assert ticket.future is not None
@@ -132,25 +132,27 @@ class Batcher:
     def _submit(self, ticket: _Ticket) -> None:
         n, prompt = ticket.request.sampling.n, ticket.request.prompt
         if n > self.max_rows:
-            raise ConfigurationError(f"n={n} candidates do not fit into one batch of {self.max_rows}; ask in parts")
+            raise ConfigurationError(
+                f"expected at most {self.max_rows} candidates (one batch), got n={n}: split the request"
+            )
         if not 0 < len(prompt) < self.decoder.context:
             raise ConfigurationError(
                 f"the prompt has {len(prompt)} tokens; this model's context is {self.decoder.context} tokens, "
-                "and at least one must be left for the answer. Shorten the dialogue."
+                "including at least 1 token for the answer. Shorten the dialogue."
             )
         with self._changed:
             if self._away:
                 self._away.popleft()
             else:
-                self._stranger_at = ticket.since
+                self._new_caller_at = ticket.since
             self._waiting.append(ticket)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="amc-batcher", daemon=True)
                 self._thread.start()
-            # All: in a forked process, threads that are gone wait here, too.
+            # Notify all: after a fork, waiters of threads that no longer exist are still registered.
             self._changed.notify_all()
 
-    # From here on: the worker's thread.
+    # All methods below run on the worker thread.
 
     def _work(self) -> None:
         while True:
@@ -163,11 +165,11 @@ class Batcher:
                 elif self._rows:
                     self._advance(self.decoder.step(np.array([row.tokens[-1] for row in self._rows])), 0)
             except Exception as error:
-                # Every caller in the batch gets the failure; the batch itself starts afresh.
+                # All callers in the batch get the error, and the batch starts again empty.
                 self._fail(tickets, error)
 
     def _admit(self) -> list[_Ticket] | None:
-        """The requests that start now; None when the thread should end."""
+        """Return the requests that start now, or None if the thread should end."""
         with self._changed:
             if not self._rows:
                 while not self._waiting:
@@ -188,14 +190,14 @@ class Batcher:
             return admitted
 
     def _patience(self) -> float:
-        """Seconds for which the waiting requests should still wait for company."""
+        """Return for how many more seconds the waiting requests should wait for others."""
         now = time.monotonic()
         while self._away and self._away[0] < now - _AWAY_SECONDS:
             self._away.popleft()
         longest = self._waiting[0].since + self._max_wait - now
         if self._away:
             return longest
-        return min(longest, self._stranger_at + _BURST_QUIET - now)
+        return min(longest, self._new_caller_at + _BURST_QUIET - now)
 
     def _join(self, tickets: Sequence[_Ticket]) -> None:
         joining = [(ticket, candidate) for ticket in tickets for candidate in range(ticket.request.sampling.n)]
@@ -208,7 +210,7 @@ class Batcher:
         self._advance(joined.logits, first)
 
     def _advance(self, logits: Float32Array, first: int) -> None:
-        """Draw a token for each row from `first` on, and let finished rows go."""
+        """Draw a token for each row from `first` on, and remove finished rows."""
         rows = self._rows[first:]
         uniform = np.array([row.uniform() for row in rows])
         temperature = np.array([row.temperature for row in rows])
@@ -217,7 +219,7 @@ class Batcher:
             row.tokens.append(token)
         self._note_logprobs(rows, logits)
         finished: list[_Ticket] = []
-        # Backwards, because a leaving row's place is taken by the last one.
+        # Backwards, because the last row takes the place of a removed row.
         for index in range(len(self._rows) - 1, first - 1, -1):
             row = self._rows[index]
             completion = self._completion(row)
@@ -245,7 +247,7 @@ class Batcher:
             row.logprobs.append(TokenLogprob(row.tokens[-1], float(line[row.tokens[-1]]), top))
 
     def _completion(self, row: _Row) -> Completion | None:
-        """The candidate, if its last token ended it."""
+        """Return the candidate if its last token ended it, else None."""
         request = row.ticket.request
         stop, listener = request.sampling.stop, request.on_text
         ended = row.tokens[-1] in self.decoder.end_tokens
@@ -259,15 +261,15 @@ class Batcher:
             text = text[:cut]
         if listener is not None:
             settled = len(text) if over else _settled(text, stop)
-            listener(text[row.told : settled], row.logprobs[-1] if row.logprobs else None)
-            row.told = max(row.told, settled)
+            listener(text[row.streamed : settled], row.logprobs[-1] if row.logprobs else None)
+            row.streamed = max(row.streamed, settled)
         if not over:
             return None
         reason = "stop" if ended or cut >= 0 else "length"
         return Completion(text, tuple(row.tokens), reason, tuple(row.logprobs))
 
     def _settle(self, tickets: Sequence[_Ticket]) -> None:
-        """Wake the callers: one call per event loop."""
+        """Notify the callers, with one call per event loop."""
         now = time.monotonic()
         by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
         with self._changed:
@@ -278,7 +280,7 @@ class Batcher:
             elif not ticket.cancelled:
                 by_loop.setdefault(ticket.loop, []).append(ticket)
         for loop, group in by_loop.items():
-            # A loop that was closed meanwhile has nobody waiting, and must not end the worker.
+            # A loop that was closed in the meantime has no waiting caller, and must not end the worker.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle_all, group)
 
@@ -297,7 +299,7 @@ def _settle_all(tickets: Sequence[_Ticket]) -> None:
 
 
 def _settled(text: str, stop: Sequence[str]) -> int:
-    """How much of `text` can be told: not what may be the start of a stop text, nor half of a character."""
+    """Return the length of the part of `text` that is final: no beginning of a stop text and no partial character."""
     length = len(text)
     while length and text[length - 1] == "\ufffd":
         length -= 1

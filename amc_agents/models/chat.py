@@ -1,4 +1,4 @@
-"""The LangChain face of a batched engine: one chat model class, whatever computes the tokens."""
+"""LangChain chat models over a batched engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from amc_agents.models.engine import MAX_TOP_LOGPROBS, Answer, Request, Sampling
 from amc_agents.models.replies import Engine, Piece, chunk, result, spoken
 from amc_agents.models.seeding import request_seed
 
-# Settings of LangChain's other chat models that mean nothing here, and that shared code passes to every model.
+# Settings of other LangChain chat models that shared code passes to every model; they are ignored here.
 _NOT_APPLICABLE = frozenset({"api_key", "timeout", "max_retries"})
 _CALL_SETTINGS = frozenset({"temperature", "top_p", "max_tokens", "n", "logprobs", "top_logprobs", "seed"})
 _FROM_LANGCHAIN = frozenset({"stream", "ls_structured_output_format"})
@@ -30,11 +30,11 @@ _LOADING = lock_across_forks()
 
 
 class EngineChatModel(BaseChatModel):
-    """A chat model whose concurrent calls, from any task, loop or thread, are computed in common batches.
+    """A chat model that computes concurrent calls, from any task, event loop or thread, in shared batches.
 
-    Every setting below may also be given per call (`model.invoke(..., temperature=0)`) or bound (`model.bind(n=5)`).
-    Candidates beyond the first (`n`) are in `generate` / `agenerate`; `invoke` gives the first. A request's usage is
-    on its first candidate, so that summing over messages counts it once.
+    Every setting below can also be given per call (`model.invoke(..., temperature=0)`) or bound (`model.bind(n=5)`).
+    `generate` and `agenerate` return all `n` candidates, `invoke` the first. Only the first candidate carries the
+    usage of the request, so that summing over messages counts it once.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
@@ -42,21 +42,21 @@ class EngineChatModel(BaseChatModel):
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Sampling temperature; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Smallest probability mass of tokens that are sampled from."""
+    """Sample from the smallest set of tokens with at least this probability."""
     max_tokens: int = Field(default=64, ge=1)
-    """Tokens written at most."""
+    """Maximum number of generated tokens."""
     stop: list[str] | None = None
     """Texts that end an answer."""
     n: int = Field(default=1, ge=1)
     """Candidates per request."""
     logprobs: bool = False
-    """Put `logprobs` in `response_metadata`, in OpenAI's shape; the model's own, temperature and top-p not applied."""
+    """Put log-probabilities in `response_metadata["logprobs"]`, in OpenAI's format, before temperature and top-p."""
     top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
-    """Alternatives reported at each token."""
+    """Number of alternatives reported for each token."""
     streaming: bool = False
-    """Stream inside `invoke` too, for listeners to tokens; LangChain turns it on by itself where somebody listens."""
+    """Stream inside `invoke` too, for token callbacks; LangChain turns this on itself when a callback needs it."""
     seed: int | None = Field(default=None, ge=0)
-    """Fixes the answer to a prompt. Inside a particle its own stream decides instead, so that siblings differ."""
+    """Makes the answer to a prompt reproducible. Ignored inside a particle, which has its own random stream."""
 
     _ready: bool = PrivateAttr(default=False)
 
@@ -68,18 +68,18 @@ class EngineChatModel(BaseChatModel):
         return values
 
     def _engine(self) -> Engine:
-        """The shared engine of this model's weights."""
+        """Return the shared engine of this model's weights."""
         raise NotImplementedError
 
     async def _aengine(self) -> Engine:
-        """The engine, its weights read off the event loop the first time."""
+        """Return the engine; the first call loads the weights in a thread."""
         if not self._ready:
             await asyncio.to_thread(self._load_alone)
             self._ready = True
         return self._engine()
 
     def _load_alone(self) -> None:
-        # Many particles may ask at once, and loaders of weights are not made for that.
+        # Many particles may call at once, and loading weights is not thread-safe.
         with _LOADING:
             self._engine()
 
@@ -115,15 +115,15 @@ class EngineChatModel(BaseChatModel):
         engine = self._engine()
         pieces: queue.SimpleQueue[Piece] = queue.SimpleQueue()
         request = self._request(engine, messages, stop, kwargs, pieces)
-        # A thread waits for the answer, so that this generator can hand out the pieces as they come.
+        # A thread waits for the answer, while this generator yields the pieces as they arrive.
         thread = threading.Thread(target=_collect, args=(engine, request, pieces), daemon=True)
         thread.start()
         while True:
             piece = pieces.get()
-            told = chunk(engine, request, piece)
+            generated = chunk(engine, request, piece)
             if run_manager is not None:
-                run_manager.on_llm_new_token(told.text, chunk=told)
-            yield told
+                run_manager.on_llm_new_token(generated.text, chunk=generated)
+            yield generated
             if piece.answer is not None:
                 return
 
@@ -139,10 +139,10 @@ class EngineChatModel(BaseChatModel):
         pieces: asyncio.Queue[Piece] = asyncio.Queue()
 
         class FromWorker:
-            """Carries pieces from the worker's thread to this loop."""
+            """Passes pieces from the worker thread to this event loop."""
 
             def put(self, piece: Piece) -> None:
-                # A loop that was closed meanwhile must not fail the other callers' batch.
+                # A loop that was closed in the meantime must not fail the batch of the other callers.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
@@ -152,24 +152,24 @@ class EngineChatModel(BaseChatModel):
         try:
             while True:
                 piece = await pieces.get()
-                told = chunk(engine, request, piece)
+                generated = chunk(engine, request, piece)
                 if run_manager is not None:
-                    await run_manager.on_llm_new_token(told.text, chunk=told)
-                yield told
+                    await run_manager.on_llm_new_token(generated.text, chunk=generated)
+                yield generated
                 if piece.answer is not None:
                     return
         finally:
             answer.cancel()
 
     def _should_stream(self, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
-        """Several candidates are never streamed: they would mix into one text. `stream` then gives one whole chunk."""
-        one = bool(kwargs.get("n", self.n) == 1)
-        return one and super()._should_stream(async_api=async_api, run_manager=run_manager, **kwargs)
+        """Never stream several candidates, which would mix into one text; `stream` then yields a single chunk."""
+        single = bool(kwargs.get("n", self.n) == 1)
+        return single and super()._should_stream(async_api=async_api, run_manager=run_manager, **kwargs)
 
     def _should_use_protocol_streaming(self, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
-        """The same, for LangChain's newer streaming protocol."""
-        one = bool(kwargs.get("n", self.n) == 1)
-        return one and super()._should_use_protocol_streaming(async_api=async_api, run_manager=run_manager, **kwargs)
+        """Apply the same rule to LangChain's newer streaming protocol."""
+        single = bool(kwargs.get("n", self.n) == 1)
+        return single and super()._should_use_protocol_streaming(async_api=async_api, run_manager=run_manager, **kwargs)
 
     def _request(
         self,
@@ -179,11 +179,11 @@ class EngineChatModel(BaseChatModel):
         settings: Mapping[str, Any],
         listener: Any = None,
     ) -> Request:
-        """The request of one call; what the call does not say, the model's fields do."""
+        """Build the request of a call; the model's fields are the defaults of its settings."""
         unknown = settings.keys() - _CALL_SETTINGS - _FROM_LANGCHAIN - _NOT_APPLICABLE
         if unknown:
             raise ConfigurationError(
-                f"{type(self).__name__} does not know {sorted(unknown)}; a call may set {sorted(_CALL_SETTINGS)}"
+                f"{type(self).__name__} has no settings {sorted(unknown)}; a call may set {sorted(_CALL_SETTINGS)}"
             )
         words = self.stop if stop is None else stop
         sampling = Sampling(
@@ -196,13 +196,13 @@ class EngineChatModel(BaseChatModel):
             top_logprobs=settings.get("top_logprobs", self.top_logprobs),
         )
         if listener is not None and sampling.n > 1:
-            raise ConfigurationError(f"n={sampling.n} candidates cannot be streamed as one text; use generate")
+            raise ConfigurationError(f"n={sampling.n} candidates cannot be streamed as one text: use generate")
         prompt = tuple(engine.tokenizer.encode_chat([spoken(message) for message in messages]))
         on_text = None if listener is None else lambda text, logprob: listener.put(Piece(text, logprob))
         return Request(prompt, sampling, request_seed(settings.get("seed"), self.seed), on_text)
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        """What a tracer shows of the model."""
+        """Return the parameters that tracers show."""
         return super()._get_ls_params(stop=stop, **kwargs) | LangSmithParams(ls_provider="amc_agents")
 
 

@@ -1,4 +1,4 @@
-"""What a chat model asks of the machine that computes it: requests, completions, and the decoder's protocol."""
+"""Requests and answers of a batched engine, and the protocol of its decoder."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MAX_TOP_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one request is sampled."""
+    """Sampling parameters of a request."""
 
     temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divides the logits; 0 takes the likeliest token (greedy decoding)."""
     top_p: float = 1.0
-    """Keeps the smallest set of tokens that holds this much probability."""
+    """Sample from the smallest set of tokens with at least this probability."""
     max_tokens: int = 64
-    """Tokens written at most, the end token included."""
+    """Maximum number of generated tokens, including the end token."""
     stop: tuple[str, ...] = ()
-    """Texts that end the answer; they are not part of it."""
+    """Texts that end the answer and are not part of it."""
     n: int = 1
-    """Candidates drawn from one prompt."""
+    """Number of candidates."""
     logprobs: bool = False
-    """Report each token's natural log-probability under the model itself: temperature and top-p not applied."""
+    """Report the natural log-probability of each token under the model, before temperature and top-p."""
     top_logprobs: int = 0
-    """Likeliest alternatives reported at each token."""
+    """Number of likeliest alternatives reported for each token."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be sampled."""
+        """Check ranges. Raises `ConfigurationError`."""
         if not (np.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigurationError(f"temperature must be a finite number >= 0, got {self.temperature}")
         if not 0 < self.top_p <= 1:
@@ -45,77 +45,77 @@ class Sampling:
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
         if any(not text for text in self.stop):
-            raise ConfigurationError("stop holds an empty text, which would end every answer at once; remove it")
+            raise ConfigurationError("stop contains an empty text, which would end every answer at once: remove it")
         if not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise ConfigurationError(f"top_logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {self.top_logprobs}")
         if self.top_logprobs and not self.logprobs:
-            raise ConfigurationError(f"top_logprobs={self.top_logprobs} needs logprobs=True")
+            raise ConfigurationError(f"top_logprobs={self.top_logprobs} requires logprobs=True")
 
 
 class TokenLogprob(NamedTuple):
-    """One written token and how likely it was."""
+    """A generated token and its log-probability."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    """(token, log-probability) of the likeliest tokens, best first."""
+    """(token, log-probability) of the likeliest tokens, in descending order."""
 
 
 TokenListener = Callable[[str, "TokenLogprob | None"], None]
-"""Called on the worker's thread with each new piece of settled text."""
+"""Called on the worker thread with each new piece of final text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt and what to do with it."""
+    """A prompt with its sampling parameters and seed."""
 
     prompt: tuple[int, ...]
     """Token ids."""
     sampling: Sampling
     seed: int
-    """The request's own random stream: the answer does not depend on who shares the batch."""
+    """Seeds the request's own random stream: the answer does not depend on other requests of the batch."""
     on_text: TokenListener | None = None
-    """Hears the text of the only candidate as it grows."""
+    """Receives the text of the only candidate as it is generated."""
 
 
 class Completion(NamedTuple):
-    """One candidate."""
+    """A complete candidate."""
 
     text: str
     tokens: tuple[int, ...]
-    """Everything written, the end token included."""
+    """All generated tokens, including the end token."""
     finish_reason: str
     """"stop" (end token or stop text) or "length"."""
     logprobs: tuple[TokenLogprob, ...]
-    """One per token, the end token included; empty unless asked for."""
+    """One entry per token, including the end token; empty unless requested."""
 
 
 class Answer(NamedTuple):
-    """What a request brought."""
+    """All candidates of a request, and its token counts."""
 
     completions: tuple[Completion, ...]
     prompt_tokens: int
     cached_tokens: int
-    """Prompt tokens that a cache answered."""
+    """Number of prompt tokens that the cache answered."""
 
 
 class Joined(NamedTuple):
-    """What a decoder says about prompts that joined its batch."""
+    """New rows of a decoder's batch."""
 
     logits: Float32Array
-    """`[R, V]` of the token after the prompt of each new row."""
+    """`[R, V]` logits of the token after the prompt of each new row."""
     cached: tuple[int, ...]
-    """Tokens of each new row's prompt that were not computed again."""
+    """`[R]` number of cached tokens of each new row's prompt."""
     order: tuple[int, ...]
-    """Which prompt each new row holds; of equal prompts, the first comes first."""
+    """`[R]` index of the prompt of each new row; equal prompts keep their order."""
 
 
 class Decoder(Protocol):
-    """A batch of growing token sequences; used by one thread at a time."""
+    """A batch of growing token sequences; used by a single thread at a time."""
 
     @property
     def context(self) -> int:
-        """Tokens that a sequence may have, prompt and answer together."""
+        """Maximum number of tokens of a sequence, prompt and answer together."""
         ...
 
     @property
@@ -124,21 +124,21 @@ class Decoder(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of written tokens, special tokens left out."""
+        """Return the text of generated tokens without special tokens."""
         ...
 
     def join(self, prompts: Sequence[tuple[int, ...]]) -> Joined:
-        """Read prompts into new rows, after those that are there."""
+        """Read prompts into new rows after the existing rows."""
         ...
 
     def step(self, tokens: npt.NDArray[np.int64]) -> Float32Array:
-        """Append one token to each of the B rows; `[B, V]` logits of the next."""
+        """Append one token to each of the B rows and return `[B, V]` logits of the next token."""
         ...
 
     def leave(self, row: int) -> None:
-        """End a row; the last row takes its place."""
+        """Remove a row; the last row takes its place."""
         ...
 
     def clear(self) -> None:
-        """Forget every row, after a failure."""
+        """Remove all rows, after a failure."""
         ...

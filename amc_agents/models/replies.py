@@ -1,4 +1,4 @@
-"""Between LangChain's messages and an engine's requests and answers."""
+"""Convert between LangChain messages and an engine's requests and answers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 class ChatTokenizer(Protocol):
-    """How dialogues become tokens."""
+    """Converts dialogues to tokens."""
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> Sequence[int]:
-        """Token ids of (role, content) messages, up to where the assistant speaks."""
+        """Return token ids of (role, content) messages, ending where the assistant's answer starts."""
         ...
 
     def token(self, token_id: int) -> str:
-        """The text of one token."""
+        """Return the text of a token."""
         ...
 
 
 class Engine(NamedTuple):
-    """What computes a chat model's answers; shared by all model objects of the same weights."""
+    """The batcher and tokenizer of a chat model, shared by all model objects with the same weights."""
 
     name: str
     batcher: Batcher
@@ -37,7 +37,7 @@ class Engine(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A piece of a streamed answer; the last one carries the whole."""
+    """A piece of a streamed answer; the last piece carries the whole answer."""
 
     text: str
     logprob: TokenLogprob | None = None
@@ -46,18 +46,20 @@ class Piece(NamedTuple):
 
 
 def spoken(message: BaseMessage) -> tuple[str, str]:
-    """(role, text) of a message; a message that is not text is refused."""
+    """Return (role, text) of a message. Raises `ConfigurationError` if the message is not text only."""
     content = message.content
     if not isinstance(content, str):
         kinds = {block["type"] for block in content if isinstance(block, dict)} - {"text"}
         if kinds:
-            raise ConfigurationError(f"this model reads text only; a {message.type} message holds {sorted(kinds)}")
+            raise ConfigurationError(
+                f"expected messages of text only, got a {message.type} message with {sorted(kinds)}: remove those parts"
+            )
         content = str(message.text)
     return _ROLES.get(message.type, "user"), content
 
 
 def result(engine: Engine, request: Request, answer: Answer) -> ChatResult:
-    """All candidates of a request; its usage is on the first message."""
+    """Return all candidates of a request as messages; the first message carries the usage."""
     usage = _usage(answer)
     generations = []
     for index, completion in enumerate(answer.completions):
@@ -78,7 +80,7 @@ def result(engine: Engine, request: Request, answer: Answer) -> ChatResult:
 
 
 def chunk(engine: Engine, request: Request, piece: Piece) -> ChatGenerationChunk:
-    """One piece of a streamed answer; raises the error that a piece carries."""
+    """Return a piece of a streamed answer as a chunk. Raises the error that the piece carries."""
     if piece.error is not None:
         raise piece.error
     metadata: dict[str, Any] = {}
@@ -99,21 +101,21 @@ def _metadata(engine: Engine, finish_reason: str) -> dict[str, Any]:
 
 
 def _usage(answer: Answer) -> UsageMetadata:
-    written = sum(len(completion.tokens) for completion in answer.completions)
+    output_tokens = sum(len(completion.tokens) for completion in answer.completions)
     return UsageMetadata(
         input_tokens=answer.prompt_tokens,
-        output_tokens=written,
-        total_tokens=answer.prompt_tokens + written,
+        output_tokens=output_tokens,
+        total_tokens=answer.prompt_tokens + output_tokens,
         input_token_details=InputTokenDetails(cache_read=answer.cached_tokens),
     )
 
 
 def _logprob(engine: Engine, entry: TokenLogprob) -> dict[str, Any]:
-    """One entry of OpenAI's `logprobs.content`; the end token has an entry too."""
+    """Return an entry of OpenAI's `logprobs.content`; the end token has an entry too."""
 
-    def shape(token: int, logprob: float) -> dict[str, Any]:
+    def described(token: int, logprob: float) -> dict[str, Any]:
         text = engine.tokenizer.token(token)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
-    top = [shape(token, logprob) for token, logprob in entry.top]
-    return {**shape(entry.token, entry.logprob), "top_logprobs": top}
+    top = [described(token, logprob) for token, logprob in entry.top]
+    return {**described(entry.token, entry.logprob), "top_logprobs": top}

@@ -1,4 +1,4 @@
-"""Draw tokens for a whole batch, one uniform number per row."""
+"""Draw tokens for a batch, with one uniform number per row."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from amc_agents.types import FloatArray, IntArray
 
 
 def choose(logits: Float32Array, temperature: FloatArray, top_p: FloatArray, uniform: FloatArray) -> IntArray:
-    """One token per row, by inverting the distribution function at the row's own uniform number.
+    """Draw one token per row by inverting the cumulative distribution at the row's uniform number.
 
-    A row's choice depends on its logits and its number alone. Logits differ in their last bits (1e-6) between batch
-    shapes; a choice changes with them only where the uniform number falls that close to a boundary.
+    A row's token depends only on its logits and its number. Logits differ in their last bits (1e-6) between batch
+    shapes; a token changes with them only if the uniform number falls that close to a boundary.
 
     Args:
         logits: `[B, V]`.
-        temperature: `[B]`, 0 for the likeliest token.
+        temperature: `[B]`; 0 selects the likeliest token.
         top_p: `[B]` in (0, 1].
         uniform: `[B]` in [0, 1).
 
@@ -33,7 +33,7 @@ def choose(logits: Float32Array, temperature: FloatArray, top_p: FloatArray, uni
         weights = _nucleus(weights, top_p)
     cumulative = np.cumsum(weights, axis=-1, dtype=np.float64)
     total = cumulative[:, -1]
-    # The strict comparison below never picks a token of weight 0; the cap keeps it so when u * total rounds up.
+    # The strict comparison below never draws a token of weight 0, and the cap ensures this when u * total rounds up.
     target = np.minimum(uniform * total, np.nextafter(total, 0))
     tokens = (cumulative <= target[:, None]).sum(axis=-1)
     if greedy.any():
@@ -42,11 +42,11 @@ def choose(logits: Float32Array, temperature: FloatArray, top_p: FloatArray, uni
 
 
 def _nucleus(weights: Float32Array, top_p: FloatArray) -> Float32Array:
-    """`[B, V]` weights with all tokens outside the smallest set of mass `top_p` set to 0."""
+    """Set the weights `[B, V]` of all tokens outside the smallest set with mass `top_p` to 0."""
     order = np.argsort(-weights, axis=-1, kind="stable")
     ranked = np.take_along_axis(weights, order, axis=-1).astype(np.float64)
     before = np.cumsum(ranked, axis=-1) - ranked
-    # The likeliest token has nothing before it, so at least one is always kept.
+    # No mass precedes the likeliest token, so at least one token is always kept.
     keep = before < top_p[:, None] * ranked.sum(axis=-1, keepdims=True)
     kept = np.zeros_like(weights)
     np.put_along_axis(kept, order, np.where(keep, ranked, 0.0).astype(np.float32), axis=-1)
@@ -54,6 +54,6 @@ def _nucleus(weights: Float32Array, top_p: FloatArray) -> Float32Array:
 
 
 def log_softmax(logits: Float32Array) -> npt.NDArray[np.float64]:
-    """`[B, V]` natural log-probabilities of the model at temperature 1."""
+    """Return natural log-probabilities `[B, V]` at temperature 1."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)), dtype=np.float64)

@@ -1,7 +1,7 @@
-"""Where a model call finds its randomness when the caller gave no seed.
+"""Seeds of model calls whose caller gave none.
 
-A particle's task sets `current_rng`; every model call that the particle makes then draws its request seed from
-that stream. So a run is reproducible although its particles call the model concurrently and in any order.
+The task of a particle sets `current_rng`, and every model call of the particle draws its request seed from it. So a
+run is reproducible although its particles call the model concurrently and in any order.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextvars import ContextVar
 import numpy as np
 
 current_rng: ContextVar[np.random.Generator | None] = ContextVar("current_rng", default=None)
-"""The random stream of the particle that is running in this context, or None outside of any."""
+"""The random stream of the particle that runs in this context; None outside particles."""
 
 SEED_LIMIT = 2**63
 
 
 def particle_rng() -> np.random.Generator | None:
-    """The running particle's random stream, or None."""
+    """Return the random stream of the running particle, or None outside particles."""
     return current_rng.get()
 
 
 @contextmanager
 def use_rng(rng: np.random.Generator) -> Iterator[np.random.Generator]:
-    """Let model calls inside the block draw their seeds from `rng`."""
+    """Draw the seeds of model calls inside the block from `rng`."""
     token = current_rng.set(rng)
     try:
         yield rng
@@ -35,11 +35,11 @@ def use_rng(rng: np.random.Generator) -> Iterator[np.random.Generator]:
 
 
 def request_seed(call_seed: int | None = None, model_seed: int | None = None) -> int:
-    """The seed of one model request.
+    """Choose the seed of a model request.
 
     Args:
-        call_seed: given with this call; wins.
-        model_seed: a setting of the model object: used outside of particles only, since siblings must differ.
+        call_seed: seed given with the call; takes precedence.
+        model_seed: seed of the model object; only used outside particles, because sibling particles must differ.
 
     Returns:
         The call's seed, else a draw from the particle's stream, else the model's seed, else fresh entropy.

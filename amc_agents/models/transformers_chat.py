@@ -1,7 +1,7 @@
-"""Any transformers causal language model from a folder as a batched LangChain chat model. Needs the `[train]` extra.
+"""A transformers causal language model as a batched LangChain chat model. Requires the `[train]` extra.
 
-The same batcher and the same settings as the embedded model. Prompts that arrive together form a group that is
-padded on the left and keeps its own KV cache; a group's rows step together. Prefixes are not remembered between calls.
+It shares the batcher and the settings of the embedded model. Prompts that arrive together form a group, which is
+left-padded, has its own KV cache and advances together. Prefixes are not cached between calls.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from amc_agents.types import IntArray
 
 _UNBOUNDED_CONTEXT = 1_000_000
 _NEVER = r"(?!)"
-"""Matches nothing."""
+"""A pattern without matches."""
 
 
 class TransformersChatModel(EngineChatModel):
-    """A causal language model folder (weights, tokenizer with a chat template), computed by torch."""
+    """A causal language model from a folder (weights, and a tokenizer with a chat template), computed by torch."""
 
     model: str
-    """The folder."""
+    """The model folder."""
     device: str = "cpu"
-    """Where torch computes."""
+    """The torch device."""
 
     _place: tuple[str, str] | None = PrivateAttr(default=None)
 
@@ -49,14 +49,16 @@ class TransformersChatModel(EngineChatModel):
         if self._place is None:
             folder = Path(self.model)
             if not (folder / "config.json").is_file():
-                raise ConfigurationError(f"no model folder {self.model!r}: it should hold config.json and weights")
+                raise ConfigurationError(
+                    f"no model folder {self.model!r}: expected a folder with config.json and weights"
+                )
             self._place = str(folder.resolve()), self.device
         return _load(*self._place)
 
 
 @lru_cache(maxsize=2)
 def _load(folder: str, device: str) -> Engine:
-    """One engine for all model objects of a folder."""
+    """Return the engine of a folder, which all model objects share."""
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -69,28 +71,30 @@ def _load(folder: str, device: str) -> Engine:
 
 
 class HFChatTokenizer:
-    """A Hugging Face tokenizer that has a chat template."""
+    """A Hugging Face tokenizer with a chat template. Raises `CheckpointError` if it has none."""
 
     def __init__(self, tokenizer: Any) -> None:
         if not tokenizer.chat_template:
-            raise CheckpointError(f"the tokenizer of {tokenizer.name_or_path!r} has no chat template; add one to it")
+            raise CheckpointError(
+                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template: add chat_template.jinja"
+            )
         self.tokenizer = tokenizer
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or _NEVER)
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """Token ids of a dialogue by the folder's template.
+        """Return token ids of a dialogue by the chat template of the folder.
 
-        A template is filled in as text, in which a content could write the template's own tokens and so speak in
-        another's role. A special token that a content spells out is therefore written with zero-width spaces in it.
+        The template is rendered as text, so message contents could spell special tokens and forge other roles. Special
+        tokens in contents are therefore broken up by zero-width spaces.
         """
         dialogue = [{"role": role, "content": self._special.sub(_spaced, content)} for role, content in messages]
         ids = self.tokenizer.apply_chat_template(dialogue, add_generation_prompt=True, tokenize=True)
         return list(ids["input_ids"] if isinstance(ids, Mapping) else ids)
 
     def token(self, token_id: int) -> str:
-        """The text of one token, special ones included."""
+        """Return the text of a token; special tokens have one, too."""
         return str(self.tokenizer.decode([token_id]))
 
 
@@ -99,31 +103,31 @@ def _spaced(token: re.Match[str]) -> str:
 
 
 class _Group:
-    """Rows that were read together: their shared cache, and which columns of it are padding."""
+    """Rows that were read together: their shared KV cache and its attention mask."""
 
     def __init__(self, cache: Any, mask: Any) -> None:
         self.cache, self.mask = cache, mask
 
 
 class HFDecoder:
-    """Implements `amc_agents.models.engine.Decoder` over a torch model."""
+    """A `amc_agents.models.engine.Decoder` over a torch model."""
 
     def __init__(self, network: Any, tokenizer: HFChatTokenizer) -> None:
         self._network, self._tokenizer = network, tokenizer.tokenizer
         config = network.generation_config
         ends = config.eos_token_id if config.eos_token_id is not None else self._tokenizer.eos_token_id
-        own = {self._tokenizer.eos_token_id} - {None}
-        self.end_tokens = frozenset(own | set([ends] if isinstance(ends, int) else ends or []))
+        of_tokenizer = {self._tokenizer.eos_token_id} - {None}
+        self.end_tokens = frozenset(of_tokenizer | set([ends] if isinstance(ends, int) else ends or []))
         self.context = int(getattr(network.config, "max_position_embeddings", _UNBOUNDED_CONTEXT))
         self._groups: list[_Group] = []
         self._places: list[tuple[_Group, int]] = []
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of written tokens, special tokens left out."""
+        """Return the text of generated tokens without special tokens."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def join(self, prompts: Sequence[tuple[int, ...]]) -> Joined:
-        """Read prompts, equal ones once, as a new group."""
+        """Read prompts as a new group; equal prompts are computed once."""
         import torch
 
         distinct = list(dict.fromkeys(prompts))
@@ -151,7 +155,7 @@ class HFDecoder:
         return Joined(_numpy(out.logits[places, -1]), tuple(cached), tuple(range(len(prompts))))
 
     def step(self, tokens: IntArray) -> Float32Array:
-        """Append one token to each row, group by group; `[B, V]` logits of the next."""
+        """Append one token to each row, group by group, and return `[B, V]` logits of the next token."""
         import torch
 
         logits: list[Float32Array | None] = [None] * len(tokens)
@@ -173,7 +177,7 @@ class HFDecoder:
         return np.stack([line for line in logits if line is not None])
 
     def leave(self, row: int) -> None:
-        """End a row; the last row takes its place."""
+        """Remove a row; the last row takes its place."""
         import torch
 
         group, gone = self._places[row]
@@ -191,7 +195,7 @@ class HFDecoder:
         ]
 
     def clear(self) -> None:
-        """Forget every row."""
+        """Remove all rows."""
         self._groups, self._places = [], []
 
 

@@ -1,12 +1,13 @@
 """The embedded model: a small Llama in numpy, its tokenizer, and the shipped weights.
 
-Names are imported when they are first used, so that a critic need not load LangChain.
+Names are imported at their first use, so that a critic can use the model without loading LangChain.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from amc_agents.models.embedded.chat import EmbeddedChatModel, model_folder
@@ -16,16 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedChatModel", "LlamaScorer", "NumpyLlama", "WordTokenizer", "model_folder"]
 
-_HOMES = {
-    "EmbeddedChatModel": "chat",
-    "LlamaScorer": "decoder",
-    "NumpyLlama": "llama",
-    "WordTokenizer": "tokenizer",
-    "model_folder": "chat",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "EmbeddedChatModel": "models.embedded.chat",
+        "LlamaScorer": "models.embedded.decoder",
+        "NumpyLlama": "models.embedded.llama",
+        "WordTokenizer": "models.embedded.tokenizer",
+        "model_folder": "models.embedded.chat",
+    },
+)

@@ -1,7 +1,10 @@
-"""Keep numpy's OpenBLAS on one thread while small matrices are multiplied.
+"""Run numpy's OpenBLAS on a single thread while small matrices are multiplied.
 
-On matrices as small as ours several BLAS threads mostly wait for each other, spinning: with two threads on a busy
-machine of two cores a decoding step took 4 times the processor time. Other BLAS libraries are left as they are.
+On matrices this small, several BLAS threads mostly spin while they wait for each other: with two threads on a busy
+two-core machine, a decoding step took 4 times the CPU time. Other BLAS libraries are not changed.
+
+The package threadpoolctl is not used: it lets a single Python thread control OpenBLAS's process-wide limit. When
+blocks of several threads overlap, its limit is lifted too early and then stays at 1.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 
 from amc_agents.concurrency.threads import lock_across_forks
 
-# (prefix, suffix) of the symbols, by how the library was built; numpy's own wheels use the first.
+# (prefix, suffix) of the library's symbols, which depend on its build; numpy's own wheels use the first pair.
 _SPELLINGS = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))
 
 
@@ -33,7 +36,7 @@ _before = 1
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Inside the block, and while any thread is in such a block, OpenBLAS computes on the calling thread alone."""
+    """Limit OpenBLAS to the calling thread, as long as any thread is inside such a block."""
     global _users, _before
     library = _openblas()
     if library is None:
@@ -56,16 +59,16 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _openblas() -> _OpenBlas | None:
-    """The OpenBLAS that came with numpy's wheel, or None where numpy uses another library."""
+    """Return the OpenBLAS that numpy's wheel contains, or None if numpy uses another library."""
     package = Path(np.__file__).parent
     for folder in (package.parent / "numpy.libs", package / ".dylibs"):
         for path in sorted(folder.glob("*openblas*")):
-            # It is loaded already, by numpy; this gives the same instance.
+            # numpy has already loaded the library, so this returns the same instance.
             library = ctypes.CDLL(str(path))
             for prefix, suffix in _SPELLINGS:
-                get = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
-                put = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
-                if get is not None and put is not None:
-                    put.restype = None
-                    return _OpenBlas(get, put)
+                get_threads = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
+                set_threads = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
+                if get_threads is not None and set_threads is not None:
+                    set_threads.restype = None
+                    return _OpenBlas(get_threads, set_threads)
     return None

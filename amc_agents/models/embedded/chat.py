@@ -1,4 +1,4 @@
-"""The embedded policy: a small language model in numpy as a LangChain chat model. No torch, no server, no key."""
+"""The embedded policy: a small language model in numpy as a LangChain chat model, without torch, server or API key."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SHIPPED = Path(__file__).parent
 class EmbeddedChatModel(EngineChatModel):
     """A small Llama from a folder, computed in numpy.
 
-    Calls that wait at the same time share batches, and a dialogue that grows costs only its new tokens.
-    System messages are read as the user's. See `EngineChatModel` for the settings.
+    Concurrent calls share batches, and each new turn of a dialogue costs only its new tokens. System messages are
+    treated as user messages. See `EngineChatModel` for the settings.
     """
 
     model: str = "crafting"
     """The name of a shipped model, or a folder with config.json, tokenizer.json and model.safetensors."""
 
-    # Where the engine is, not the engine: so that a model object can be copied and pickled.
+    # The key of the engine, not the engine itself, so that model objects can be copied and pickled.
     _place: tuple[str, Path, int] | None = PrivateAttr(default=None)
 
     @property
@@ -43,29 +43,29 @@ class EmbeddedChatModel(EngineChatModel):
     def _engine(self) -> Engine:
         if self._place is None:
             folder = model_folder(self.model)
-            # The file's time is part of the key: weights that were written anew are read anew.
+            # The modification time is part of the key, so that changed weights are read again.
             self._place = self.model, folder, (folder / "model.safetensors").stat().st_mtime_ns
         return _load(*self._place)
 
 
 def model_folder(name: str | Path) -> Path:
-    """The folder of a shipped model, or `name` itself where it is a folder.
+    """Return the folder of a shipped model, or `name` itself if it is a model folder.
 
     Raises:
-        ConfigurationError: neither.
+        ConfigurationError: `name` is neither.
     """
     for folder in (_SHIPPED / name, Path(name)):
         if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
             return folder.resolve()
     shipped = sorted(path.parent.name for path in _SHIPPED.glob("*/config.json"))
     raise ConfigurationError(
-        f"no model {str(name)!r}: expected a shipped one ({', '.join(shipped) or 'none here'}) or a folder with "
+        f"no model {str(name)!r}: expected a shipped model ({', '.join(shipped) or 'none installed'}) or a folder with "
         "config.json, tokenizer.json and model.safetensors"
     )
 
 
 @lru_cache(maxsize=8)
 def _load(name: str, folder: Path, written: int) -> Engine:
-    """One engine for all model objects of a folder, so that their calls share batches and the prefix cache."""
+    """Return the engine of a folder; all model objects share it, with its batches and its prefix cache."""
     tokenizer = WordTokenizer.from_folder(folder)
     return Engine(name, Batcher(EmbeddedDecoder(NumpyLlama.load(folder), tokenizer)), tokenizer)

@@ -1,4 +1,4 @@
-"""Batches of sequences over a `NumpyLlama`, with a prefix cache: the chat model's decoder and the critic's scorer."""
+"""Batched decoding and scoring with a `NumpyLlama` and a prefix cache, for the chat model and for critics."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.engine import Float32Array, Joined
 from amc_agents.types import FloatArray, IntArray
 
-# A prefix that several new prompts share is read once on its own when it is at least this long.
+# A prefix of at least this length that several new prompts share is computed once, on its own.
 _WORTH_SHARING = 24
-# Attention scores that one prefill may hold at once, heads not counted: bounds its memory to some 50 MB.
+# Attention scores per prefill and head; bounds the memory of a prefill to about 50 MB.
 _PREFILL_SCORES = 4_000_000
 _SCORED_ROWS = 64
-# Of whole sequences: how many are read at once, and how many tokens of each at a time.
-_SIDE_BY_SIDE = 8
+# `values_at` reads this many sequences at a time, in pieces of this many tokens.
+_SEQUENCES_AT_A_TIME = 8
 _PIECE = 64
 
 
 class _Prompt(NamedTuple):
-    """A prompt about to be read, and what is known of it."""
+    """A prompt to read, and the prefix of it that is cached."""
 
     tokens: Tokens
     known: Match
 
     @property
     def new(self) -> int:
-        """Tokens that have to be computed."""
+        """Number of tokens to compute."""
         return len(self.tokens) - self.known.length
 
 
 class LlamaBatch:
-    """Growing sequences in consecutive rows; implements `amc_agents.models.engine.Decoder`'s row operations.
+    """Growing sequences in consecutive rows; implements the row operations of `amc_agents.models.engine.Decoder`.
 
     Args:
         model: the weights.
-        cache_tokens: tokens whose keys and values are remembered after their sequence has left.
+        cache_tokens: capacity of the prefix cache, which keeps keys and values after a sequence has left.
     """
 
     def __init__(self, model: NumpyLlama, cache_tokens: int = 60_000) -> None:
@@ -55,20 +55,20 @@ class LlamaBatch:
 
     @property
     def context(self) -> int:
-        """Tokens that a sequence may have."""
+        """Maximum number of tokens of a sequence."""
         return self.model.config.context
 
     def join(self, prompts: Sequence[Tokens]) -> Joined:
-        """Read prompts into new rows: see `Decoder.join`."""
+        """Read prompts into new rows; see `Decoder.join`."""
         hidden, cached, order = self.read(prompts)
         return Joined(self.model.logits(hidden), cached, order)
 
     def read(self, prompts: Sequence[Tokens]) -> tuple[Float32Array, tuple[int, ...], tuple[int, ...]]:
-        """Read prompts into new rows; equal prompts and known prefixes are computed once.
+        """Read prompts into new rows; equal prompts and cached prefixes are computed once.
 
         Returns:
-            In the new rows' order: `[R, D]` final hidden states of the last tokens, the number of tokens of each
-            prompt that were not computed, and which prompt each row holds.
+            In the order of the new rows: `[R, D]` final hidden states of the last tokens, the number of cached tokens
+            of each prompt, and the index of the prompt that each row contains.
         """
         first = len(self._sequences)
         copies: dict[Tokens, list[int]] = {}
@@ -78,14 +78,14 @@ class LlamaBatch:
         if shared:
             self.read(shared)
             self.drop(first)
-        # The last token is always computed: its hidden state is what is asked for.
-        found = [_Prompt(tokens, self.cache.match(tokens, len(tokens) - 1)) for tokens in copies]
-        found.sort(key=lambda prompt: prompt.new)
-        hidden = np.concatenate([self._prefill(group) for group in _groups(found)])
-        order = [copies[prompt.tokens][0] for prompt in found]
-        cached = [prompt.known.length for prompt in found]
-        sources = list(range(len(found)))
-        for source, prompt in enumerate(found):
+        # The last token is always computed, because its hidden state is returned.
+        distinct = [_Prompt(tokens, self.cache.match(tokens, len(tokens) - 1)) for tokens in copies]
+        distinct.sort(key=lambda prompt: prompt.new)
+        hidden = np.concatenate([self._prefill(group) for group in _groups(distinct)])
+        order = [copies[prompt.tokens][0] for prompt in distinct]
+        cached = [prompt.known.length for prompt in distinct]
+        sources = list(range(len(distinct)))
+        for source, prompt in enumerate(distinct):
             for index in copies[prompt.tokens][1:]:
                 self._rows.copy(first + source, len(self._sequences))
                 self._sequences.append(list(prompt.tokens))
@@ -95,14 +95,14 @@ class LlamaBatch:
         return hidden[sources], tuple(cached), tuple(order)
 
     def step(self, tokens: IntArray) -> Float32Array:
-        """Append one token to each row; `[B, V]` logits of the next."""
+        """Append one token to each row and return `[B, V]` logits of the next token."""
         hidden = self.model.forward(tokens, np.ones(len(tokens), dtype=np.int64), self._rows, 0)
         for sequence, token in zip(self._sequences, tokens.tolist(), strict=True):
             sequence.append(token)
         return self.model.logits(hidden)
 
     def leave(self, row: int) -> None:
-        """Remember a row's keys and values, and let the last row take its place."""
+        """Cache the keys and values of a row, and move the last row into its place."""
         self.cache.insert(tuple(self._sequences[row]), lambda start, end: self._rows.segment(row, start, end))
         last = len(self._sequences) - 1
         if row != last:
@@ -111,15 +111,15 @@ class LlamaBatch:
         self._sequences.pop()
 
     def drop(self, first: int) -> None:
-        """End all rows from `first` on; what was read of them is in the cache."""
+        """Remove all rows from `first` on; their prompts stay in the cache."""
         del self._sequences[first:]
 
     def clear(self) -> None:
-        """End all rows."""
+        """Remove all rows."""
         self.drop(0)
 
     def _prefill(self, group: Sequence[_Prompt]) -> Float32Array:
-        """Read a group of prompts into the next rows: `[R, D]` hidden states of their last tokens."""
+        """Read a group of prompts into the next rows and return `[R, D]` hidden states of their last tokens."""
         first = len(self._sequences)
         for row, prompt in enumerate(group, first):
             self._rows.load(row, prompt.known.segments, prompt.new)
@@ -136,7 +136,7 @@ class LlamaBatch:
 
 
 class EmbeddedDecoder(LlamaBatch):
-    """A `LlamaBatch` with its tokenizer: what the batcher drives (`amc_agents.models.engine.Decoder`)."""
+    """A `LlamaBatch` with its tokenizer: the batcher's `amc_agents.models.engine.Decoder`."""
 
     def __init__(self, model: NumpyLlama, tokenizer: WordTokenizer, cache_tokens: int = 60_000) -> None:
         super().__init__(model, cache_tokens)
@@ -144,21 +144,21 @@ class EmbeddedDecoder(LlamaBatch):
         self.end_tokens = model.config.end_tokens | {tokenizer.end_id}
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of written tokens, special tokens left out."""
+        """Return the text of generated tokens without special tokens."""
         return self.tokenizer.decode(tokens)
 
 
 class LlamaScorer:
-    """Reads many sequences at once for a critic: hidden states and values, each call paying for new tokens only.
+    """Compute hidden states and values of many sequences for a critic; each call computes only new tokens.
 
-    Safe to call from several threads.
+    Thread-safe.
     """
 
     def __init__(self, model: NumpyLlama, cache_tokens: int = 60_000) -> None:
         self._batch = LlamaBatch(model, cache_tokens)
         self._lock = threading.Lock()
         self.cached_tokens = 0
-        """Tokens read since the start that were not computed again."""
+        """Number of tokens so far that the prefix cache answered."""
 
     @property
     def model(self) -> NumpyLlama:
@@ -166,7 +166,7 @@ class LlamaScorer:
         return self._batch.model
 
     def last_hidden(self, sequences: Sequence[Sequence[int]]) -> Float32Array:
-        """`[N, D]` normed final hidden states of the last tokens.
+        """Return the normed final hidden states of the last tokens, `[N, D]`.
 
         Raises:
             ConfigurationError: a sequence is empty or longer than the model's context.
@@ -184,19 +184,19 @@ class LlamaScorer:
         return result
 
     def values(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
-        """`[N]` the value head's output at the last token of each sequence, in the head's own units."""
+        """Return the value head's output at the last token of each sequence, `[N]`, in the head's own units."""
         if not sequences:
             return np.zeros(0)
         return np.asarray(self.model.scores(self.last_hidden(sequences)), dtype=np.float64)
 
     def values_at(self, sequences: Sequence[Sequence[int]], marks: Sequence[Sequence[int]]) -> FloatArray:
-        """The value head's output at the marked tokens, sequence after sequence, in the head's own units.
+        """Return the value head's output at the marked tokens, sequence by sequence, in the head's own units.
 
-        Each sequence is read once, past the cache: nothing of a whole dataset is asked for again.
+        Bypasses the prefix cache, since each sequence of a dataset is read once.
 
         Args:
             sequences: token ids.
-            marks: for each sequence, the indices of its tokens at which the head is read, rising.
+            marks: for each sequence, the ascending indices of the tokens at which the head is read.
 
         Raises:
             ConfigurationError: a sequence is empty or longer than the model's context.
@@ -204,45 +204,45 @@ class LlamaScorer:
         prompts = self._prompts(sequences)
         order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
         rows = self.model.new_rows()
-        found: dict[int, FloatArray] = {}
-        for start in range(0, len(order), _SIDE_BY_SIDE):
-            chosen = order[start : start + _SIDE_BY_SIDE]
+        scores_of: dict[int, FloatArray] = {}
+        for start in range(0, len(order), _SEQUENCES_AT_A_TIME):
+            chosen = order[start : start + _SEQUENCES_AT_A_TIME]
             scores = self._read_in_pieces(
                 [prompts[index] for index in chosen], [marks[index] for index in chosen], rows
             )
-            found |= dict(zip(chosen, scores, strict=True))
-        return np.concatenate([found[index] for index in range(len(prompts))]) if prompts else np.zeros(0)
+            scores_of |= dict(zip(chosen, scores, strict=True))
+        return np.concatenate([scores_of[index] for index in range(len(prompts))]) if prompts else np.zeros(0)
 
     def _read_in_pieces(
         self, prompts: Sequence[Tokens], marks: Sequence[Sequence[int]], rows: KVRows
     ) -> list[FloatArray]:
-        """The value head at the marks of a few sequences, longest first."""
+        """Return the value head's output at the marks of a few sequences, which are sorted longest first."""
         lengths = np.array([len(tokens) for tokens in prompts])
         rows.reserve(len(prompts), int(lengths[0]))
-        # What others have left there lies beyond each new token's own past, which is all that it sees.
+        # Old keys and values need no clearing: a token attends only to its own past.
         rows.lengths[:] = 0
-        found: list[list[FloatArray]] = [[] for _ in prompts]
-        # In pieces: a token is compared with few that come after it, and the processor's cache holds what is computed.
+        scores: list[list[FloatArray]] = [[] for _ in prompts]
+        # Pieces waste little attention on later tokens, and their intermediate results fit the CPU cache.
         for at in range(0, int(lengths[0]), _PIECE):
             counts = np.minimum(lengths[lengths > at] - at, _PIECE)
             tokens = [prompt[at : at + _PIECE] for prompt in prompts[: len(counts)]]
             hidden = self.model.forward(np.concatenate(tokens), counts, rows, 0)
             for index, first in enumerate(np.cumsum(counts) - counts):
                 here = [int(first) + mark - at for mark in marks[index] if at <= mark < at + _PIECE]
-                found[index].append(self.model.scores(hidden[here]).astype(np.float64))
-        return [np.concatenate(parts) for parts in found]
+                scores[index].append(self.model.scores(hidden[here]).astype(np.float64))
+        return [np.concatenate(parts) for parts in scores]
 
     def _prompts(self, sequences: Sequence[Sequence[int]]) -> list[Tokens]:
-        """The sequences as they can be read. Raises `ConfigurationError` where one is empty or too long."""
+        """Return the sequences as tuples. Raises `ConfigurationError` if a sequence is empty or too long."""
         context = self._batch.context
         for sequence in sequences:
             if not 0 < len(sequence) <= context:
-                raise ConfigurationError(f"a sequence has {len(sequence)} tokens; this model reads 1 to {context}")
+                raise ConfigurationError(f"a sequence has {len(sequence)} tokens, expected 1 to {context}: shorten it")
         return [tuple(sequence) for sequence in sequences]
 
 
 def _groups(prompts: Sequence[_Prompt]) -> list[list[_Prompt]]:
-    """Split prompts, sorted by new tokens, where padding to the widest would waste much or take too much memory."""
+    """Group prompts, sorted by new tokens, so that padding to the widest wastes little time and memory."""
     groups: list[list[_Prompt]] = []
     longest = 0
     for prompt in prompts:
@@ -258,7 +258,7 @@ def _groups(prompts: Sequence[_Prompt]) -> list[list[_Prompt]]:
 
 
 def _shared_prefixes(prompts: Sequence[Tokens], cache: PrefixCache) -> list[Tokens]:
-    """Prefixes that several of the sorted prompts share and that the cache does not hold: shortest of each family."""
+    """Return uncached prefixes that several of the sorted prompts share, the shortest of each family."""
     shared: list[Tokens] = []
     for left, right in pairwise(prompts):
         limit = min(len(left), len(right)) - 1

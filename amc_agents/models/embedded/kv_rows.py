@@ -1,4 +1,4 @@
-"""The keys and values of the sequences that are being computed now, one row each."""
+"""Keys and values of the active sequences, one row per sequence."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _FIRST_ROWS, _FIRST_LENGTH = 16, 256
 
 
 class KVRows:
-    """Rows 0 to n-1 of one array that grows as needed.
+    """Rows of one array that grows as needed.
 
     Args:
-        layers: transformer blocks.
-        kv_heads: key/value heads.
+        layers: number of transformer blocks.
+        kv_heads: number of key/value heads.
         head_dim: dimensions of a head.
-        context: the longest sequence allowed.
+        context: maximum length of a sequence.
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, context: int) -> None:
         self._context = context
-        # Zeros, not garbage: what a mask hides is still multiplied by 0 and must be finite.
+        # Zeros instead of uninitialised memory: masked entries are still multiplied by 0 and must be finite.
         self.data: Float32Array = np.zeros(
             (layers, 2, _FIRST_ROWS, kv_heads, min(_FIRST_LENGTH, context), head_dim), dtype=np.float32
         )
         """`[layers, 2, rows, kv_heads, capacity, head_dim]`: keys, then values."""
         self.lengths = np.zeros(_FIRST_ROWS, dtype=np.int64)
-        """`[rows]` tokens that each row holds."""
+        """`[rows]` number of tokens of each row."""
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for `rows` rows of `length` tokens."""
@@ -44,7 +44,7 @@ class KVRows:
         self.lengths = np.concatenate([self.lengths, np.zeros(new_rows - old_rows, dtype=np.int64)])
 
     def load(self, row: int, segments: Sequence[Float32Array], extra: int) -> None:
-        """Fill a row with known segments (each `[layers, 2, kv_heads, n, head_dim]`), with room for `extra` tokens."""
+        """Fill a row with cached segments (each `[layers, 2, kv_heads, n, head_dim]`) and reserve `extra` tokens."""
         length = sum(segment.shape[3] for segment in segments)
         self.reserve(row + 1, length + extra)
         at = 0
@@ -54,12 +54,12 @@ class KVRows:
         self.lengths[row] = at
 
     def copy(self, source: int, target: int) -> None:
-        """Make `target` equal to `source`."""
+        """Copy row `source` to row `target`."""
         self.reserve(target + 1, 1)
         length = self.lengths[source]
         self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
         self.lengths[target] = length
 
     def segment(self, row: int, start: int, end: int) -> Float32Array:
-        """A copy of the keys and values of some tokens of a row: `[layers, 2, kv_heads, end - start, head_dim]`."""
+        """Copy the keys and values of some tokens of a row: `[layers, 2, kv_heads, end - start, head_dim]`."""
         return self.data[:, :, row, :, start:end].copy()

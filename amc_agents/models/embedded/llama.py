@@ -1,7 +1,7 @@
 """A Llama's forward pass in numpy: RMSNorm, rotary positions, grouped-query attention with a KV cache, SwiGLU.
 
-Float32 throughout. Equal to transformers' `LlamaForCausalLM` to 1e-5 (tests). Sequences live in the rows of one
-preallocated array, so that a decoding step is a handful of batched matrix products and no loop over rows.
+Computes in float32; equal to transformers' `LlamaForCausalLM` up to 1e-5 (tests). Sequences are rows of one
+preallocated array, so that a decoding step is a few batched matrix products without a loop over rows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from amc_agents.models.embedded.weights import LlamaConfig, Weights, merge_adapt
 from amc_agents.models.engine import Float32Array
 from amc_agents.types import IntArray
 
-# Added to the score of a position that may not be seen; finite, so that no NaN can arise.
+# Added to the scores of masked positions; finite, so that no NaN can arise.
 _HIDDEN_SCORE = np.float32(-1e9)
 
 
 class _Layer(NamedTuple):
-    """One block's matrices, transposed for `x @ W`, with the norms' gains folded in."""
+    """The matrices of one block, transposed for `x @ W`, with the gains of the norms folded in."""
 
     qkv: Float32Array
     """`[D, (heads + 2 kv_heads) head_dim]`; queries scaled, queries and keys permuted for the rotation."""
@@ -33,11 +33,14 @@ class _Layer(NamedTuple):
 
 
 class NumpyLlama:
-    """The arithmetic of one Llama; holds weights only, so it may be shared between threads.
+    """The forward pass of one Llama. Holds weights only, so threads may share it.
 
     Args:
         config: the shape.
         weights: tensors by their Hugging Face names.
+
+    Raises:
+        CheckpointError: a tensor is missing.
     """
 
     def __init__(self, config: LlamaConfig, weights: Weights) -> None:
@@ -48,22 +51,22 @@ class NumpyLlama:
             self._norm = weights["model.norm.weight"]
             head = None if config.tied else weights.get("lm_head.weight")
         except KeyError as error:
-            raise CheckpointError(f"the model's weights lack {error}") from error
+            raise CheckpointError(f"the model's weights lack the tensor {error}") from error
         if config.tied:
             head = self._embedding
         self._head = None if head is None else np.ascontiguousarray(head.T)
         score = weights.get("score.weight")
         self._score = None if score is None else np.ascontiguousarray(score.T)
-        # One turn of the complex plane per position and pair of dimensions: exp(i * position * frequency).
+        # One complex rotation per position and pair of dimensions: exp(i * position * frequency).
         frequency = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
         self._turns = np.exp(1j * np.outer(np.arange(config.context), frequency)).astype(np.complex64)
 
     @classmethod
     def load(cls, folder: str | Path, adapter: str | Path | None = None) -> NumpyLlama:
-        """Read a model folder, and merge the LoRA adapter of another folder where one is given.
+        """Read a model folder and, if given, merge the LoRA adapter of another folder.
 
         Raises:
-            CheckpointError: a file is missing, damaged, or says something else than the others.
+            CheckpointError: a file is missing or damaged, or contradicts the other files.
         """
         weights = read_weights(folder)
         with read_as_saved(folder if adapter is None else adapter):
@@ -72,34 +75,34 @@ class NumpyLlama:
             return cls(LlamaConfig.from_folder(folder), weights)
 
     def new_rows(self) -> KVRows:
-        """Empty rows for this model's keys and values."""
+        """Return empty rows for keys and values of this model."""
         shape = self.config
         return KVRows(shape.layers, shape.kv_heads, shape.head_dim, shape.context)
 
     def logits(self, hidden: Float32Array) -> Float32Array:
-        """`[R, V]` next-token logits of `[R, D]` final hidden states."""
+        """Return `[R, V]` next-token logits of `[R, D]` final hidden states."""
         if self._head is None:
             raise CheckpointError("this model has no language-model head (lm_head.weight)")
         with one_blas_thread():
             return np.asarray(hidden @ self._head)
 
     def scores(self, hidden: Float32Array) -> Float32Array:
-        """`[R]` the value head's output on `[R, D]` final hidden states."""
+        """Return the value head's output `[R]` on `[R, D]` final hidden states."""
         if self._score is None:
             raise CheckpointError("this model has no value head (score.weight): load it with its value adapter")
         return np.asarray(hidden @ self._score)[:, 0]
 
     def forward(self, tokens: IntArray, counts: IntArray, rows: KVRows, first: int) -> Float32Array:
-        """Append tokens to consecutive rows and give the normed final hidden state of every token.
+        """Append tokens to consecutive rows and return the normed final hidden state of every token.
 
         Args:
-            tokens: `[S]` the new tokens of all R rows, one row after the other.
-            counts: `[R]` new tokens of each row, at least one.
-            rows: where the past is, and where the new keys and values go.
-            first: the first of the R rows.
+            tokens: `[S]` the new tokens of all R rows, row after row.
+            counts: `[R]` number of new tokens of each row, at least 1.
+            rows: keys and values of past tokens; extended by those of the new tokens.
+            first: index of the first of the R rows.
 
         Returns:
-            `[S, D]` hidden states. The rows' lengths have grown by `counts`.
+            `[S, D]` hidden states.
         """
         shape = self.config
         n_rows, widest = len(counts), int(counts.max())
@@ -115,7 +118,7 @@ class NumpyLlama:
         n_query, group = shape.heads * shape.head_dim, shape.heads // shape.kv_heads
         target = first + row_of
         x = self._embedding[tokens]
-        # exp(-gate) may be infinite; the quotient is then 0, as it should be.
+        # exp(-gate) may overflow to infinity; the quotient is then 0, which is correct.
         with one_blas_thread(), np.errstate(over="ignore"):
             for number, layer in enumerate(self._layers):
                 qkv = self._rms(x) @ layer.qkv
@@ -146,13 +149,13 @@ class NumpyLlama:
 
 
 def _attend(query: Float32Array, keys: Float32Array, values: Float32Array, mask: Float32Array | None) -> Float32Array:
-    """Scaled dot-product attention; queries are scaled already.
+    """Compute scaled dot-product attention; queries are already scaled.
 
     Args:
         query: `[R, n, kv_heads, group, head_dim]`.
         keys: `[R, kv_heads, length, head_dim]`.
         values: `[R, kv_heads, length, head_dim]`.
-        mask: `[R, 1, 1, n, length]`, or None where everything may be seen.
+        mask: `[R, 1, 1, n, length]`, or None if no position is masked.
 
     Returns:
         `[R, n, kv_heads, group, head_dim]`.
@@ -171,16 +174,16 @@ def _attend(query: Float32Array, keys: Float32Array, values: Float32Array, mask:
 
 
 def _mask(past: IntArray, widest: int, length: int) -> Float32Array | None:
-    """`[R, 1, 1, n, length]` added to the scores: a new token sees the past, the earlier new ones and itself."""
+    """Return the causal mask `[R, 1, 1, n, length]` to add to the scores, or None if no position is masked."""
     if widest == 1 and (past + 1 == length).all():
         return None
-    seen = past[:, None] + np.arange(widest)
-    hidden = np.arange(length) > seen[:, :, None]
+    last_visible = past[:, None] + np.arange(widest)
+    hidden = np.arange(length) > last_visible[:, :, None]
     return np.where(hidden, _HIDDEN_SCORE, np.float32(0)).astype(np.float32)[:, None, None]
 
 
 def _spread(flat: Float32Array, row_of: IntArray, offset: IntArray, shape: tuple[int, int]) -> Float32Array:
-    """`[R, n, ...]` the tokens of each row, padded with zeros to the widest row."""
+    """Return the tokens of each row as `[R, n, ...]`, padded with zeros to the widest row."""
     padded = np.zeros((*shape, flat.shape[-1]), dtype=np.float32)
     padded[row_of, offset] = flat
     return padded
@@ -202,10 +205,10 @@ def _layer(config: LlamaConfig, weights: Weights, number: int) -> _Layer:
 
 
 def _paired(weight: Float32Array, head_dim: int) -> Float32Array:
-    """Put the dimensions i and i + head_dim/2, which rotary positions turn together, next to each other.
+    """Reorder dimensions so that i and i + head_dim/2, which are rotated together, are adjacent.
 
-    Then a pair is one complex number and the rotation one complex product. Queries and keys are permuted alike, so
-    their dot products stay as they were.
+    A pair is then one complex number, and its rotation one complex product. Queries and keys are permuted alike, so
+    their dot products do not change.
     """
     halves = weight.reshape(-1, 2, head_dim // 2, weight.shape[-1])
     return halves.swapaxes(1, 2).reshape(weight.shape)

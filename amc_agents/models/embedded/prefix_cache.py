@@ -1,6 +1,6 @@
-"""Keys and values of token prefixes that were computed before: siblings share them by reference.
+"""A radix tree of computed keys and values, so that sequences share those of their common prefixes.
 
-A radix tree: an edge holds a run of tokens with their keys and values, so what many sequences share is stored once.
+Each node holds a run of tokens with their keys and values; a prefix of many sequences is stored once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Tokens = tuple[int, ...]
 
 
 class _Node:
-    """A run of tokens that follows its parent's."""
+    """A run of tokens that follows its parent's run."""
 
     __slots__ = ("children", "kv", "parent", "tokens", "used")
 
@@ -24,25 +24,25 @@ class _Node:
 
 
 class Match(NamedTuple):
-    """The longest known prefix of a sequence."""
+    """The longest cached prefix of a sequence."""
 
     length: int
     segments: list[Float32Array]
-    """Its keys and values in order, each `[layers, 2, kv_heads, n, head_dim]`; not to be written to."""
+    """Keys and values in order, each `[layers, 2, kv_heads, n, head_dim]`; read-only."""
 
 
 class PrefixCache:
-    """At most `max_tokens` tokens; the least recently used ends go first. For one thread at a time."""
+    """Holds at most `max_tokens` tokens and evicts the least recently used leaves first. Not thread-safe."""
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.n_tokens = 0
-        """Tokens stored now."""
+        """Number of stored tokens."""
         self._root = _Node((), None, None, 0)
         self._clock = 0
 
     def match(self, tokens: Tokens, limit: int) -> Match:
-        """The longest stored prefix of `tokens`, at most `limit` tokens of it."""
+        """Return the longest cached prefix of `tokens`, of at most `limit` tokens."""
         self._clock += 1
         node, at, segments = self._root, 0, []
         while at < limit:
@@ -61,7 +61,7 @@ class PrefixCache:
         return Match(at, segments)
 
     def insert(self, tokens: Tokens, kv: Callable[[int, int], Float32Array]) -> None:
-        """Store a sequence; `kv(start, end)` gives an own copy of the keys and values of some of its tokens."""
+        """Store a sequence; `kv(start, end)` returns a copy of the keys and values of its tokens in that range."""
         self._clock += 1
         node, at = self._root, 0
         while at < len(tokens):
@@ -82,7 +82,7 @@ class PrefixCache:
             self._evict()
 
     def _evict(self) -> None:
-        """Drop least recently used ends until a tenth of the room is free."""
+        """Drop least recently used leaves until a tenth of the capacity is free."""
         while self.n_tokens > 0.9 * self.max_tokens:
             leaves = sorted(self._leaves(), key=lambda node: node.used)
             for leaf in leaves:
@@ -103,7 +103,7 @@ class PrefixCache:
 
 
 def _common(left: Tokens, right: Tokens) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return index
@@ -111,7 +111,7 @@ def _common(left: Tokens, right: Tokens) -> int:
 
 
 def _split(node: _Node, at: int) -> _Node:
-    """Cut a node in two; the first part is returned. Both get arrays of their own, so that memory can be freed."""
+    """Split a node in two and return the first part; both get copies of their arrays, so that memory can be freed."""
     assert node.kv is not None
     assert node.parent is not None
     first = _Node(node.tokens[:at], node.kv[..., :at, :].copy(), node.parent, node.used)

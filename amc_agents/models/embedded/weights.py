@@ -1,4 +1,4 @@
-"""Read a Llama's weights from a Hugging Face folder, and merge a LoRA adapter into them."""
+"""Read the weights of a Llama from a Hugging Face folder, and merge a LoRA adapter into them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LlamaConfig:
     """The shape of a Llama."""
 
     hidden: int
-    """Width of the residual stream, D."""
+    """Width of the residual stream (D)."""
     layers: int
     heads: int
     kv_heads: int
@@ -37,28 +37,29 @@ class LlamaConfig:
     rope_theta: float
     norm_eps: float
     context: int
-    """Tokens that a sequence may have."""
+    """Maximum number of tokens of a sequence."""
     end_tokens: frozenset[int]
     pad_token: int | None
     tied: bool
-    """The output matrix is the embedding's transpose."""
+    """Whether the output matrix is the transpose of the embedding."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no shape. Raises `CheckpointError`."""
+        """Check types and ranges. Raises `CheckpointError`."""
         sizes = (self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim, self.intermediate, self.vocab)
         for size in (*sizes, self.context):
             if type(size) is not int or not 0 < size < 1 << 31:
-                raise CheckpointError(
-                    f"config.json: expected a positive whole number as a size, got {quoted(size, 40)}"
-                )
+                raise CheckpointError(f"config.json: expected a positive integer as a size, got {quoted(size, 40)}")
         if not all(type(token) is int for token in (*self.end_tokens, self.pad_token or 0)):
             raise CheckpointError("config.json: expected token ids as eos_token_id and pad_token_id")
         if not (self.rope_theta > 0 and self.norm_eps > 0):
-            raise CheckpointError("config.json: expected positive numbers as rope_theta and rms_norm_eps")
+            raise CheckpointError(
+                f"config.json: expected positive numbers as rope_theta and rms_norm_eps, got {self.rope_theta:g} and "
+                f"{self.norm_eps:g}"
+            )
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> LlamaConfig:
-        """Read `config.json`. Raises `CheckpointError` for anything but a plain Llama."""
+        """Read `config.json`. Raises `CheckpointError` unless it describes a plain Llama."""
         data = read_json(Path(folder) / "config.json")
         rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
         _require(data, "model_type", "llama")
@@ -86,17 +87,17 @@ class LlamaConfig:
 
 
 def read_weights(folder: str | Path) -> Weights:
-    """All tensors of `model.safetensors` (fp16 or fp32), as float32."""
+    """Read all tensors of `model.safetensors` (fp16 or fp32) as float32. Raises `CheckpointError`."""
     return _read_tensors(Path(folder) / "model.safetensors")
 
 
 def merge_adapter(weights: Weights, folder: str | Path) -> Weights:
-    """The weights with a LoRA adapter added: W + scale * B @ A, scale = alpha / r.
+    """Add a LoRA adapter to weights: W + scale * B @ A, with scale = alpha / r.
 
-    Matrices that the adapter saves whole (a `score` head) replace the model's own.
+    Matrices that the adapter contains in full (a `score` head) replace those of the model.
 
     Raises:
-        CheckpointError: the adapter uses something else than plain LoRA, or does not fit the model.
+        CheckpointError: the adapter uses more than plain LoRA, or does not fit the model.
     """
     folder = Path(folder)
     config = read_json(folder / "adapter_config.json")
@@ -126,14 +127,16 @@ def merge_adapter(weights: Weights, folder: str | Path) -> Weights:
 
 @contextmanager
 def read_as_saved(folder: str | Path) -> Iterator[None]:
-    """What goes wrong within is the fault of the folder's files. Raises `CheckpointError`."""
+    """Turn errors inside the block into a `CheckpointError` about the folder's files."""
     try:
         yield
     except CheckpointError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        said = excerpt(f"{type(error).__name__}: {error}")
-        raise CheckpointError(f"{folder}: its files do not fit each other, or lack something ({said})") from error
+        reason = excerpt(f"{type(error).__name__}: {error}")
+        raise CheckpointError(
+            f"{folder}: its files do not match each other, or are incomplete ({reason}): copy the folder again"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def _read_tensors(path: Path) -> Weights:
             return {name: file.get_tensor(name).astype(np.float32) for name in names}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path} is damaged or cut off ({excerpt(str(error))}): copy it again, and see that large files were "
+            f"{path} is damaged or cut off ({excerpt(str(error))}): copy it again, and check that large files were "
             "fetched, not only their pointers (git lfs pull)"
         ) from error
 
