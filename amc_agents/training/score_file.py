@@ -10,14 +10,14 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
+from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
+from amc_agents.training.dataset import pyarrow_or_error
 from amc_agents.training.value.metrics import evaluate_states
 from amc_agents.types import FloatArray
 
@@ -74,7 +74,7 @@ class ScoreFile:
 
     def __init__(self, path: str | Path, plan: ScoringPlan) -> None:
         self.path, self._plan = Path(path), plan
-        self._arrow, self._parquet = _pyarrow()
+        self._arrow, self._parquet = pyarrow_or_error()
         self._parts = self.path.with_name(f"{self.path.name}.parts")
         told = self._parts / _PLAN
         if self.path.exists():
@@ -129,7 +129,7 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
         CheckpointError: it is no such file, or holds no finished trajectory.
     """
     _plan_of(path)
-    _, parquet = _pyarrow()
+    _, parquet = pyarrow_or_error()
     table = parquet.read_table(path, columns=["values", "targets", "return"])
     done = table["targets"].is_valid()
     table = table.filter(done)
@@ -162,7 +162,7 @@ def _require_same(plan: ScoringPlan, found: str, where: Path) -> None:
 
 
 def _plan_of(path: str | Path) -> str:
-    arrow, parquet = _pyarrow()
+    arrow, parquet = pyarrow_or_error()
     try:
         found = parquet.read_schema(path).metadata or {}
     except (arrow.ArrowException, OSError) as error:
@@ -190,13 +190,6 @@ def _schema(arrow: Any) -> Any:
             ("targets", numbers),
         ]
     )
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "train") from error
 
 
 _PLAN = "plan.json"

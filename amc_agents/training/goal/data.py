@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +13,9 @@ import numpy.typing as npt
 from langchain_core.messages import convert_to_messages
 
 from amc_agents.critics.goal.summaries import Summary
-from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
+from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.messages import trajectory_from_messages
-from amc_agents.training.dataset import read_records, shards
+from amc_agents.training.dataset import pyarrow_or_error, read_records, shards
 from amc_agents.types import IntArray, Step, Task, Trajectory
 from amc_agents.usage import Usage
 
@@ -246,10 +245,7 @@ def _without_empty(message: Any) -> Any:
 
 def _rows(file: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:
     if file.suffix == ".parquet":
-        try:
-            parquet = import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise MissingExtra("pyarrow", "train") from error
+        _, parquet = pyarrow_or_error()
         yield from ((f"{file} row {n}", row) for n, row in enumerate(parquet.read_table(file).to_pylist(), 1))
         return
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
