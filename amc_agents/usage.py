@@ -1,4 +1,4 @@
-"""What a run used: model calls and tokens, by role and by model. What that costs: `amc_agents.prices`."""
+"""Usage of a run: model calls and tokens, by role and by model. `amc_agents.prices` computes the cost."""
 
 from __future__ import annotations
 
@@ -12,29 +12,26 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Calls and tokens of one role (policy, critic, ...). Usages add up.
-
-    Input tokens include those that a cache answered; `cached_tokens` says how many those were.
-    """
+    """Calls and tokens of a role (policy, critic, ...), with `+`."""
 
     calls: int = 0
-    """Requests made: a batch that a model computes in one go counts one call per item."""
+    """Number of requests; a batch computed by a local model counts one call per item."""
     input_tokens: int = 0
-    """Tokens read, cached ones included."""
+    """Tokens read, cached tokens included."""
     output_tokens: int = 0
     """Tokens written."""
     cached_tokens: int = 0
-    """Tokens read that were not computed again."""
+    """Tokens read from a cache instead of computed; part of `input_tokens`."""
     missing: int = 0
-    """Calls whose provider reported no usage: the token counts are then lower bounds."""
+    """Calls without reported usage: the token counts are then lower bounds."""
 
     def __post_init__(self) -> None:
-        """Cap the cached tokens, of which some providers report more than they say were read."""
+        """Cap the cached tokens: some providers report more of them than input tokens."""
         if self.cached_tokens > self.input_tokens:
             object.__setattr__(self, "cached_tokens", self.input_tokens)
 
     def __add__(self, other: Usage) -> Usage:
-        """The usage of both together."""
+        """Add two usages."""
         return Usage(
             self.calls + other.calls,
             self.input_tokens + other.input_tokens,
@@ -47,6 +44,10 @@ class Usage:
     def tokens(self) -> int:
         """Tokens read and written."""
         return self.input_tokens + self.output_tokens
+
+    def as_plain(self) -> dict[str, int]:
+        """Return the counts of calls and tokens as JSON values, for records and events."""
+        return {name: getattr(self, name) for name in ("calls", "input_tokens", "output_tokens", "cached_tokens")}
 
 
 class CountNames(NamedTuple):
@@ -81,30 +82,30 @@ def _count(counts: Any, name: str) -> int | None:
 
 
 def total(usage: Mapping[str, Usage]) -> Usage:
-    """All roles, or all models of a role, together."""
+    """Sum the usages of all roles, or of all models of a role."""
     return sum(usage.values(), Usage())
 
 
 class Meter:
-    """Adds up what is recorded while it is in use, from any thread."""
+    """Adds up recorded usage. Thread-safe."""
 
     def __init__(self) -> None:
         self._usage: dict[str, dict[str, Usage]] = {}
         self._lock = threading.Lock()
 
     def add(self, role: str, usage: Usage, model: str = "") -> None:
-        """Count `usage` for `role`, and for the model that was asked where its name is known."""
+        """Count `usage` for `role` and `model`; an empty model is an unknown model."""
         with self._lock:
             used = self._usage.setdefault(role, {})
             before = used.get(model)
             used[model] = usage if before is None else before + usage
 
     def read(self) -> dict[str, Usage]:
-        """What each role has used so far."""
+        """Return the usage of each role so far."""
         return {role: total(used) for role, used in self.by_model().items()}
 
     def by_model(self) -> dict[str, dict[str, Usage]]:
-        """{role: {model: what it has used so far}}: what prices are looked up by."""
+        """Return {role: {model: usage so far}}, the form that `prices.cost` takes."""
         with self._lock:
             return {role: dict(used) for role, used in self._usage.items()}
 
@@ -113,12 +114,12 @@ _meter: ContextVar[Meter | None] = ContextVar("amc_meter", default=None)
 
 
 def record(role: str, usage: Usage, model: str = "") -> None:
-    """Count `usage` for `role` with the meter in use, if there is one: a critic calls it for each request.
+    """Count `usage` with the meter of this context, if any. Critics call it for each request.
 
     Args:
         role: "policy", "critic", ...
-        usage: what was used.
-        model: the model that was asked: `provider:name`, or the name alone for a server of one's own.
+        usage: usage of the request.
+        model: `provider:name`, or the name alone for a self-hosted server.
     """
     meter = _meter.get()
     if meter is not None:
@@ -127,7 +128,7 @@ def record(role: str, usage: Usage, model: str = "") -> None:
 
 @contextmanager
 def metering(meter: Meter) -> Iterator[None]:
-    """Let `record` count with `meter`, in this context and the tasks started from it."""
+    """Make `record` count with `meter`, in this context and in tasks started from it."""
     token = _meter.set(meter)
     try:
         yield
@@ -137,12 +138,12 @@ def metering(meter: Meter) -> Iterator[None]:
 
 @contextmanager
 def counting() -> Iterator[Meter]:
-    """Count what is recorded inside, and tell whoever counted before as well."""
+    """Count what is recorded inside the block, and then record it with the surrounding meter too."""
     meter = Meter()
     try:
         with metering(meter):
             yield meter
     finally:
         for role, models in meter.by_model().items():
-            for model, used in models.items():
-                record(role, used, model)
+            for model, usage in models.items():
+                record(role, usage, model)

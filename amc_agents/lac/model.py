@@ -1,17 +1,20 @@
-"""LAC as a chat model: each answer is the choice of one decision (`amc_agents.lac.decision.decide`)."""
+"""LAC as a chat model: each answer is the choice of a decision (`amc_agents.lac.decision.decide`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.runnables import Runnable
 from pydantic import Field, SkipValidation
 
+from amc_agents.config import configured
 from amc_agents.critics.render import turn
+from amc_agents.critics.uses import for_lac
 from amc_agents.decisions.asking import Answers
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.lac.decision import Decision, Imagination, LacSettings, Rescorer, decide, decide_among
@@ -19,79 +22,163 @@ from amc_agents.lac.imagination import ChatImagination
 from amc_agents.lac.reflected_messages import reflect, with_past_reflections
 from amc_agents.lac.reflection import ChatReflector
 from amc_agents.lac.text_scoring import ChatRescorer, TextScorer
+from amc_agents.lac.types import Prior
 from amc_agents.messages import trajectory_of
-from amc_agents.runtime.deciding_model import Asked, DecidingModel, Made, Record, plain
+from amc_agents.runtime.chosen_critic import CriticChoice
+from amc_agents.runtime.deciding_model import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
 from amc_agents.runtime.inner_calls import world_model_answers
-from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.runtime.sampling_actor import ChatActor, require_temperature, unbound
 from amc_agents.settings import OnCriticError
 from amc_agents.types import Step
 
 Listed = Sequence[str] | Callable[[Sequence[BaseMessage]], Sequence[str]]
-"""All that can be done, or what lists it by the conversation so far."""
+"""All possible actions, or a function that lists them for a conversation."""
+
+
+class LacOptions(DecidingOptions, total=False):
+    """Options of `actor_critic_model`, `actor_critic_node` and `ActorCritic`.
+
+    The first ten are the fields of `LacSettings`, which documents them and has their defaults. `on_critic_error` comes
+    from the configuration file if it is left out.
+    """
+
+    k: int
+    alpha: float
+    prior: Prior
+    greedy: bool
+    sample: bool
+    returns: tuple[float, float]
+    use_critic: bool
+    depth: int
+    reflect: bool
+    on_critic_error: OnCriticError
+    world_model: BaseChatModel | Imagination | None
+    """Imagines and reflects. Default: the policy."""
+    scorer: TextScorer | None
+    """Scores texts under the policy: required by prior="thoughts" and by `actions`."""
+    actions: Listed | None
+    """All possible actions, or a function that lists them for a conversation. They become the candidates, under the
+    exact prior: given K sampled thoughts with prior="thoughts", without a thought with prior="likelihood"."""
+
+
+def actor_critic_model(
+    model: BaseChatModel | Runnable[Any, AIMessage], critic: Any = None, **options: Unpack[LacOptions]
+) -> ActorCriticModel:
+    """Build a chat model that samples K answers of `model` and returns the choice of prior and critic (LAC, eq. 4-6).
+
+    The answer is the chosen message as it was sampled, with a new id. `response_metadata["lac"]` summarises the
+    decision. `usage_metadata` is left to the K requests, which tracers see below this model. The whole record,
+    candidates included, goes to LangGraph's custom stream as `{"type": "lac.decision", ...}` and into the trace.
+
+    Args:
+        model: the policy: a chat model, or a chat model with bound arguments.
+        critic: judges the candidates: a string or an object. If left out, or named for a call: as in `amc`.
+        **options: see `LacOptions`.
+
+    Raises:
+        ConfigurationError: an option is invalid, the critic does not fit, or `model` lacks a required ability.
+    """
+    actor, bound = unbound(model)
+    return model_builder(critic, options)(actor, bound=bound)
+
+
+def model_builder(critic: Any, options: LacOptions) -> Callable[..., ActorCriticModel]:
+    """Check the options and read the critic, once for any number of actors.
+
+    Returns:
+        A function of the actor and further fields of `ActorCriticModel`.
+
+    Raises:
+        ConfigurationError: an option is invalid, or the critic does not fit.
+    """
+    given: dict[str, Any] = dict(options)
+    kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "actions", "seed")}
+    offered, config = given.pop("critics", None), configured(given.pop("config", None))
+    if config.on_critic_error is not None:
+        given.setdefault("on_critic_error", config.on_critic_error)
+    settings = LacSettings(**given)
+    if kept["actions"] is not None and (kept["scorer"] is None or settings.prior == "frequency"):
+        raise ConfigurationError(
+            'actions= needs scorer=, which scores each action, and prior="thoughts" for a policy that thinks before '
+            'it acts, else prior="likelihood"'
+        )
+
+    def fit(critic: Any) -> Any:
+        return for_lac(critic, returns=settings.returns)
+
+    critics = CriticChoice(critic if settings.use_critic else "uniform", config, fit, offered)
+
+    def build(actor: BaseChatModel, **fields: Any) -> ActorCriticModel:
+        if settings.greedy:
+            require_temperature(actor)
+        return ActorCriticModel(actor=actor, settings=settings, critics=critics, **kept, **fields)
+
+    return build
 
 
 class ActorCriticModel(DecidingModel):
-    """A chat model whose answer is the choice among K candidates of another one. Made by `actor_critic_model`."""
+    """A chat model whose answer is chosen among K candidates of another model. Made by `actor_critic_model`."""
 
     method: ClassVar[str] = "lac"
 
     settings: SkipValidation[LacSettings] = LacSettings()
     world_model: SkipValidation[BaseChatModel | Imagination | None] = Field(default=None, repr=False)
-    """Imagines what comes after a candidate, and reflects; None: the actor does."""
+    """Imagines the consequences of candidates, and reflects; None: the actor does."""
     scorer: SkipValidation[TextScorer | None] = Field(default=None, repr=False)
-    """Scores texts by the policy, for the priors that need it."""
+    """Scores texts under the policy, for the priors that need it."""
     actions: SkipValidation[Listed | None] = None
-    """All that can be done, where the world lists it."""
+    """All possible actions, if the world lists them."""
 
     @property
     def _llm_type(self) -> str:
         return "actor-critic"
 
     @property
-    def _told_settings(self) -> dict[str, Any]:
+    def _traced_settings(self) -> dict[str, Any]:
         return {name: getattr(self.settings, name) for name in ("k", "alpha", "prior", "greedy", "depth", "reflect")}
-
-    @property
-    def _on_critic_error(self) -> OnCriticError:
-        return self.settings.on_critic_error
 
     @property
     def _n_threads(self) -> int:
         return self.settings.k + 1
 
-    async def _decide(self, asked: Asked) -> Made:
-        answers = world_model_answers(self._world, asked.threads)
-        shown, reflection, notes = await self._reflected(asked.messages, answers)
+    async def _decide(self, request: DecisionRequest) -> DecisionResult:
+        answers = world_model_answers(self._world, request.threads)
+        shown, reflection, notes = await self._reflected(request.messages, answers)
         actor = ChatActor(
             self.actor,
             shown,
-            callbacks=asked.callbacks,
-            threads=asked.threads,
+            callbacks=request.callbacks,
+            threads=request.threads,
             log_likelihoods=self.settings.prior == "likelihood" and self.scorer is None,
-            **asked.call,
+            **request.call,
         )
-        trajectory = trajectory_of(shown, system_is_task=self.system_is_task)
-        rescorer = self._rescorer(actor, shown, asked.call)
-        known = asked.chosen.critic, self.settings
-        more: Any = {
-            "imagination": self._imagination(answers),
-            "rng": np.random.default_rng() if asked.rng is None else asked.rng,
-        }
-        if self.actions is None or rescorer is None:
-            decision = await decide(trajectory, actor, *known, rescorer=rescorer, **more)
-        else:
-            listed = self.actions(shown) if callable(self.actions) else self.actions
-            thinking = actor if self.settings.prior == "thoughts" else None
-            decision = await decide_among(trajectory, listed, rescorer, *known, actor=thinking, **more)
+        decision = await self._decision(request, shown, actor, self._imagination(answers))
         decision = replace(
             decision, round_trips=decision.round_trips + bool(reflection), notes=(*notes, *actor.notes, *decision.notes)
         )
-        return _made(decision, actor, reflection)
+        return _result(decision, actor, reflection)
+
+    async def _decision(
+        self, request: DecisionRequest, shown: list[BaseMessage], actor: ChatActor, imagination: Imagination | None
+    ) -> Decision:
+        trajectory = trajectory_of(shown, system_is_task=self.system_is_task)
+        rescorer = self._rescorer(actor, shown, request.call)
+        critic, settings = request.chosen.critic, self.settings
+        rng = np.random.default_rng() if request.rng is None else request.rng
+        if self.actions is None or rescorer is None:
+            return await decide(
+                trajectory, actor, critic, settings, imagination=imagination, rescorer=rescorer, rng=rng
+            )
+        listed = self.actions(shown) if callable(self.actions) else self.actions
+        thinking = actor if settings.prior == "thoughts" else None
+        return await decide_among(
+            trajectory, listed, rescorer, critic, settings, actor=thinking, imagination=imagination, rng=rng
+        )
 
     async def _reflected(
         self, messages: list[BaseMessage], answers: Answers
     ) -> tuple[list[BaseMessage], str, tuple[str, ...]]:
-        """The conversation with its reflections, the newest of them, and notes on it."""
+        """Return the conversation with its reflections, the newest reflection, and notes."""
         if not self.settings.reflect:
             return messages, "", ()
         try:
@@ -99,7 +186,7 @@ class ActorCriticModel(DecidingModel):
         except CriticError as error:
             if self.settings.on_critic_error == "raise":
                 raise
-            return with_past_reflections(messages), "", (f"nothing was reflected on: {error}",)
+            return with_past_reflections(messages), "", (f"the newest step has no reflection: {error}",)
 
     @property
     def _world(self) -> BaseChatModel:
@@ -117,21 +204,23 @@ class ActorCriticModel(DecidingModel):
             return None
         if call.get("tools"):
             raise ConfigurationError(
-                f"prior={self.settings.prior!r} scores turns as text, and this policy calls tools, which every chat "
-                'template writes in a way of its own: use prior="frequency"'
+                f"prior={self.settings.prior!r} scores turns as text, and this policy calls tools, which each chat "
+                'template writes differently: use prior="frequency"'
             )
         dialogue: Any = convert_to_openai_messages(shown)
         return ChatRescorer(self.scorer, dialogue, temperature=actor.setting("temperature", 1.0))
 
 
-def _made(decision: Decision, actor: ChatActor, reflection: str) -> Made:
-    """The decision and what is told of it; nothing of the other candidates is in the message."""
-    said = {"reflection": reflection} if reflection else {}
-    record: Record = {**decision.as_plain(), **said, "usage": {"policy": plain(actor.usage)}}
-    told = ("prior", "alpha", "round_trips", "notes", "usage", "reflection")
-    summary = {key: record[key] for key in told if key in record}
-    summary |= {"candidates": len(decision.candidates), "samples": sum(one.n for one in decision.candidates)}
+def _result(decision: Decision, actor: ChatActor, reflection: str) -> DecisionResult:
+    """Return the chosen message, the record and the summary; the message contains nothing of the other candidates."""
+    record: Record = {**decision.as_plain(), "usage": {"policy": actor.usage.as_plain()}}
+    if reflection:
+        record["reflection"] = reflection
+    names = ("prior", "alpha", "round_trips", "notes", "usage", "reflection")
+    summary = {name: record[name] for name in names if name in record}
+    summary["candidates"] = len(decision.candidates)
+    summary["samples"] = sum(candidate.n for candidate in decision.candidates)
     chosen = decision.sample
-    # An action that the world listed and no sample did: written as the policy would have.
+    # A listed action that was not sampled is written as the policy would have written it.
     unsampled = AIMessage(turn(Step(chosen.action, thought=chosen.thought)))
-    return Made(chosen.payload or unsampled, record, summary)
+    return DecisionResult(chosen.payload or unsampled, record, summary)

@@ -29,7 +29,7 @@ from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_statements
 from amc_agents.psrl.role_models import RoleModel, as_updater, role_model
 from amc_agents.psrl.roles import Updater
-from amc_agents.runtime.deciding_model import Record, plain
+from amc_agents.runtime.deciding_model import Record
 from amc_agents.runtime.inner_calls import stream_writer
 from amc_agents.runtime.metering import policy_meter
 from amc_agents.types import Step
@@ -161,7 +161,7 @@ class Explorer:
         async def traced(_: Record) -> Record:
             with counting() as meter:
                 record = await work()
-            used = {role: plain(one) for role, one in meter.read().items()}
+            used = {role: usage.as_plain() for role, usage in meter.read().items()}
             return {"type": f"{self.method}.{event}", **record, "usage": used}
 
         record = await RunnableLambda(traced, name=f"{self.method}.{event}").ainvoke(inputs)

@@ -28,7 +28,6 @@ from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError
 from amc_agents.lac.model import ActorCriticModel
-from amc_agents.lac.node import face, parts
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import particle_rng
 from amc_agents.runtime.metering import PolicyMeter
@@ -102,7 +101,8 @@ class TestStandard(ChatModelUnitTests):
 
     @property
     def chat_model_params(self):
-        return {"actor": ChatOpenAI(model="small", api_key="none"), **parts("uniform", {"config": Config()})}
+        model = actor_critic_model(ChatOpenAI(model="small", api_key="none"), "uniform", config=Config())
+        return {name: getattr(model, name) for name in ("actor", "critics", "settings")}
 
 
 @both_ways
@@ -746,7 +746,7 @@ def test_a_world_model_that_fails_to_reflect_may_be_passed_over():
     answer = actor_critic_model(in_turn("left"), Prefers(), on_critic_error="uniform", **settings).invoke(state)
     assert "left" in answer.text
     (note,) = answer.response_metadata["lac"]["notes"]
-    assert note.startswith("nothing was reflected on:")
+    assert note.startswith("the newest step has no reflection:")
     assert "its server is gone" in note
 
 
@@ -809,7 +809,7 @@ def test_a_prior_that_scores_texts_refuses_tool_calls():
         async def log_likelihoods(self, messages, texts, temperature):
             return np.zeros(len(texts))
 
-    model = face(ChatOpenAI(model="small", api_key="none"), parts(None, {"prior": "thoughts", "scorer": Scorer()}))
+    model = actor_critic_model(ChatOpenAI(model="small", api_key="none"), prior="thoughts", scorer=Scorer())
     with pytest.raises(ConfigurationError, match="calls tools"):
         ask(model.bind_tools([go]))
     answer = ask(actor_critic_model(in_turn("left"), prior="thoughts", scorer=Scorer(), k=2))
@@ -851,5 +851,5 @@ def test_all_actions_that_the_world_lists_are_candidates(sync):
 
 def test_a_list_of_actions_needs_what_scores_them():
     for options in ({"prior": "thoughts"}, {"scorer": TwoButtons()}):
-        with pytest.raises(ConfigurationError, match="it needs scorer="):
+        with pytest.raises(ConfigurationError, match="needs scorer="):
             actor_critic_model(in_turn("left"), actions=["left"], **options)

@@ -26,7 +26,6 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import particle_rng
 from amc_agents.pnlc.decision import PnlcPrompts, Proposed
 from amc_agents.pnlc.model import CritiqueRefineModel
-from amc_agents.pnlc.node import parts
 from amc_agents.pnlc.thinker import carrying, described
 from amc_agents.runtime.metering import PolicyMeter
 from amc_agents.runtime.text_agent import text_agent
@@ -59,7 +58,8 @@ class TestStandard(ChatModelUnitTests):
 
     @property
     def chat_model_params(self):
-        return {"actor": ChatOpenAI(model="small", api_key="none"), **parts(Reaches(), {"config": Config()})}
+        model = critique_refine_model(ChatOpenAI(model="small", api_key="none"), Reaches(), config=Config())
+        return {name: getattr(model, name) for name in ("actor", "critics", "settings")}
 
 
 @both_ways
@@ -291,7 +291,7 @@ async def test_a_likelihood_of_success_without_goals():
     answer = await critique_refine_model(text_mind(reply=reply), Odds(), critique="value").ainvoke("?")
     assert answer.text == "Thought: I go right.\nAction: right"
     assert "a likelihood of success of\n0.05." in told[0]
-    with pytest.raises(ConfigurationError, match="`uniform` does not know"):
+    with pytest.raises(ConfigurationError, match="`uniform` has none"):
         critique_refine_model(text_mind(), "uniform", critique="value")
     with pytest.raises(ConfigurationError, match="pnlc does not take"):
         critique_refine_model(text_mind(), Odds())

@@ -8,13 +8,14 @@ import re
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
@@ -26,7 +27,11 @@ from amc_agents.config import Config
 from amc_agents.critics import spec as spec_module
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticSpecError
+from amc_agents.lac.model import LacOptions
+from amc_agents.lac.types import LacSettings
 from amc_agents.middleware import ActorCritic, CritiqueRefine
+from amc_agents.pnlc.model import PnlcOptions
+from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.population.graph import amc
 from amc_agents.runtime.chosen_critic import MOST_KEPT
 from amc_agents.runtime.effects import effect
@@ -179,8 +184,14 @@ def test_every_face_takes_the_files_path(kind, tmp_path):
     file.write_text('critic = "recording:file"\non_critic_error = "uniform"')
     assert graph(config=kind(file)).run(start()).config["critic"] == "recording:file"
     for middleware in (ActorCritic(config=kind(file)), CritiqueRefine(critique="value", config=kind(file))):
-        assert middleware._parts["critics"].own.name == "recording:file"
-        assert middleware._parts["settings"].on_critic_error == "uniform"
+        model = middleware._build(FakeListChatModel(responses=["no"]))
+        assert model.critics.own.name == "recording:file"
+        assert model.settings.on_critic_error == "uniform"
+
+
+@pytest.mark.parametrize(("options", "settings"), [(LacOptions, LacSettings), (PnlcOptions, PnlcSettings)])
+def test_type_checkers_see_every_setting_among_the_options(options, settings):
+    assert {field.name for field in fields(settings)} <= options.__annotations__.keys()
 
 
 def test_a_file_that_is_wrong_is_known_where_the_graph_is_built(monkeypatch, tmp_path):
