@@ -1,4 +1,4 @@
-"""`amc train goal`: from logged trajectories to a critic of goals."""
+"""`amc train goal`: train a goal critic on logged trajectories."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from amc_agents.cli.train import with_flags
+
 
 def goal(
     data: Annotated[
-        Path, typer.Option(help="Folder that `amc collect` wrote, or your own JSONL or Parquet with messages.")
+        Path, typer.Option(help="Folder that `amc collect` wrote, or your own JSONL or Parquet files with messages.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the critic: goal:FOLDER names it.")],
+    out: Annotated[Path, typer.Option(help="Folder for the critic; its name is goal:FOLDER.")],
     embeddings: Annotated[
         str,
         typer.Option(
@@ -22,40 +24,42 @@ def goal(
         ),
     ] = "hashed:1024",
     summary: Annotated[
-        str, typer.Option(help='How states are told: "none" (as they are), or provider:model to have them summarised.')
+        str, typer.Option(help='Description of states: "none" (full text), or provider:model for summaries.')
     ] = "none",
     cache: Annotated[
         Path | None,
         typer.Option(help="File that keeps embeddings and summaries between calls. Default: cache.sqlite in OUT."),
     ] = None,
     key_env: Annotated[str | None, typer.Option(help="Environment variable with the key of the embeddings.")] = None,
-    discount: Annotated[float | None, typer.Option(help="gamma: worth of a goal one step further away.")] = None,
-    expectile: Annotated[float | None, typer.Option(help="tau: how far V leans towards the best thoughts.")] = None,
+    discount: Annotated[float | None, typer.Option(help="gamma: discount per step to the goal.")] = None,
+    expectile: Annotated[float | None, typer.Option(help="tau: above 0.5, V leans towards the best thoughts.")] = None,
     hidden: Annotated[int | None, typer.Option(min=1, help="Width of the two hidden layers.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations of 50 updates.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Transitions of one update.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of AdamW.")] = None,
     future: Annotated[float, typer.Option(help="Share of goals from the same trajectory's future.")] = 0.5,
     random: Annotated[float, typer.Option(help="Share of goals from other trajectories.")] = 0.4,
     current: Annotated[float, typer.Option(help="Share of goals that are the state itself.")] = 0.1,
     horizon_ends: Annotated[
         bool,
-        typer.Option("--horizon-ends", help="Collected data: the step limit is an end, as the agent stops there too."),
+        typer.Option("--horizon-ends", help="Collected data: treat the step limit as the end of the episode."),
     ] = False,
     nearness: Annotated[
-        bool, typer.Option(help="Also read how near state and thought are to the goal (the paper does not).")
+        bool,
+        typer.Option(
+            help="Add the similarity of state and goal, and of thought and goal, as features (not in the paper)."
+        ),
     ] = True,
-    twin: Annotated[bool, typer.Option("--twin", help="Two networks for Q, of which the smaller counts.")] = False,
+    twin: Annotated[bool, typer.Option("--twin", help="Train two Q networks and use the smaller output.")] = False,
     calibrate: Annotated[
         bool,
-        typer.Option(help="Make a probability of Q, on held-out tasks, by goals of other trajectories."),
+        typer.Option(help="Calibrate Q to a probability on held-out tasks, with goals of other trajectories."),
     ] = True,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Of initial weights, split and goals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, split and goals.")] = 0,
 ) -> None:
-    """Train a goal critic (goal-conditioned IQL over embeddings), and print how well it does on held-out tasks."""
+    """Train a goal critic (goal-conditioned IQL over embeddings), and print its metrics on held-out tasks."""
     import time
-    from dataclasses import replace
 
     from rich.progress import Progress as Bar
 
@@ -64,20 +68,16 @@ def goal(
     from amc_agents.training.goal.data import GoalShares, read_episodes
     from amc_agents.training.goal.training import GoalTrainingProgress, GoalTrainingSettings, train_goal
 
-    chosen: dict[str, Any] = {
-        "discount": discount, "expectile": expectile, "hidden": hidden, "iterations": iterations,
-        "batch_size": batch_size, "learning_rate": learning_rate,
-    }  # fmt: skip
-    settings = replace(
+    settings = with_flags(
         GoalTrainingSettings(), nearness=nearness, twin=twin, calibrate=calibrate, device=device, seed=seed,
-        shares=GoalShares(future, random, current),
-        **{name: given for name, given in chosen.items() if given is not None},
+        shares=GoalShares(future, random, current), discount=discount, expectile=expectile, hidden=hidden,
+        iterations=iterations, batch_size=batch_size, learning_rate=learning_rate,
     )  # fmt: skip
     episodes = read_episodes(data, horizon_ends=horizon_ends)
     console = PlainConsole()
-    cut = sum(one.truncated or not one.trajectory.done for one in episodes)
-    console.print(f"{len(episodes)} trajectories from {data}, {cut} of them cut short")
-    begun = time.perf_counter()
+    cut = sum(episode.truncated or not episode.trajectory.done for episode in episodes)
+    console.print(f"{len(episodes)} trajectories from {data}, {cut} of them truncated")
+    start = time.perf_counter()
     with Bar(console=console) as bar:
         lines = {stage: bar.add_task(stage, visible=False) for stage in ("embedding", "training")}
 
@@ -89,15 +89,15 @@ def goal(
             cache=cache or out / "cache.sqlite", progress=show,
         )  # fmt: skip
     _print_metrics(checkpoint.metrics, console)
-    console.print(f"Written in {time.perf_counter() - begun:.0f} s: {out}. Try it:")
+    console.print(f"Written in {time.perf_counter() - start:.0f} s: {out}. Try it:")
     console.print(f'  critic = parse_critic("goal:{out}")', highlight=False)
     console.print("  await critic.reach(trajectory, thought, goals)", highlight=False)
     elsewhere = checkpoint.metrics["q_elsewhere"]
     if checkpoint.calibration is None and elsewhere is not None and elsewhere > 0.5:
         console.print(
-            "Q is high for goals that were not reached, too: it ranks goals, and is no probability (see --calibrate). "
-            "Lower --discount, more --iterations, and --horizon-ends where most trajectories are cut short bring it "
-            "down."
+            "Q is also high for goals that were not reached: it ranks goals but is not a probability (see "
+            "--calibrate). To lower it, lower --discount, raise --iterations, or use --horizon-ends if most "
+            "trajectories are truncated."
         )
 
 
@@ -121,14 +121,13 @@ def _print_reliability(report: Mapping[str, Any] | None, console: Any) -> None:
     if "none" in report:
         console.print(f"Not calibrated: {report['none']}")
         return
-    table = Table("probability said", "reached", "triples", title="calibrated, on tasks that it was not fitted on")
-    for one in report["after"]:
-        table.add_row(f"{one['predicted']:.3f}", f"{one['observed']:.3f} +- {one['standard_error']:.3f}", str(one["n"]))
+    table = Table("predicted", "reached", "triples", title="calibration, cross-validated over tasks")
+    for bin in report["after"]:
+        table.add_row(f"{bin['predicted']:.3f}", f"{bin['observed']:.3f} +- {bin['standard_error']:.3f}", str(bin["n"]))
     console.print(table)
     console.print(
-        f"Goals of other trajectories of the task, {report['reached']:.1%} of which were reached ({report['label']}): "
-        f"mean distance of probability and outcome {report['error_after']:.3f}, of Q itself "
-        f"{report['error_before']:.3f}"
+        f"Goals of other trajectories of the task; {report['reached']:.1%} were reached ({report['label']}). Expected "
+        f"calibration error {report['error_after']:.3f}, of Q itself {report['error_before']:.3f}"
     )
 
 
@@ -136,11 +135,11 @@ _LABELS = {
     "trajectories": "trajectories",
     "transitions": "transitions",
     "auc": "AUC: goals reached later, against states of other trajectories",
-    "auc_similarity": "the same by the similarity of goal and state alone",
+    "auc_similarity": "the same, from the similarity of goal and state only",
     "auc_siblings": "AUC against states of other trajectories of the same task",
-    "auc_siblings_similarity": "the same by similarity alone",
+    "auc_siblings_similarity": "the same, from similarity only",
     "q_later": "mean Q of goals reached later",
     "q_elsewhere": "mean Q of states of other trajectories",
     "q_loss": "squared error of Q against its target",
 }
-"""Metric -> its line, in order."""
+"""Metric -> label, in display order."""

@@ -1,35 +1,39 @@
-"""`amc collect` and `amc train value`: from play to a critic."""
+"""`amc collect` and `amc train value`: collect trajectories and train a value model on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from langchain_core.language_models import BaseChatModel
 
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.value.training import TrainingProgress
     from amc_agents.types import Task
 
+Settings = TypeVar("Settings", bound="DataclassInstance")
+
 
 class Target(StrEnum):
-    """What a value model predicts at every state."""
+    """Prediction target of a value model."""
 
     whole = "return"
     rest = "future"
 
 
 class Loss(StrEnum):
-    """By which loss it learns that."""
+    """Loss of a value model."""
 
     squared = "squared"
     weighted = "weighted"
@@ -37,7 +41,7 @@ class Loss(StrEnum):
 
 
 class Calibration(StrEnum):
-    """What is fitted to held-out tasks after training."""
+    """Map that is fitted on held-out tasks after training."""
 
     none = "none"
     affine = "affine"
@@ -45,17 +49,17 @@ class Calibration(StrEnum):
 
 
 class NumberType(StrEnum):
-    """Number types of a model."""
+    """Number type of a model."""
 
     float32 = "float32"
     bfloat16 = "bfloat16"
 
 
-_LEARNT, _COURSE, _HARDWARE = "What is learnt", "Course of the training", "Hardware"
+_LEARNT, _COURSE, _HARDWARE = "Objective and data", "Schedule and checkpoints", "Hardware"
 
 
 def collect(
-    out: Annotated[Path, typer.Option(help="Folder of the dataset; an interrupted collection goes on where it was.")],
+    out: Annotated[Path, typer.Option(help="Folder of the dataset; an interrupted collection resumes.")],
     model: Annotated[
         str,
         typer.Option(
@@ -63,19 +67,19 @@ def collect(
             "or provider:model (any LangChain chat model, with its key in the environment)."
         ),
     ] = "crafting",
-    tasks: Annotated[int, typer.Option(min=1, help="How many generated crafting tasks to play.")] = 500,
-    trajectories: Annotated[int, typer.Option(min=1, help="How often to play each task.")] = 8,
+    tasks: Annotated[int, typer.Option(min=1, help="Number of generated crafting tasks.")] = 500,
+    trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 8,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
     band: Annotated[
-        tuple[int, int], typer.Option(metavar="LOW HIGH", help="Difficulty: steps of the shortest known way.")
+        tuple[int, int], typer.Option(metavar="LOW HIGH", help="Difficulty: steps of the planner's solution.")
     ] = (4, 14),
-    split: Annotated[str, typer.Option(help='Tasks of "train" or "test"; a critic is trained on "train".')] = "train",
+    split: Annotated[str, typer.Option(help='"train" or "test" tasks; train critics on "train".')] = "train",
     first: Annotated[int, typer.Option(min=0, help="Number of the first task.")] = 0,
-    horizon: Annotated[int, typer.Option(min=1, help="Most steps of a trajectory.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Makes the collection reproducible.")] = 0,
+    horizon: Annotated[int, typer.Option(min=1, help="Maximum steps of a trajectory.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all trajectories.")] = 0,
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
 ) -> None:
-    """Play tasks with a policy, and keep the trajectories (Parquet; needs the extra: train)."""
+    """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train)."""
     from rich.progress import Progress as Bar
 
     from amc_agents.cli.console import PlainConsole
@@ -105,16 +109,20 @@ def value(
     data: Annotated[Path, typer.Option(help="Folder that `amc collect` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the critic: --critic hf:FOLDER uses it.")],
     base: Annotated[
-        str, typer.Option(help="The model to train on top of: a shipped one's name, or a transformers folder.")
+        str, typer.Option(help="Base model: the name of a shipped model, or a transformers folder.")
     ] = "crafting",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data. Default: the base's.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: the base's.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of initial weights, split and order.")] = 0,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data. Default: depends on the base.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak learning rate. Default: depends on the base.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, split and order.")] = 0,
     target: Annotated[
         Target,
         typer.Option(
-            help='"return": the whole return, which also picks without rewards; "future": what is left.',
+            help='"return": the whole return, also usable to pick without rewards; "future": the return to come.',
             rich_help_panel=_LEARNT,
         ),
     ] = Target.whole,
@@ -122,23 +130,28 @@ def value(
         Loss, typer.Option(help='"bce": for returns of 0 and 1; "weighted": needs --beta.', rich_help_panel=_LEARNT)
     ] = Loss.squared,
     soft: Annotated[
-        bool, typer.Option("--soft", help="Targets of eq. 5, for runs with --beta alone.", rich_help_panel=_LEARNT)
+        bool,
+        typer.Option(
+            "--soft", help="Targets of eq. 5, valid only for runs with the same --beta.", rich_help_panel=_LEARNT
+        ),
     ] = False,
     beta: Annotated[
-        float | None, typer.Option(help="Of --soft and of weights, in reward units.", rich_help_panel=_LEARNT)
+        float | None,
+        typer.Option(help="beta of --soft and of --loss weighted, in reward units.", rich_help_panel=_LEARNT),
     ] = None,
     td_lambda: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="1: returns; less: TD(lambda).", rich_help_panel=_LEARNT)
+        float,
+        typer.Option(min=0.0, max=1.0, help="1: Monte Carlo returns; below 1: TD(lambda).", rich_help_panel=_LEARNT),
     ] = 1.0,
     best_of: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Train on the best of each task's first G trajectories alone.", rich_help_panel=_LEARNT
+            min=1, help="Train only on the best of each task's first G trajectories.", rich_help_panel=_LEARNT
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Train on this policy's trajectories alone; may be repeated.", rich_help_panel=_LEARNT),
+        typer.Option(help="Train only on trajectories of this policy; repeatable.", rich_help_panel=_LEARNT),
     ] = None,
     calibration: Annotated[
         Calibration, typer.Option(help="Fitted on held-out tasks after training.", rich_help_panel=_LEARNT)
@@ -147,27 +160,30 @@ def value(
         bool,
         typer.Option(
             "--shuffle-targets",
-            help="The control: train on wrong targets; nothing should be learnt.",
+            help="Control experiment: train on shuffled targets.",
             rich_help_panel=_LEARNT,
         ),
     ] = False,
     validation_share: Annotated[
-        float | None, typer.Option(help="Share of the tasks held out. Default: 0.2.", rich_help_panel=_COURSE)
+        float | None, typer.Option(help="Share of tasks held out. Default: 0.2.", rich_help_panel=_COURSE)
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Trajectories of a step, on all devices. Default: 16.", rich_help_panel=_COURSE),
+        typer.Option(min=1, help="Trajectories per step, over all devices. Default: 16.", rich_help_panel=_COURSE),
     ] = None,
     evaluate_steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps between looks at held-out tasks. Default: an epoch.", rich_help_panel=_COURSE),
+        typer.Option(
+            min=1, help="Steps between evaluations on held-out tasks. Default: an epoch.", rich_help_panel=_COURSE
+        ),
     ] = None,
     keep_best: Annotated[
-        bool, typer.Option("--keep-best", help="Keep what did best on held-out tasks.", rich_help_panel=_COURSE)
+        bool,
+        typer.Option("--keep-best", help="Keep the checkpoint with the lowest held-out loss.", rich_help_panel=_COURSE),
     ] = False,
     early_stopping: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after so many looks without improvement.", rich_help_panel=_COURSE),
+        typer.Option(min=1, help="Stop after this many evaluations without improvement.", rich_help_panel=_COURSE),
     ] = None,
     save_steps: Annotated[
         int | None,
@@ -177,55 +193,56 @@ def value(
     ] = None,
     report_to: Annotated[
         list[str] | None,
-        typer.Option(help="Where transformers reports: tensorboard, mlflow, ...", rich_help_panel=_COURSE),
+        typer.Option(help="Trackers that transformers reports to: tensorboard, mlflow, ...", rich_help_panel=_COURSE),
     ] = None,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...', rich_help_panel=_HARDWARE)] = "cpu",
     dtype: Annotated[
-        NumberType, typer.Option(help="Of the base model and the result.", rich_help_panel=_HARDWARE)
+        NumberType, typer.Option(help="Number type of base model and result.", rich_help_panel=_HARDWARE)
     ] = NumberType.float32,
     qlora: Annotated[
-        bool, typer.Option("--qlora", help="The base model in 4 bits (bitsandbytes).", rich_help_panel=_HARDWARE)
+        bool, typer.Option("--qlora", help="Load the base model in 4 bits (bitsandbytes).", rich_help_panel=_HARDWARE)
     ] = False,
     gradient_checkpointing: Annotated[
         bool,
-        typer.Option("--gradient-checkpointing", help="Less memory, a third more time.", rich_help_panel=_HARDWARE),
+        typer.Option(
+            "--gradient-checkpointing", help="Use less memory and a third more time.", rich_help_panel=_HARDWARE
+        ),
     ] = False,
     max_batch_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of one pass, what fits into memory. Default: all.", rich_help_panel=_HARDWARE),
+        typer.Option(
+            min=1, help="Tokens of one forward pass, limited by memory. Default: no limit.", rich_help_panel=_HARDWARE
+        ),
     ] = None,
     attention: Annotated[
         str, typer.Option(help="transformers' attn_implementation.", rich_help_panel=_HARDWARE)
     ] = "auto",
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of a prompt. Default: the base's context.", rich_help_panel=_HARDWARE)
+        int | None,
+        typer.Option(min=1, help="Maximum tokens of a prompt. Default: the base's context.", rich_help_panel=_HARDWARE),
     ] = None,
-    lora_rank: Annotated[int | None, typer.Option(min=1, help="Default: 8.", rich_help_panel=_HARDWARE)] = None,
+    lora_rank: Annotated[
+        int | None, typer.Option(min=1, help="Rank of the LoRA adapter. Default: 8.", rich_help_panel=_HARDWARE)
+    ] = None,
 ) -> None:
-    """Train a value model on collected trajectories, and print how well it predicts on held-out tasks.
+    """Train a value model on collected trajectories, and print its metrics on held-out tasks.
 
     On several devices: torchrun --nproc-per-node N $(which amc) train value ..., or with accelerate launch.
     """
-    from dataclasses import replace
-
     from amc_agents.training.report import print_metrics
     from amc_agents.training.value.objective import Objective
     from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, leave_together, train_value
 
     folder, embedded = _base_folder(base)
-    chosen: dict[str, Any] = {
-        "epochs": epochs, "learning_rate": learning_rate, "validation_share": validation_share,
-        "batch_size": batch_size, "lora_rank": lora_rank,
-    }  # fmt: skip
-    settings = replace(
+    settings = with_flags(
         EMBEDDED if embedded else ValueTrainingSettings(),
         objective=Objective(loss=loss.value, target=target.value, beta=beta, soft=soft, td_lambda=td_lambda),
         best_of=best_of, policies=tuple(policy) if policy else None, calibration=calibration.value,
         shuffle_targets=shuffle_targets, evaluate_steps=evaluate_steps, keep_best=keep_best,
         early_stopping=early_stopping, save_steps=save_steps, report_to=tuple(report_to or ()), device=device,
         dtype=dtype.value, quantize="4bit" if qlora else None, gradient_checkpointing=gradient_checkpointing,
-        max_batch_tokens=max_batch_tokens, attention=attention, max_tokens=max_tokens, seed=seed,
-        **{name: given for name, given in chosen.items() if given is not None},
+        max_batch_tokens=max_batch_tokens, attention=attention, max_tokens=max_tokens, seed=seed, epochs=epochs,
+        learning_rate=learning_rate, validation_share=validation_share, batch_size=batch_size, lora_rank=lora_rank,
     )  # fmt: skip
     console = _console_of_first_process()
     with _training_bar(console) as show:
@@ -235,8 +252,13 @@ def value(
     leave_together()
 
 
+def with_flags(settings: Settings, **flags: Any) -> Settings:
+    """Replace the fields of a settings dataclass whose flags are given; None means that a flag is not given."""
+    return replace(settings, **{name: value for name, value in flags.items() if value is not None})
+
+
 def _console_of_first_process() -> PlainConsole:
-    """A console that says nothing in the other processes of torchrun or accelerate."""
+    """Create a console that prints only in the first process of torchrun or accelerate."""
     import os
 
     from amc_agents.cli.console import PlainConsole
@@ -246,25 +268,30 @@ def _console_of_first_process() -> PlainConsole:
 
 @contextmanager
 def _training_bar(console: PlainConsole) -> Iterator[Callable[[TrainingProgress], None]]:
-    """Shows how far a training is: steps, loss, tokens a second and the time left."""
+    """Show the progress of a training: steps, loss, tokens per second and remaining time."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
     with Bar(*columns, console=console) as bar:
-        line = bar.add_task("reading model and data", total=None, told="")
+        line = bar.add_task("reading model and data", total=None, figures="")
 
         def show(progress: TrainingProgress) -> None:
             left = str(timedelta(seconds=round(progress.seconds_left)))
-            told = f"loss {progress.loss:.4g}  {progress.tokens_per_second:,.0f} tokens/s  {left} left"
+            figures = f"loss {progress.loss:.4g}  {progress.tokens_per_second:,.0f} tokens/s  {left} left"
             description = f"training, epoch {progress.epoch}"
-            bar.update(line, description=description, completed=progress.step, total=progress.steps, told=told)
+            bar.update(line, description=description, completed=progress.step, total=progress.steps, figures=figures)
 
         yield show
 
 
 def _policy(name: str, temperature: float) -> tuple[BaseChatModel, Callable[[Task], Mapping[str, Any]] | None]:
-    """A chat model, and what to tell it at the start where it does not know the world."""
+    """Build a chat model, and its inputs for a task if it needs the rules of the world."""
     if name.startswith("hf:"):
         from amc_agents.models.transformers_chat import TransformersChatModel
 
@@ -283,12 +310,12 @@ def _policy(name: str, temperature: float) -> tuple[BaseChatModel, Callable[[Tas
 
 
 def _base_folder(name: str) -> tuple[Path, bool]:
-    """The folder of a base model, and whether it has the embedded model's layout."""
+    """Return the folder of a base model, and whether it has the embedded model's layout."""
     import json
 
     from amc_agents.models.embedded import model_folder
 
-    # A large model's weights are in several files, which the embedded model's layout does not have.
+    # A large model's weights are in several files; the embedded model's layout has only one.
     folder = Path(name) if (Path(name) / "config.json").is_file() else model_folder(name)
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():

@@ -1,13 +1,13 @@
-"""`amc train verdict`: from play to a critic of single decisions."""
+"""`amc train verdict`: train a critic of single decisions on collected trajectories."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from amc_agents.cli.train import _base_folder, _policy
+from amc_agents.cli.train import _base_folder, _policy, with_flags
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,37 +16,43 @@ if TYPE_CHECKING:
 
 def verdict(
     data: Annotated[Path, typer.Option(help="Folder that `amc collect` wrote.")],
-    out: Annotated[Path, typer.Option(help="New folder for the model, written whole or not at all.")],
+    out: Annotated[Path, typer.Option(help="New folder for the model, written atomically.")],
     base: Annotated[
-        str, typer.Option(help="The model to train on top of: a shipped one's name, or a transformers folder.")
+        str, typer.Option(help="Base model: the name of a shipped model, or a transformers folder.")
     ] = "crafting",
     labels: Annotated[
         str,
         typer.Option(
-            help='How steps are labelled: "crafting" (by its planner), "outcome" (any world; cautious), or '
-            "module:function of your own."
+            help='Labels of steps: "crafting" (from its planner), "outcome" (cautious; any world), or '
+            "your own module:function."
         ),
     ] = "crafting",
     candidates: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Actions sampled from --policy at every state, to be judged against each other; 0: the steps that "
-            "were made alone. The labels must not need an outcome.",
+            help="Actions sampled from --policy at every state as candidates; 0: only the steps of the data. With "
+            "candidates, labels must not depend on the outcome.",
         ),
     ] = 0,
-    policy: Annotated[str, typer.Option(help="Who samples the candidates; as --model of `amc collect`.")] = "crafting",
+    policy: Annotated[
+        str, typer.Option(help="Policy that samples the candidates; like --model of `amc collect`.")
+    ] = "crafting",
     temperatures: Annotated[
-        list[float] | None, typer.Option("--temperature", help="Of the candidates; repeatable. Default: 1.")
+        list[float] | None,
+        typer.Option("--temperature", help="Sampling temperature of the candidates; repeatable. Default: 1."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data. Default: the base's.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: the base's.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data. Default: depends on the base.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak learning rate. Default: depends on the base.")
+    ] = None,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Of candidates, initial weights, split and order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of candidates, initial weights, split and order.")] = 0,
 ) -> None:
-    """Train a critic that says GOOD or BAD of an action (LAC), and print how well it picks among candidates."""
+    """Train a critic that judges an action GOOD or BAD (LAC), and print how well it picks among candidates."""
     import asyncio
-    from dataclasses import replace
 
     from rich.progress import Progress as Bar
 
@@ -63,11 +69,9 @@ def verdict(
 
     labeller = _labeller(labels)
     folder, embedded = _base_folder(base)
-    chosen: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate}
-    settings = replace(
+    settings = with_flags(
         EMBEDDED if embedded else VerdictTrainingSettings(),
-        device=device, seed=seed,
-        **{name: given for name, given in chosen.items() if given is not None},
+        device=device, seed=seed, epochs=epochs, learning_rate=learning_rate,
     )  # fmt: skip
     trajectories = read_trajectories(data)
     console = PlainConsole()
@@ -106,9 +110,9 @@ def _labeller(name: str) -> Labeller:
         return OutcomeLabels()
     module, _, function = name.partition(":")
     try:
-        found: Labeller = getattr(import_module(module), function)
+        labeller: Labeller = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f'--labels {name}: expected "crafting", "outcome" or module:function, got {error}'
         ) from error
-    return found
+    return labeller

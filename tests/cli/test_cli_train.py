@@ -1,0 +1,41 @@
+"""The flags of `amc train` against the settings that they fill."""
+
+from dataclasses import fields, is_dataclass
+
+import pytest
+import typer
+
+pytest.importorskip("torch")
+
+from amc_agents.cli import train_app
+from amc_agents.training.goal.training import GoalTrainingSettings
+from amc_agents.training.value.training import ValueTrainingSettings
+from amc_agents.training.verdict.training import VerdictTrainingSettings
+
+OTHER_DEFAULT = {("value", "target")}
+"""The command line predicts the whole return, the paper and the settings the return to come."""
+
+
+def flat(settings):
+    """Fields of settings and of the dataclasses in them, by name."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    nested = [value for value in values.values() if is_dataclass(value)]
+    return values | {name: value for each in nested for name, value in flat(each).items()}
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "flags"),
+    [
+        ("value", ValueTrainingSettings(), 25),
+        ("verdict", VerdictTrainingSettings(), 4),
+        ("goal", GoalTrainingSettings(), 14),
+    ],
+)
+def test_a_flag_that_is_not_given_leaves_the_settings_default(command, settings, flags):
+    parameters = typer.main.get_group(train_app).commands[command].params
+    defaults = flat(settings)
+    shared = {parameter.name: parameter.default for parameter in parameters if parameter.name in defaults}
+    assert len(shared) == flags
+    for name, default in shared.items():
+        if (command, name) not in OTHER_DEFAULT and default is not None and default != ():
+            assert getattr(default, "value", default) == defaults[name], name
