@@ -29,14 +29,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from amc_agents.critics.render import PLAIN
-from amc_agents.critics.server.classify import classify_body, ids_as_json
+from amc_agents.critics.render import PLAIN, Batch
 from amc_agents.critics.server.folder import tokenizer_of
 from amc_agents.critics.server.golden import Golden
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.pooling import VLLMCritic
-from amc_agents.critics.value.scoring import Batch
+from amc_agents.critics.value.pooling import VLLMCritic, classify_body, ids_as_json
 from amc_agents.types import Step, Task, Trajectory
 
 N, TOKENS, STEP, TASK = 64, 2000, 80, 400

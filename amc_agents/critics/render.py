@@ -1,10 +1,10 @@
-"""Trajectory -> prompt of a critic, append-only: the token ids of s_t are a prefix of those of s_{t+1}.
+"""Render a trajectory as a critic's prompt, append-only: the token ids of s_t are a prefix of those of s_{t+1}.
 
-A prompt is made of segments: first the task, then one per step; each ends in a fixed marker and is tokenized on
-its own. The value of s_t is read at the last token of segment t, so one forward pass over a whole trajectory
-holds the values of all its states, and a prefix cache makes each later score cost its new tokens alone.
+A prompt consists of segments: the task, then one segment per step. Each ends in a fixed marker and is tokenized on its
+own. The value of s_t is read at the last token of segment t, so one forward pass over a trajectory gives the values of
+all its states, and with a prefix cache a later score costs only the new tokens.
 
-The same functions render for training and for serving (design: "Prompts of a critic are append-only").
+Training and serving use the same functions.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from amc_agents.errors import CheckpointError, ConfigurationError, PromptTooLong
 from amc_agents.types import Step, Trajectory
 
 VERSION = 1
-"""Version of the rules in this file; a checkpoint made by other rules is refused."""
+"""Version of the rules in this file; a checkpoint of another version is refused."""
 
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """How a trajectory is written for a critic. Saved with a checkpoint and read back."""
+    """Templates that write a trajectory for a critic. Part of a checkpoint."""
 
     name: str
-    """What people call it; a known format is found by it."""
+    """Name of the format; a key of `FORMATS` for a built-in format."""
     opening: str
-    """Template of the task's segment: uses {instruction}."""
+    """Template of the task's segment, with the field {instruction}."""
     round: str
-    """Template of a step's segment: uses {turn} (thought and action) or {action} alone, and {observation}."""
+    """Template of a step's segment, with the fields {turn} (thought and action) or {action}, and {observation}."""
     marker: str
     """Ends every segment; the score is read at its last token."""
     version: int = VERSION
-    """Version of the rendering rules that it was made for."""
+    """Version of the rendering rules."""
 
     def __post_init__(self) -> None:
-        """Refuse another version, and templates that would lose text or hold more than plain fields."""
+        """Refuse another version, and templates that would lose text or contain more than plain fields."""
         if self.version != VERSION:
             raise CheckpointError(
                 f"prompt format {self.name!r} has version {self.version}, this library renders version {VERSION}: "
-                "train the critic again, or use the library's version that made it"
+                "train the critic again, or use the library version that wrote it"
             )
         for field, expected in (
             ("opening", [{"instruction"}]),
@@ -52,33 +52,33 @@ class PromptFormat:
             if used not in expected:
                 raise ConfigurationError(
                     f"prompt format {self.name!r}: {field} uses the fields {sorted(used)}, expected "
-                    + " or ".join(str(sorted(one)) for one in expected)
+                    + " or ".join(str(sorted(fields)) for fields in expected)
                 )
         if not self.marker:
-            raise ConfigurationError(f"prompt format {self.name!r}: the marker is empty, and the score is read there")
+            raise ConfigurationError(f"prompt format {self.name!r}: the marker is empty, but the score is read at it")
 
     @property
     def opening_template(self) -> Template:
-        """`opening`, read."""
+        """`opening`, parsed."""
         return Template.parse(self.opening, self.name)
 
     @property
     def round_template(self) -> Template:
-        """`round`, read."""
+        """`round`, parsed."""
         return Template.parse(self.round, self.name)
 
     def segments(self, trajectory: Trajectory) -> tuple[Segment, ...]:
-        """The texts of a trajectory, T + 1 of them: the task, then one per step."""
+        """`[T + 1]` texts of a trajectory: the task, then the steps."""
         opening = self.opening_template.fill(self.marker, instruction=trajectory.task.instruction)
         return (opening, *(filled_round(self.round_template, step, self.marker) for step in trajectory.steps))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Convert to plain values, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> PromptFormat:
-        """Back from `to_json`. Raises `CheckpointError` on another version or unknown fields."""
+        """Restore from `to_json`. Raises `CheckpointError` for another version or unknown fields."""
         try:
             return cls(**values)
         except TypeError as error:
@@ -86,64 +86,64 @@ class PromptFormat:
 
 
 def turn(step: Step) -> str:
-    """What the agent wrote in a step: `Thought: ...` where there is one, then `Action: ...`."""
+    """The agent's text in a step: `Thought: ...`, if it has a thought, then `Action: ...`."""
     action = f"Action: {step.action}"
     return f"Thought: {step.thought}\n{action}" if step.thought else action
 
 
 def filled_round(template: Template, step: Step, ending: str = "") -> Segment:
-    """A step in the words of a template that may use {turn}, {action} and {observation}."""
+    """Fill a template that may use {turn}, {action} and {observation} with a step."""
     return template.fill(ending, turn=turn(step), action=step.action, observation=step.observation)
 
 
 class Window(NamedTuple):
-    """A stretch of states that share one prompt: the task, then the rounds from `start` on."""
+    """Consecutive states that share one prompt: the task, then the rounds from `start` on."""
 
     start: int
-    """Rounds dropped from the beginning."""
+    """Number of rounds dropped from the beginning."""
     first: int
-    """First state that is scored in this window."""
+    """First state scored in this window."""
     last: int
-    """Last one, inclusive."""
+    """Last state scored in this window, inclusive."""
 
 
 def newest_start(lengths: Sequence[int], limit: int | None) -> int:
-    """Rounds that are left out of the newest state's prompt, by the rule of `windows`.
+    """Number of rounds dropped from the newest state's prompt, by the rule of `windows`.
 
-    An older round that is longer than the limit does no harm: it is left out by the time that it is not the newest.
+    An older round may exceed the limit, because it is dropped once a newer round follows.
 
     Raises:
-        PromptTooLong: the task and the newest round alone do not fit.
+        PromptTooLong: the task and the newest round alone exceed the limit.
     """
     return _cut(lengths, limit, all_states=False)[-1].start
 
 
 def windows(lengths: Sequence[int], limit: int | None) -> list[Window]:
-    """Cuts a trajectory into the windows in which its states are scored.
+    """Cut a trajectory into the windows in which its states are scored.
 
-    When the prompt of a state outgrows the limit, the oldest half of its rounds is dropped at once (not one by
-    one: a prefix cache then stays useful for as long again); never the task, never the newest round.
+    When the prompt of a state exceeds the limit, the older half of its rounds is dropped at once: dropping a round at a
+    time would make a prefix cache useless from then on. The task and the newest round are never dropped.
 
     Args:
         lengths: `[T + 1]` tokens of each segment, the task's first.
-        limit: the most tokens of a prompt; None: no limit, one window.
+        limit: maximum number of tokens in a prompt; None: no limit, one window.
 
     Returns:
-        Windows that cover the states 0 to T in order; each state is in exactly one.
+        Windows that cover the states 0 to T in order; each state is in exactly one window.
 
     Raises:
-        PromptTooLong: the task and one round alone do not fit.
+        PromptTooLong: the task and a single round exceed the limit.
     """
     return _cut(lengths, limit, all_states=True)
 
 
 def _cut(lengths: Sequence[int], limit: int | None, *, all_states: bool) -> list[Window]:
-    found: list[Window] = []
+    cut: list[Window] = []
     start = first = 0
     size = 0
     for state, length in enumerate(lengths):
         size += length
-        begun = start
+        previous = start
         while limit is not None and size > limit:
             droppable = state - 1 - start
             if droppable < 1:
@@ -156,31 +156,31 @@ def _cut(lengths: Sequence[int], limit: int | None, *, all_states: bool) -> list
             dropped = min(droppable, (state - start + 1) // 2)
             size -= sum(lengths[start + 1 : start + 1 + dropped])
             start += dropped
-        if start != begun:
-            found.append(Window(begun, first, state - 1))
+        if start != previous:
+            cut.append(Window(previous, first, state - 1))
             first = state
-    found.append(Window(start, first, len(lengths) - 1))
-    return found
+    cut.append(Window(start, first, len(lengths) - 1))
+    return cut
 
 
 class Row(NamedTuple):
-    """One window as token ids, with the marks at which its states' scores are read."""
+    """The token ids of one window, and the positions at which the scores of its states are read."""
 
     ids: tuple[int, ...]
     marks: tuple[int, ...]
     """Index in `ids` of the last token of each scored state."""
     states: tuple[int, ...]
-    """Number t of each scored state s_t."""
+    """Index t of each scored state s_t."""
 
 
 class Encoder:
-    """Renders and tokenizes trajectories; remembers segments, as siblings share theirs.
+    """Renders and tokenizes trajectories. Caches the ids of segments, since siblings share most segments.
 
     Args:
-        prompt_format: how trajectories are written.
-        tokenize: text of one segment -> ids, adding no special tokens.
-        max_tokens: the most tokens of a prompt; None: no limit.
-        prefix_ids: ids put before the first segment (a model's beginning-of-text token).
+        prompt_format: the templates.
+        tokenize: maps the text of a segment to ids, adding no special tokens.
+        max_tokens: maximum number of tokens in a prompt; None: no limit.
+        prefix_ids: ids before the first segment (a model's beginning-of-text token).
     """
 
     def __init__(
@@ -193,12 +193,12 @@ class Encoder:
         self.format, self.max_tokens, self.prefix_ids = prompt_format, max_tokens, tuple(prefix_ids)
         self.tokenize = tokenize
         self.check: Callable[[Sequence[Segment]], object] | None = None
-        """Called with the texts of every trajectory; raises where they cannot be read."""
+        """Called with the texts of every trajectory; raises if the model cannot read them."""
         self._known: dict[Segment, tuple[int, ...]] = {}
         self._remembered = 0
 
     def segments(self, trajectory: Trajectory) -> list[tuple[int, ...]]:
-        """Token ids of each segment, `prefix_ids` in the first."""
+        """Token ids of each segment; the first starts with `prefix_ids`."""
         texts = self.format.segments(trajectory)
         if self.check is not None:
             self.check(texts)
@@ -206,12 +206,12 @@ class Encoder:
         return [self.prefix_ids + first, *rounds]
 
     def rows(self, trajectory: Trajectory) -> list[Row]:
-        """Every state of a trajectory, one row per window: what training reads."""
+        """All states of a trajectory, one row per window, for training."""
         segments = self.segments(trajectory)
         return [_row(segments, window) for window in windows([len(ids) for ids in segments], self.max_tokens)]
 
     def newest(self, trajectory: Trajectory) -> list[tuple[int, ...]]:
-        """The segments of the newest state's prompt: what serving reads. Concatenated they are its token ids."""
+        """The segments of the newest state's prompt, for serving; concatenated, they are its token ids."""
         segments = self.segments(trajectory)
         start = newest_start([len(ids) for ids in segments], self.max_tokens)
         return [segments[0], *segments[start + 1 :]]
@@ -238,10 +238,34 @@ def _row(segments: Sequence[tuple[int, ...]], window: Window) -> Row:
     return Row(tuple(ids), tuple(ends[state] for state in states), states)
 
 
+Prompt = tuple[tuple[int, ...], ...]
+"""Token ids of a prompt's segments."""
+
+
+class Batch(NamedTuple):
+    """The distinct prompts of several trajectories: after a resampling many trajectories are equal."""
+
+    prompts: list[Prompt]
+    """Distinct prompts, in the order of their first trajectory."""
+    rows: list[int]
+    """`[N]` index in `prompts` of each trajectory's prompt."""
+
+    @classmethod
+    def of(cls, encoder: Encoder, trajectories: Sequence[Trajectory]) -> Batch:
+        """The prompts of the trajectories' newest states. Raises `CriticError` if a prompt exceeds the limit."""
+        rows: dict[Prompt, int] = {}
+        # Copies of a particle are the same object, so they are rendered once.
+        known: dict[int, int] = {}
+        for trajectory in trajectories:
+            if id(trajectory) not in known:
+                known[id(trajectory)] = rows.setdefault(tuple(encoder.newest(trajectory)), len(rows))
+        return cls(list(rows), [known[id(trajectory)] for trajectory in trajectories])
+
+
 _REMEMBERED = 1_000_000
-"""Tokens of the segments that an encoder remembers, at most: some 50 MB."""
+"""Maximum number of tokens in an encoder's cache, about 50 MB."""
 _OVERHEAD = 8
-"""What remembering a segment costs besides its tokens, in tokens."""
+"""Memory of a cached segment besides its tokens, in tokens."""
 
 DIALOGUE = PromptFormat(
     name="dialogue",
@@ -249,7 +273,7 @@ DIALOGUE = PromptFormat(
     round="{turn}<|end|><|user|>{observation}",
     marker="<|assistant|>",
 )
-"""The embedded policy's own chat text."""
+"""The chat format of the embedded policy."""
 
 PLAIN = PromptFormat(
     name="plain",
@@ -257,7 +281,7 @@ PLAIN = PromptFormat(
     round="\n{turn}\nObservation: {observation}\n",
     marker="Value:",
 )
-"""Plain words, for any language model."""
+"""Plain text, for any language model."""
 
 FORMATS = {prompt_format.name: prompt_format for prompt_format in (DIALOGUE, PLAIN)}
-"""The formats that have a name."""
+"""The built-in formats, by name."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from amc_agents.critics.server.classify import LEAST_LOGPROB, OVERWRITTEN, served_models
+from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, served_models
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.doctor.check import Check, guarded, server_advice
 from amc_agents.errors import CriticServerError

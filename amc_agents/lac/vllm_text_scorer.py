@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.concurrency.once import Once
-from amc_agents.critics.server.classify import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of, usage_of
+from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of, usage_of
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
 from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written

@@ -29,7 +29,7 @@ from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.critics.asking import key_of
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
-from amc_agents.critics.server.classify import rows_of, usage_of
+from amc_agents.critics.server.answers import rows_of, usage_of
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, MissingExtra
 from amc_agents.quoting import cause_of, excerpt, keep_secrets_of, quoted

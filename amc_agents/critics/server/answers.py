@@ -1,20 +1,28 @@
-"""HTTP responses: read up to a limit, parsed as JSON, and quoted in errors."""
+"""Answers of model servers: bodies read up to a limit, JSON, the list of models, rows with an index, token counts."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 from amc_agents.errors import CriticServerError
-from amc_agents.quoting import excerpt, quoted
+from amc_agents.quoting import excerpt, listed, quoted
+from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
 
 MOST_BYTES = 1 << 28
 """The longest response that is read: the log-probabilities of many long texts take tens of MiB."""
 _MOST_OF_AN_ERROR = 1 << 16
+LEAST_LOGPROB = -1000.0
+"""Smaller numbers are not log-probabilities: vLLM 0.32 writes -9999 over those of neighbouring requests."""
+OVERWRITTEN = (
+    "vLLM 0.32 writes -9999 over the log-probabilities of requests that run beside one with `logprob_token_ids`: give "
+    "verdicts a server of their own, or use a newer vLLM"
+)
+"""Error text for a row below `LEAST_LOGPROB`."""
 
 
 async def read(url: str, response: httpx.Response) -> bytes:
@@ -91,3 +99,74 @@ def retry_after(response: httpx.Response) -> float | None:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+class ServedModel(NamedTuple):
+    """A model in the list of `/v1/models`."""
+
+    name: str
+    root: str | None
+    """The folder or repository that the server loaded it from; a folder may be on another machine."""
+    limit: int | None
+    """Maximum number of tokens that the server accepts."""
+
+
+def chosen_model(answer: Any, wanted: str | None, url: str) -> ServedModel:
+    """The model named `wanted` in the answer of `/v1/models`; None: the only model.
+
+    Raises:
+        CriticServerError: the model is not in the list, or the list has several; the message lists them.
+    """
+    models = served_models(answer, url)
+    matches = [model for model in models if wanted in (model.name, None)]
+    if len(matches) == 1:
+        return matches[0]
+    names = listed(sorted(model.name for model in models), 4) or "nothing"
+    if wanted is None:
+        raise CriticServerError(url, f"expected one model, it serves {names}: say which, ?model=NAME")
+    raise CriticServerError(url, f"no model {wanted!r} on this server, it serves {names}")
+
+
+def served_models(answer: Any, url: str) -> list[ServedModel]:
+    """All models in the answer of `/v1/models`. Raises `CriticServerError`."""
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(cards, list):
+        raise CriticServerError(url, f"expected a list of models, got {quoted(answer)}")
+    models = []
+    for card in cards:
+        match card:
+            case {"id": str(name)}:
+                root, limit = card.get("root"), card.get("max_model_len")
+            case _:
+                raise CriticServerError(url, f"expected a model's `id`, got {quoted(card)}")
+        if limit is not None and not (type(limit) is int and limit > 0):
+            raise CriticServerError(url, f"expected a number of tokens as `max_model_len`, got {quoted(card)}")
+        models.append(ServedModel(name, root if isinstance(root, str) else None, limit))
+    return models
+
+
+def rows_of(answer: Any, name: str, n: int) -> list[dict[str, Any]]:
+    """`[n]` rows of an answer's list `name`, sorted by their `index`.
+
+    Raises:
+        ValueError: the number of rows differs, or an index is missing, invalid or duplicate.
+    """
+    rows = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(rows, list):
+        raise ValueError(f"expected {n} rows in `{name}`, got {quoted(answer)}")
+    if len(rows) != n:
+        raise ValueError(f"expected {n} rows in `{name}`, got {len(rows)}: {quoted(answer)}")
+    by_index: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        index = row.get("index") if isinstance(row, dict) else None
+        if type(index) is not int or not 0 <= index < n:
+            raise ValueError(f"expected an `index` (0 to {n - 1}) in each row of `{name}`, got {quoted(row)}")
+        by_index[index] = row
+    if len(by_index) != n:
+        raise ValueError(f"expected each `index` from 0 to {n - 1} once in `{name}`, got {listed(sorted(by_index))}")
+    return [by_index[index] for index in range(n)]
+
+
+def usage_of(answer: Any) -> Usage:
+    """Usage of one request, from the token counts that the server reports."""
+    return reported_usage(answer.get("usage") if isinstance(answer, dict) else None, OPENAI_COUNTS)

@@ -1,4 +1,4 @@
-"""Where a served model's checkpoint lies: its small files (format, golden scores, tokenizer), without its weights."""
+"""Find the checkpoint of a served model: its small files (format, golden scores, tokenizer), without the weights."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What kind of folder is looked for."""
+class FolderKind:
+    """A kind of checkpoint folder."""
 
     file: str
-    """The file that a folder has to hold."""
+    """A file that every such folder contains."""
     fetched: tuple[str, ...]
-    """What is fetched of a repository of the Hugging Face hub."""
+    """Files to download from a repository of the Hugging Face hub."""
     folder: str
-    """What such a folder is called, in messages."""
+    """Description of the folder, for messages."""
     needed: str
-    """What is in the file, in messages."""
+    """Description of the file's content, for messages."""
     example: str
-    """A path, in messages."""
+    """An example path, for messages."""
 
 
-VALUE = Wanted(
+VALUE = FolderKind(
     file=FILE,
     fetched=(FILE, TOKENIZER, "tokenizer_config.json", "config.json"),
     folder="a folder that `amc train value` wrote",
     needed="prompts' format and golden scores",
     example="path/to/value",
 )
-"""A value model's."""
+"""The folder of a value model."""
 
 
 def local_folder(
-    checkpoint: str | Path | None, model: str | None, wanted: Wanted = VALUE, *, trusted: bool = True
+    checkpoint: str | Path | None, model: str | None, kind: FolderKind = VALUE, *, trusted: bool = True
 ) -> Path | None:
-    """The folder that was named: by `checkpoint`, or by a model's name that is such a folder.
+    """The folder that a user named, by `checkpoint` or by a model name that is a path; None if neither is a folder.
 
     Args:
         checkpoint: a folder.
         model: a model's name.
-        wanted: what has to be in it.
+        kind: the kind of folder.
         trusted: False where a call has named them: a call may not name folders.
 
     Raises:
@@ -62,54 +62,54 @@ def local_folder(
             raise CriticSpecError("a call may not name a folder of this machine (checkpoint=)")
         return None
     if checkpoint is not None:
-        if not (Path(checkpoint) / wanted.file).is_file():
-            raise CheckpointError(f"checkpoint={checkpoint}: expected {wanted.folder}, with {wanted.file} in it")
+        if not (Path(checkpoint) / kind.file).is_file():
+            raise CheckpointError(f"checkpoint={checkpoint}: expected {kind.folder}, with {kind.file} in it")
         return Path(checkpoint)
-    return Path(model) if model and (Path(model) / wanted.file).is_file() else None
+    return Path(model) if model and (Path(model) / kind.file).is_file() else None
 
 
-def served_folder(model: str, root: str | None, wanted: Wanted = VALUE, *, local: bool = True) -> Path:
-    """The folder of a model that a server offers. May ask the Hugging Face hub (`HF_HUB_OFFLINE=1`: its cache alone).
+def served_folder(model: str, root: str | None, kind: FolderKind = VALUE, *, local: bool = True) -> Path:
+    """The checkpoint folder of a served model, local or from the Hugging Face hub (`HF_HUB_OFFLINE=1`: from its cache).
 
     Args:
-        model: its name.
-        root: what the server says it was loaded from: a folder, perhaps of another machine, or a repository.
-        wanted: what has to be in it.
-        local: whether folders of this machine are looked at.
+        model: the model's name.
+        root: the folder or repository that the server loaded it from, which may be on another machine.
+        kind: the kind of folder.
+        local: whether local folders may be read.
 
     Raises:
-        CheckpointError: it is found neither on this machine nor on the hub.
+        CheckpointError: the folder is neither on this machine nor on the hub.
     """
     names = list(dict.fromkeys(name for name in (model, root) if name))
     for name in names if local else ():
-        if (Path(name) / wanted.file).is_file():
+        if (Path(name) / kind.file).is_file():
             return Path(name)
-    tried = [f"{name}: no folder of this machine with {wanted.file}" for name in names]
+    tried = [f"{name}: no folder of this machine with {kind.file}" for name in names]
     for name in filter(_REPOSITORY.fullmatch, names):
-        folder, reason = _from_hub(name, wanted)
+        folder, reason = _from_hub(name, kind)
         if folder is not None:
             return folder
         tried.append(f"{name} on the Hugging Face hub: {reason}")
     raise CheckpointError(
-        f"the server has the model {model!r}, but its {wanted.needed} ({wanted.file}) could not be found here: say "
-        f"where its folder is, checkpoint={wanted.example}. Looked at: {'; '.join(tried)}"
+        f"the server has the model {model!r}, but its {kind.needed} ({kind.file}) could not be found here: name "
+        f"its folder by checkpoint={kind.example}. Looked at: {'; '.join(tried)}"
     )
 
 
 def tokenizer_of(folder: Path) -> Tokenize:
-    """The tokenizer of a checkpoint's folder, adding no special tokens of its own. Raises `CheckpointError`."""
+    """Load the tokenizer of a checkpoint folder, without automatic special tokens. Raises `CheckpointError`."""
     file = TokenizerFile(folder / TOKENIZER)
     return TemplateTokenizer(file.encode, file.encode_untrusted, file.special.values(), file.unknown_id)
 
 
-def _from_hub(repository: str, wanted: Wanted) -> tuple[Path | None, str]:
-    """The folder of a repository's small files, or the reason why there is none."""
+def _from_hub(repository: str, kind: FolderKind) -> tuple[Path | None, str]:
+    """Download a repository's small files; return their folder, or None and the reason."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        folder = Path(snapshot_download(repository, allow_patterns=list(wanted.fetched)))
+        folder = Path(snapshot_download(repository, allow_patterns=list(kind.fetched)))
     except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
         return None, f"{type(error).__name__}: {excerpt((str(error).strip().splitlines() or [''])[0])}"
-    return (folder, "") if (folder / wanted.file).is_file() else (None, f"it has no {wanted.file}")
+    return (folder, "") if (folder / kind.file).is_file() else (None, f"it has no {kind.file}")

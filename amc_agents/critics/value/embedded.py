@@ -8,10 +8,10 @@ from pathlib import Path
 
 import amc_agents.models.embedded
 from amc_agents.critics.options import allow, needed
-from amc_agents.critics.render import Row
+from amc_agents.critics.render import Prompt, Row
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
-from amc_agents.critics.value.scoring import Prompt, Scores, ScoringCritic
+from amc_agents.critics.value.scoring import Scores, ScoringCritic
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama

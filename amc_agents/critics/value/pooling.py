@@ -1,49 +1,59 @@
 """A value model served by vLLM's pooling runner: `vllm:http://host:8000?model=org/name`.
 
-Prompts are rendered and tokenized here and sent as token ids, all of a call in one request: they are exactly those of
-training, and the server's prefix cache knows the part that it has seen before.
+Prompts are rendered and tokenized in this process and sent as token ids, in one request per call. So they equal the
+prompts of training, and the server's prefix cache reuses the tokens that it has seen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 
 from amc_agents.concurrency.once import Once
 from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
-from amc_agents.critics.render import Encoder
-from amc_agents.critics.server.classify import (
-    ServedModel,
-    chosen_model,
-    classify_body,
-    ids_as_json,
-    scores_of,
-    usage_of,
-)
+from amc_agents.critics.render import Batch, Encoder
+from amc_agents.critics.server.answers import ServedModel, chosen_model, rows_of, usage_of
 from amc_agents.critics.server.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.scoring import Batch
 from amc_agents.errors import CheckpointError, CriticError, CriticServerError
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
 CONTROL_TOKENS = 4
-"""Length of the control prompt, which goes with every request: a fraction of a cache's block."""
+"""Length of the control prompt, which is part of every request: a fraction of a cache block."""
 _ATTEMPTS = 3
 _REMEMBERED = 50_000
+"""Maximum number of segments whose JSON is kept."""
+
+
+def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VLLMCritic:
+    """The critic of `vllm:target?options`."""
+    allow("vllm", options, "model", "checkpoint", "max_batch", "tolerance", "key_env", "timeout", "retry_for")
+    return VLLMCritic(
+        needed("vllm", target, "http://host:8000"),
+        model=options.get("model"),
+        checkpoint=options.get("checkpoint"),
+        **server_options("vllm", options),
+        max_batch=positive_integer("vllm", options, "max_batch", 256),
+        tolerance=number("vllm", options, "tolerance", 0.0, least=0.0) if "tolerance" in options else None,
+        trusted=trusted,
+    )
 
 
 @dataclass(frozen=True)
 class _Session:
-    """What the handshake found; it holds until the server is another one."""
+    """The result of a handshake, valid until another server answers."""
 
     served: ServedModel
     encoder: Encoder
@@ -51,34 +61,34 @@ class _Session:
     """The control prompt, as JSON."""
     control_score: float
     interruptions: int
-    """The server's count when its golden scores had come."""
+    """`ModelServer.interruptions` when the golden scores arrived."""
 
 
 class VLLMCritic:
-    """A value model on a vLLM server. Nothing is asked of the server before the first use.
+    """A value model on a vLLM server. The constructor sends no request.
 
-    At first use the model's name, its length and the checkpoint's golden scores are checked; again after the server
-    was gone, and when a short prompt of known score, which goes with every request, scores otherwise than before.
-    May be used from several threads and event loops.
+    The first use is a handshake: it checks the model's name, the server's length limit and the checkpoint's golden
+    scores. It is repeated after a lost connection, and when the control prompt, a short prompt of known score in every
+    request, gets another score. One object may serve several threads and event loops.
 
     Args:
         url: such as "http://host:8000".
-        model: name that the server knows it by; None: the only one there is.
+        model: the model's name on the server; None: the only model there.
         checkpoint: folder with its `amc_value.json` and `tokenizer.json` (the weights are not needed here). None:
-            the model's name or the `root` that the server reports, where that is a folder of this machine or a
-            repository of the Hugging Face hub.
-        api_key: None: what the environment variable `key_variable` holds, if anything.
-        key_variable: where the key is looked up.
-        timeout: seconds that one request may take.
-        retry_for: seconds over which a request that fails in passing is repeated.
-        max_batch: prompts of one request; more are split, and sent side by side.
-        tolerance: how far golden scores may be off (2e-2 for a server in bfloat16); None: as the checkpoint says.
+            the model's name or the `root` that the server reports, if it is a local folder or a repository of the
+            Hugging Face hub.
+        api_key: None: the value of the environment variable `key_variable`, if it is set.
+        key_variable: name of the key's environment variable.
+        timeout: seconds for one request.
+        retry_for: seconds over which a request that fails temporarily is retried.
+        max_batch: prompts per request; larger batches are split and sent concurrently.
+        tolerance: how far golden scores may be off (2e-2 for a server in bfloat16); None: the checkpoint's tolerance.
         trusted: False for a critic that a call names, see `ModelServer`.
         transport: an httpx transport, for tests.
 
     Raises:
-        CheckpointError: `checkpoint` is no value model's folder.
-        ConfigurationError: the address is none.
+        CheckpointError: `checkpoint` is not a value model's folder.
+        ConfigurationError: the URL is invalid.
     """
 
     def __init__(
@@ -107,7 +117,7 @@ class VLLMCritic:
         )
         self.name = f"vllm:{self._server.base_url}" + (f"?model={model}" if model else "")
         self.usage = Usage()
-        """All that it was asked so far, handshakes included: a run reports the difference."""
+        """Total usage so far, handshakes included; a run reports the difference."""
         self._model, self._max_batch, self._tolerance = model, max_batch, tolerance
         self._folder = local_folder(checkpoint, model, trusted=trusted)
         self._checkpoint = ValueCheckpoint.load(self._folder) if self._folder else None
@@ -117,7 +127,7 @@ class VLLMCritic:
 
     @property
     def checkpoint(self) -> ValueCheckpoint:
-        """The model's prompts, scale and golden scores. Raises `CriticError` before it is known."""
+        """The model's prompt format, scale and golden scores. Raises `CriticError` before they are known."""
         if self._checkpoint is None:
             raise CriticError(
                 f"critic {self.name}: its checkpoint is not known before the server was asked: await connect(), or "
@@ -127,20 +137,20 @@ class VLLMCritic:
 
     @property
     def predicts(self) -> str:
-        """What a value is: "future", the return still to come, or "return", the whole return."""
+        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
         return self.checkpoint.target
 
     @property
     def beta(self) -> float | None:
-        """The beta of an eq. 5 model, which holds for that beta alone; None for any other."""
+        """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
         return self.checkpoint.beta
 
     async def connect(self) -> str:
-        """Find the model, and shake hands; done by the first `values`, too. Gives the model's name.
+        """Find the model, perform the handshake, and return the model's name. The first `values` connects, too.
 
         Raises:
-            CheckpointError: its checkpoint is not found, or the server's scores are not those of the checkpoint.
-            CriticServerError: the server is not there, refuses, or has no such model.
+            CheckpointError: the model's checkpoint is not found, or the server's scores differ from it.
+            CriticServerError: the server cannot be reached, refuses the request, or does not serve the model.
         """
         with self._server.redacted():
             return (await self._session.get()).served.name
@@ -149,8 +159,8 @@ class VLLMCritic:
         """`[N]` predictions in reward units; equal prompts are scored once.
 
         Raises:
-            CheckpointError, CriticServerError: as `connect`.
-            CriticError: the answer is not one finite number per prompt, or a prompt cannot be made to fit.
+            CheckpointError, CriticServerError: as in `connect`.
+            CriticError: the answer is not one finite number per prompt, or a prompt exceeds the length limit.
         """
         trajectories = tuple(trajectories)
         if not trajectories:
@@ -161,7 +171,7 @@ class VLLMCritic:
     async def _values(self, trajectories: tuple[Trajectory, ...]) -> FloatArray:
         for _ in range(_ATTEMPTS):
             session = await self._session.get()
-            # In a thread: the first time that texts are seen, tokenizing them takes a while.
+            # In a thread, because tokenizing new texts takes a while.
             rows, prompts = await asyncio.to_thread(self._write, session.encoder, trajectories)
             try:
                 scores, controls = await self._score(session, prompts)
@@ -170,7 +180,7 @@ class VLLMCritic:
                     raise
                 continue
             if session.interruptions != self._server.interruptions:
-                # Another server may have answered: the answers count once this one has proved to be the same.
+                # Another server may have answered: accept the scores only if a new handshake passes.
                 self._session.drop(session)
                 session = await self._session.get()
             if all(abs(control - session.control_score) <= self._allowed for control in controls):
@@ -178,8 +188,8 @@ class VLLMCritic:
             self._session.drop(session)
         raise CriticServerError(
             self._server.base_url,
-            f"the model behind this address changed during each of {_ATTEMPTS} attempts: are servers of different "
-            "models behind it? Give each model an address of its own",
+            f"the model behind this URL changed during each of {_ATTEMPTS} attempts: are servers of different "
+            "models behind it? Give each model a URL of its own",
         )
 
     @property
@@ -187,14 +197,14 @@ class VLLMCritic:
         return self.checkpoint.tolerance if self._tolerance is None else self._tolerance
 
     async def _renamed_or_resized(self, session: _Session, error: CriticServerError) -> bool:
-        """Whether a refusal is that of a new server, which wants the model's other name or shorter prompts."""
+        """Whether a new server refused the request, because its model has another name or a lower length limit."""
         if error.status not in (400, 404):
             return False
         self._session.drop(session)
         return (await self._session.get()).served != session.served
 
     async def _open(self) -> _Session:
-        """Look for the model and its checkpoint, and compare the golden scores."""
+        """Find the model and its checkpoint, and compare the golden scores."""
         answer = await self._server.get("/v1/models")
         served = chosen_model(answer, self._model, f"{self._server.base_url}/v1/models")
         checkpoint, tokenize = await asyncio.to_thread(self._load, served)
@@ -224,7 +234,7 @@ class VLLMCritic:
         return _Session(served, encoder, control, float(scores[-1]), interruptions)
 
     def _load(self, served: ServedModel) -> tuple[ValueCheckpoint, Tokenize]:
-        # Found once: a server that comes back with another model is measured by the first one's golden scores.
+        # Only once: a server that restarts with another model must still give the first model's golden scores.
         if self._folder is None:
             self._folder = served_folder(served.name, served.root, local=self._server.may_name_folders)
         if self._checkpoint is None:
@@ -234,48 +244,71 @@ class VLLMCritic:
         return self._checkpoint, self._tokenize
 
     def _write(self, encoder: Encoder, trajectories: Sequence[Trajectory]) -> tuple[list[int], list[bytes]]:
-        """`[N]` rows of the trajectories, and the distinct prompts as JSON."""
+        """`[N]` index of each trajectory's prompt, and the distinct prompts as JSON."""
         batch = Batch.of(encoder, trajectories)
         if len(self._written) > _REMEMBERED:
             self._written.clear()
         return batch.rows, [b"[%b]" % b",".join(map(self._segment, filter(None, prompt))) for prompt in batch.prompts]
 
     def _segment(self, ids: tuple[int, ...]) -> bytes:
-        """The ids of a segment as JSON without brackets; most were sent before."""
+        """The ids of a segment as JSON without brackets, cached because siblings share most segments."""
         written = self._written.get(ids)
         if written is None:
             written = self._written[ids] = ids_as_json(ids)[1:-1]
         return written
 
     async def _score(self, session: _Session, prompts: Sequence[bytes]) -> tuple[FloatArray, list[float]]:
-        """`[rows]` raw scores, and `[requests]` scores of the control prompt that went with each request."""
+        """`[rows]` raw scores, and `[requests]` scores of the control prompt."""
         starts = range(0, len(prompts), self._max_batch)
         requests = [[*prompts[start : start + self._max_batch], session.control] for start in starts]
         answers = await self._ask(session.served.name, requests)
         return np.concatenate([scores[:-1] for scores in answers]), [float(scores[-1]) for scores in answers]
 
     async def _ask(self, model: str, requests: Sequence[Sequence[bytes]]) -> list[FloatArray]:
-        """Raw scores of each request's prompts; counts what they used."""
+        """Send requests, record their usage, and return the raw scores of each request's prompts."""
         answers = await self._server.post("/classify", [classify_body(model, prompts) for prompts in requests])
         for answer in answers:
             used = usage_of(answer)
             self.usage += used
             record("critic", used, model)
         return [
-            scores_of(answer, len(prompts), f"critic {self.name}")
+            _scores_of(answer, len(prompts), f"critic {self.name}")
             for answer, prompts in zip(answers, requests, strict=True)
         ]
 
 
-def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VLLMCritic:
-    """The critic of `vllm:target?options`."""
-    allow("vllm", options, "model", "checkpoint", "max_batch", "tolerance", "key_env", "timeout", "retry_for")
-    return VLLMCritic(
-        needed("vllm", target, "http://host:8000"),
-        model=options.get("model"),
-        checkpoint=options.get("checkpoint"),
-        **server_options("vllm", options),
-        max_batch=positive_integer("vllm", options, "max_batch", 256),
-        tolerance=number("vllm", options, "tolerance", 0.0, least=0.0) if "tolerance" in options else None,
-        trusted=trusted,
-    )
+def ids_as_json(ids: Sequence[int]) -> bytes:
+    """Token ids as a JSON list."""
+    return json.dumps(ids, separators=(",", ":")).encode()
+
+
+def classify_body(model: str, prompts: Sequence[bytes]) -> bytes:
+    """Body of a `/classify` request for the raw scores of prompts, each a JSON list of token ids.
+
+    Without `use_activation: false` the server would answer the sigmoid of the scores.
+    """
+    return b'{"model":%b,"use_activation":false,"input":[%b]}' % (json.dumps(model).encode(), b",".join(prompts))
+
+
+def _scores_of(answer: Any, n: int, where: str) -> FloatArray:
+    """`[n]` scores of a `/classify` answer, by their `index`; NaN and infinity pass.
+
+    Raises:
+        CriticError: the answer is not one number per prompt.
+    """
+    try:
+        rows = rows_of(answer, "data", n)
+    except ValueError as error:
+        raise CriticError(f"{where}: {error}") from error
+    scores = []
+    for row in rows:
+        match row:
+            case {"probs": [int() | float() as score]} if not isinstance(score, bool):
+                scores.append(float(score))
+            case {"probs": [_, _, *_] as labels}:
+                raise CriticError(
+                    f"{where}: the model answers {len(labels)} labels for a prompt: a value model has num_labels=1"
+                )
+            case _:
+                raise CriticError(f"{where}: expected one number in `probs`, got {quoted(row)}")
+    return np.array(scores)

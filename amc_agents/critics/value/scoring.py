@@ -1,4 +1,4 @@
-"""What value models share: each distinct prompt is scored once; and those that run in this process, whole."""
+"""Base class of the value models that run in this process."""
 
 from __future__ import annotations
 
@@ -10,59 +10,36 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amc_agents.critics.render import Encoder, Row
+from amc_agents.critics.render import Batch, Prompt, Row
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
-Prompt = tuple[tuple[int, ...], ...]
-"""Token ids of a prompt's segments."""
-
-
-class Batch(NamedTuple):
-    """The prompts of some trajectories, equal ones once: after a resampling many are."""
-
-    prompts: list[Prompt]
-    """Distinct ones, in the order of their first trajectory."""
-    rows: list[int]
-    """`[N]` index in `prompts` of each trajectory's."""
-
-    @classmethod
-    def of(cls, encoder: Encoder, trajectories: Sequence[Trajectory]) -> Batch:
-        """The prompts of the trajectories' newest states. Raises `CriticError` where one cannot be made to fit."""
-        rows: dict[Prompt, int] = {}
-        # A particle's copies are one object, and need not be rendered to be seen to be equal.
-        known: dict[int, int] = {}
-        for trajectory in trajectories:
-            if id(trajectory) not in known:
-                known[id(trajectory)] = rows.setdefault(tuple(encoder.newest(trajectory)), len(rows))
-        return cls(list(rows), [known[id(trajectory)] for trajectory in trajectories])
-
 
 class Scores(NamedTuple):
-    """What a model answered for some prompts."""
+    """A model's answer to several prompts."""
 
     scores: FloatArray
-    """`[rows]` raw scores."""
+    """`[prompts]` raw scores."""
     cached_tokens: int = 0
-    """Prompt tokens that were not computed again."""
+    """Prompt tokens that came from a cache."""
 
 
 class ScoringCritic(ABC):
-    """A value model in this process. One batch at a time; the arithmetic runs in a thread.
+    """A value model in this process. It computes one batch at a time, in a thread.
 
     Args:
-        name: what messages call it.
-        checkpoint: its prompts, scale and golden scores; the latter are compared at the first use.
-        tokenize: text of one segment -> token ids.
+        name: the critic's name in messages.
+        checkpoint: its prompt format, scale and golden scores, which the first use compares.
+        tokenize: maps the text of a segment to token ids.
     """
 
     def __init__(self, name: str, checkpoint: ValueCheckpoint, tokenize: Tokenize) -> None:
         self.name, self.checkpoint = name, checkpoint
         self.usage = Usage()
-        """All that it was asked so far: a run reports the difference."""
+        """Total usage so far; a run reports the difference."""
         self._tokenize = tokenize
         self._encoder = checkpoint.encoder(tokenize)
         self._checked = False
@@ -70,38 +47,41 @@ class ScoringCritic(ABC):
 
     @property
     def predicts(self) -> str:
-        """What a value is: "future", the return still to come, or "return", the whole return."""
+        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
         return self.checkpoint.target
 
     @property
     def beta(self) -> float | None:
-        """The beta of an eq. 5 model, which holds for that beta alone; None for any other."""
+        """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
         return self.checkpoint.beta
 
     async def connect(self) -> None:
-        """Compare the golden scores; done by the first `values`, too. Raises `CheckpointError` where they differ."""
+        """Compare the golden scores, as the first `values` does, too. Raises `CheckpointError` if they differ."""
         await asyncio.to_thread(self._check_alone)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` predictions in reward units; equal prompts are scored once.
 
         Raises:
-            CheckpointError: at the first use, where the golden scores are not reproduced.
-            CriticError: a score is not finite, or a prompt cannot be made to fit.
+            CheckpointError: at the first use, if the golden scores differ.
+            CriticError: a score is not finite, or a prompt exceeds the length limit.
         """
         return await asyncio.to_thread(self._values, tuple(trajectories))
 
     def state_values(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
-        """`[T + 1]` values of all states of each trajectory: what `values` says of each prefix, read in one pass.
+        """`[T + 1]` values of all states of each trajectory, in one forward pass: equal to `values` of each prefix.
 
-        For whole datasets, offline; it returns when all is computed. Errors as in `values`.
+        For whole datasets, offline: the call blocks. Errors as in `values`.
         """
         if not trajectories:
             return []
         with self._lock:
             self._check()
             known: dict[Row, int] = {}
-            windows = [[known.setdefault(row, len(known)) for row in self._encoder.rows(one)] for one in trajectories]
+            windows = [
+                [known.setdefault(row, len(known)) for row in self._encoder.rows(trajectory)]
+                for trajectory in trajectories
+            ]
             rows = list(known)
             ends = np.cumsum([len(row.marks) for row in rows])
             scores = checked_values(self._score_marks(rows), int(ends[-1]), self.name)
@@ -113,11 +93,11 @@ class ScoringCritic(ABC):
 
     @abstractmethod
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
-        """Raw scores of distinct prompts, read at the last token of each."""
+        """Raw scores of distinct prompts, read at their last tokens."""
 
     @abstractmethod
     def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
-        """Raw scores at the marks of all rows, row after row; each row is read once."""
+        """Raw scores at the marks of all rows, in order; each row takes one forward pass."""
 
     def _values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         if not trajectories:

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
 from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
-from amc_agents.critics.server.folder import Wanted
+from amc_agents.critics.server.folder import FolderKind
 from amc_agents.critics.server.golden import Golden
 from amc_agents.critics.template import Template, segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import Tokenize
@@ -34,7 +34,7 @@ FILE = "amc_verdict.json"
 """Name of the file in a checkpoint's folder."""
 VERSION = 1
 
-SERVED = Wanted(
+SERVED = FolderKind(
     file=TOKENIZER,
     fetched=(FILE, TOKENIZER),
     folder="a model's folder",

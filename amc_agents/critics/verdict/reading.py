@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from amc_agents.concurrency.once import Once
 from amc_agents.critics.render import newest_start
-from amc_agents.critics.server.classify import (
+from amc_agents.critics.server.answers import (
     LEAST_LOGPROB,
     OVERWRITTEN,
     ServedModel,

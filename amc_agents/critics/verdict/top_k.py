@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.asking import PATIENCE, AskedModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
-from amc_agents.critics.server.classify import LEAST_LOGPROB, OVERWRITTEN
+from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN
 from amc_agents.critics.server.redaction import redacted
 from amc_agents.critics.template import Segment
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint, VerdictPrompt, Words
