@@ -13,11 +13,11 @@ from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.score_file import score_metrics
 from amc_agents.training.scoring import score, state_values
-from amc_agents.training.value.data import target_rows
 from amc_agents.training.value.metrics import evaluate
 from amc_agents.training.value.objective import Objective
 from amc_agents.types import Step, Task, Trajectory
 from tests.critics.server.scripted_server import Reply, ScriptedServer
+from tests.training.target_rows import target_rows
 
 parquet = pytest.importorskip("pyarrow.parquet")
 

@@ -13,10 +13,10 @@ from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, CriticError
-from amc_agents.training.value.data import target_rows
 from amc_agents.training.value.model import make_encoder
 from amc_agents.training.value.one_pass import row_values
 from amc_agents.usage import Meter, Usage, metering
+from tests.training.target_rows import target_rows
 
 
 def embedded(trained):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -207,25 +206,6 @@ class ExponentialWeights:
     def of(self, returns: FloatArray) -> FloatArray:
         """`[S]` weights of returns of the set, in which there is at least one."""
         return np.asarray(np.exp((returns - self._largest) / self.beta) / (self._sum / self._n))
-
-
-def targets_of(trajectories: Sequence[Trajectory], objective: Objective) -> list[FloatArray]:
-    """`[T + 1]` the Monte-Carlo target of every state of each trajectory; all trajectories are one set (eq. 5).
-
-    Raises:
-        ConfigurationError: as in `state_returns`; a number of unfinished trajectories is told at once.
-    """
-    unfinished = sum(not trajectory.done for trajectory in trajectories)
-    if unfinished:
-        raise ConfigurationError(
-            f"{unfinished} of {len(trajectories)} trajectories are not done: their return is unknown; leave them out"
-        )
-    returns = [state_returns(trajectory, objective) for trajectory in trajectories]
-    if not objective.soft or objective.beta is None or not returns:
-        return returns
-    keys = np.concatenate([state_keys(trajectory) for trajectory in trajectories])
-    soft = soft_returns(keys, np.concatenate(returns), objective.beta)
-    return np.split(soft, np.cumsum([len(one) for one in returns])[:-1])
 
 
 def _field(*texts: str) -> bytes:

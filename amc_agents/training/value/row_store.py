@@ -1,10 +1,10 @@
-"""Training rows on disk: three flat arrays and a description, read through memory maps.
+"""Store training rows in a folder of flat arrays that are read through memory maps.
 
-ids.bin     [tokens] int32, all rows' token ids, one row after the other
-marks.bin   [marks]  MARK, all rows' scored states
-rows.bin    [rows]   ROW, where each row lies in the two
+ids.bin     [tokens] int32, the token ids of all rows, concatenated
+marks.bin   [marks]  MARK, the scored states of all rows, concatenated
+rows.bin    [rows]   ROW, the place of each row in the other two files
+tasks.json  the ids of the tasks, sorted; a row names its task by the index in this list
 rows.json   what the rows were made from; written last
-tasks.json  the tasks' ids, sorted; a row names its task by the place in it
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import numpy.typing as npt
 from amc_agents.errors import CheckpointError
 
 VERSION = 1
-"""Of the layout."""
+"""Version of the layout."""
 
 TOKEN = np.dtype("<i4")
 MARK = np.dtype(
     [
-        ("column", "<i4"),  # place in the row where the state is scored
+        ("column", "<i4"),  # index in the row at which the state is scored
         ("state", "<i4"),  # number t of the state
         ("target", "<f8"),
         ("reward", "<f8"),  # of the step that leaves the state
         ("final", "?"),
-        ("key", "<u8", 2),  # fingerprint of the state; 0 where the objective needs none
+        ("key", "<u8", 2),  # fingerprint of the state; 0 if the objective does not need it
     ]
 )
 ROW = np.dtype(
@@ -44,7 +44,7 @@ ROW = np.dtype(
         ("marks_end", "<i8"),
         ("task", "<i8"),
         ("group", "<i8"),
-        ("window", "<i4"),  # number of the row among those of its trajectory
+        ("window", "<i4"),  # number of the row within its trajectory
         ("success", "?"),
     ]
 )
@@ -52,8 +52,8 @@ ROW = np.dtype(
 StructArray = npt.NDArray[np.void]
 
 
-class Stored(NamedTuple):
-    """What a folder holds; the arrays are memory maps."""
+class StoredRows(NamedTuple):
+    """The contents of a folder; the arrays are memory maps."""
 
     ids: npt.NDArray[np.int32]
     marks: StructArray
@@ -63,7 +63,7 @@ class Stored(NamedTuple):
 
 
 class RowWriter:
-    """Appends rows to the files of a folder; what stays in memory is a table of task names."""
+    """Append rows to the files of a folder. Only a table of task names stays in memory."""
 
     def __init__(self, folder: Path, files: ExitStack) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ class RowWriter:
         self._tasks: dict[str, int] = {}
 
     def add(self, ids: Sequence[int], marks: StructArray, *, task: str, group: int, window: int, success: bool) -> None:
-        """One row: its token ids and its `[S]` marks."""
+        """Append a row: its token ids and its `[S]` marks."""
         number = self._tasks.setdefault(task, len(self._tasks))
         tokens_end, marks_end = self.n_tokens + len(ids), self.n_marks + len(marks)
         row = (self.n_tokens, tokens_end, self.n_marks, marks_end, number, group, window, success)
@@ -84,7 +84,7 @@ class RowWriter:
         self.n_tokens, self.n_marks, self.n_rows = tokens_end, marks_end, self.n_rows + 1
 
     def finish(self) -> None:
-        """Puts the tasks in order and the rows' numbers of them with it. To be called once, after the last row."""
+        """Sort the tasks and renumber them in the rows. Call once, after the last row."""
         for file in (self._ids, self._marks, self._rows):
             file.flush()
         names = sorted(self._tasks)
@@ -96,8 +96,8 @@ class RowWriter:
 
 
 @contextmanager
-def whole_or_nothing(target: Path) -> Iterator[Path]:
-    """A folder to write to that takes the name `target` once the block has ended well, and is gone otherwise."""
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder to write to. It is renamed to `target` when the block succeeds, and removed otherwise."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.parent / f".{target.name}.{os.getpid()}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -107,7 +107,7 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
         try:
             os.replace(part, target)
         except OSError:
-            # Another process was faster; what it wrote has the same fingerprint.
+            # Another process may have been faster; its rows have the same fingerprint.
             if not (target / "rows.json").is_file():
                 raise
     finally:
@@ -115,36 +115,31 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
 
 
 def describe(folder: Path, about: Mapping[str, Any]) -> None:
-    """Writes what the rows were made from."""
+    """Write what the rows were made from."""
     (folder / "rows.json").write_text(json.dumps({"version": VERSION, **about}, indent=1))
 
 
 def open_array(folder: Path, name: str, dtype: np.dtype[Any], *, mode: Any = "r") -> npt.NDArray[Any]:
-    """A file of a folder as a memory map."""
+    """Open a file of a folder as a memory map."""
     return np.memmap(folder / name, dtype, mode)
 
 
-def open_rows(folder: Path) -> Stored:
-    """Everything in a folder.
+def open_rows(folder: Path) -> StoredRows:
+    """Open all files of a folder.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or the layout is another version's.
+        CheckpointError: a file is missing or damaged, or the layout has another version.
     """
     try:
         about = json.loads((folder / "rows.json").read_text())
         tasks = json.loads((folder / "tasks.json").read_text())
         if about["version"] != VERSION:
             raise CheckpointError(f"{folder} holds rows of layout {about['version']}, expected {VERSION}: remove it")
-        found = Stored(
-            open_array(folder, "ids.bin", TOKEN),
-            open_array(folder, "marks.bin", MARK),
-            open_array(folder, "rows.bin", ROW),
-            tasks,
-            about,
-        )
+        ids = open_array(folder, "ids.bin", TOKEN)
+        marks, rows = open_array(folder, "marks.bin", MARK), open_array(folder, "rows.bin", ROW)
         expected = (about["tokens"], about["states"], about["rows"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder} does not hold training rows ({error}): remove it") from error
-    if (len(found.ids), len(found.marks), len(found.rows)) != expected:
-        raise CheckpointError(f"{folder} does not hold the training rows that rows.json tells of: remove it")
-    return found
+    if (len(ids), len(marks), len(rows)) != expected:
+        raise CheckpointError(f"{folder} does not hold the training rows that its rows.json describes: remove it")
+    return StoredRows(ids, marks, rows, tasks, about)

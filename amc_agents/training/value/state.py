@@ -18,6 +18,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, sole_user, storage_errors
 
 DESCRIPTION = "training.json"
+ROWS = "rows"
 CHECKPOINT_STATE = "trainer_state.json"
 """The file that Trainer writes last into a checkpoint."""
 
@@ -78,15 +79,20 @@ class TrainingState:
         replace_file(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
 
     @contextmanager
-    def left_if_useful(self) -> Iterator[None]:
-        """If the block fails before the first checkpoint, remove everything but the training rows of a dataset."""
+    def left_if_useful(self, *, keep_rows: bool) -> Iterator[None]:
+        """If the block fails before the first checkpoint, empty the folder.
+
+        Args:
+            keep_rows: keep the training rows, which take long to build for a large dataset.
+        """
         try:
             yield
         except BaseException:
             if self.last() is None:
+                for path in self.folder.glob("*"):
+                    if path.is_dir() and not (keep_rows and path.name == ROWS):
+                        shutil.rmtree(path, ignore_errors=True)
                 (self.folder / DESCRIPTION).unlink(missing_ok=True)
-                for checkpoint in self.folder.glob("checkpoint-*"):
-                    shutil.rmtree(checkpoint, ignore_errors=True)
                 with suppress(OSError):
                     (self.folder / ".lock").unlink()
                     self.folder.rmdir()

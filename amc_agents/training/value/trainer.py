@@ -25,7 +25,7 @@ from typing_extensions import override
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.schedule import warm_up_and_cosine
 from amc_agents.training.value.plan import StepPlan
-from amc_agents.training.value.sets import RowSet
+from amc_agents.training.value.rows import ValueRows
 from amc_agents.training.value.settings import ValueTrainingSettings
 from amc_agents.training.value.state import CHECKPOINT_STATE
 from amc_agents.types import FloatArray
@@ -75,8 +75,8 @@ class ValueTrainer(Trainer):
         self,
         model: Any,
         arguments: OneDevice,
-        training: RowSet,
-        held_out: RowSet,
+        training: ValueRows,
+        held_out: ValueRows,
         settings: ValueTrainingSettings,
         *,
         pad_id: int,
@@ -89,7 +89,7 @@ class ValueTrainer(Trainer):
             batch_size=settings.batch_size, max_tokens=settings.max_batch_tokens, packed=packed,
             processes=arguments.world_size, seed=settings.seed,
         )  # fmt: skip
-        self.passes = PassDataset(training.rows, pad_id, packed)
+        self.passes = PassDataset(training, pad_id, packed)
         self.last_loss = torch.zeros(())
         """Mean loss of the last step, as far as this process reads it."""
         self.step_tokens = 0
@@ -176,12 +176,12 @@ class ValueTrainer(Trainer):
         with quiet():
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
-    def scores(self, data: RowSet) -> list[FloatArray]:
+    def scores(self, data: ValueRows) -> list[FloatArray]:
         """Return the raw scores `[S]` at the marks of each row, on every process."""
         order = np.argsort(data.lengths, kind="stable")
         padded = np.asarray(self.predict(_by_length(data)).predictions, dtype=np.float64)
         place = np.argsort(order)
-        return [padded[place[row], : int(data.marks[row])] for row in range(len(data.rows))]
+        return [padded[place[row], : int(data.marks[row])] for row in range(len(data))]
 
     def evaluations(self) -> list[dict[str, float]]:
         """Return step, epoch, train_loss (mean since the previous one) and validation_loss of each evaluation."""
@@ -267,13 +267,13 @@ def _padded(values: Tensor, states: list[int]) -> Tensor:
     return pad_sequence(list(torch.split(values, states)), batch_first=True, padding_value=_PADDING)
 
 
-def _by_length(data: RowSet) -> Subset[Any]:
+def _by_length(data: ValueRows) -> Subset[Any]:
     """Order rows by length, so that the rows of a batch need little padding."""
-    rows: Any = data.rows
+    rows: Any = data
     return Subset(rows, np.argsort(data.lengths, kind="stable").tolist())
 
 
-def _evaluation_rows(data: RowSet, settings: ValueTrainingSettings) -> int:
+def _evaluation_rows(data: ValueRows, settings: ValueTrainingSettings) -> int:
     """Return the rows of an evaluation batch on one process, within `max_batch_tokens`."""
     limit = settings.max_batch_tokens
     rows = settings.batch_size if limit is None else limit // int(np.max(data.lengths))

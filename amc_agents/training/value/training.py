@@ -24,10 +24,10 @@ from amc_agents.training.value.calibrating import calibrate, states_of
 from amc_agents.training.value.card import CardFacts, write_card
 from amc_agents.training.value.golden import golden_prompts, golden_scores, scores_without_adapter
 from amc_agents.training.value.metrics import evaluate
-from amc_agents.training.value.rows import tokenizer_hash
-from amc_agents.training.value.sets import ValueSets, build_dataset_rows, sets_of_dataset, sets_of_trajectories
+from amc_agents.training.value.row_building import build_rows, tokenizer_hash
+from amc_agents.training.value.sets import ValueSets, split_rows
 from amc_agents.training.value.settings import EMBEDDED, HARDWARE, ValueTrainingSettings
-from amc_agents.training.value.state import TrainingState
+from amc_agents.training.value.state import ROWS, TrainingState
 from amc_agents.types import Trajectory
 
 try:
@@ -99,11 +99,17 @@ def train_value(
             return description
 
         description = _on_first(begin)
-        with state.left_if_useful():
+        with state.left_if_useful(keep_rows=isinstance(data, str | Path)):
             model, tokenizer = load_base(base_model, settings)
             encoder = make_encoder(tokenizer, settings.prompt_format, context(model, settings.max_tokens))
             _on_first(lambda: check_words(data, encoder))
-            sets = _sets(data, state, tokenizer, encoder, settings)
+            rows = _on_first(
+                lambda: build_rows(
+                    data, state.folder / ROWS, encoder, settings.objective, tokenizer=tokenizer_hash(tokenizer),
+                    success=settings.success, best_of=settings.best_of, policies=settings.policies,
+                )
+            )  # fmt: skip
+            sets = split_rows(data, rows, settings)
             trainer = ValueTrainer(
                 model, arguments, sets.training, sets.held_out, settings,
                 pad_id=pad_token(tokenizer), packed=use_packing(model, settings.packing), progress=progress,
@@ -173,24 +179,6 @@ def _description(
     }
 
 
-def _sets(
-    data: Sequence[Trajectory] | str | Path,
-    state: TrainingState,
-    tokenizer: Any,
-    encoder: Encoder,
-    settings: ValueTrainingSettings,
-) -> ValueSets:
-    if not isinstance(data, str | Path):
-        return sets_of_trajectories(data, encoder, settings)
-    folder = Path(data)
-    rows = _on_first(
-        lambda: build_dataset_rows(
-            folder, state.folder / "rows", encoder, settings, tokenizer=tokenizer_hash(tokenizer)
-        )
-    )
-    return sets_of_dataset(folder, rows, settings)
-
-
 def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheckpoint:
     """The checkpoint, without golden scores."""
     _, _, encoder, sets, trainer = training
@@ -210,11 +198,11 @@ def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheck
         settings=json.loads(json.dumps(asdict(settings))),
     )
     values = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.held_out)]
-    metrics = evaluate(sets.held_out.rows, values) | {"epochs": trainer.evaluations()}
+    metrics = evaluate(sets.held_out, values) | {"epochs": trainer.evaluations()}
     if sets.calibration is None or settings.calibration == "none":
         return replace(checkpoint, metrics=metrics)
     said = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.calibration)]
-    states = states_of(sets.calibration.rows, said, sets.calibration.tasks, target=objective.target)
+    states = states_of(sets.calibration, said, sets.calibration.task_of_row, target=objective.target)
     calibration, report = calibrate(settings.calibration, states, settings.seed)
     return replace(checkpoint, metrics=metrics | {"calibration": report.as_plain()}, calibration=calibration)
 
@@ -251,8 +239,8 @@ def _facts(training: _Training, seconds: float) -> CardFacts:
         n_trajectories=sets.summary.trajectories,
         n_states=sets.summary.states,
         policies=sets.policies,
-        n_validation_tasks=len(set(sets.held_out.tasks)),
-        n_calibration_tasks=0 if sets.calibration is None else len(set(sets.calibration.tasks)),
+        n_validation_tasks=len(sets.held_out.tasks),
+        n_calibration_tasks=0 if sets.calibration is None else len(sets.calibration.tasks),
         history=[{name: one[name] for name in _BY_STEP if name in one} for one in trainer.state.log_history],
         run=run | {"seconds, of the last run where it was interrupted": round(seconds)},
     )

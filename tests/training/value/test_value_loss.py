@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.critics.render import PLAIN, Encoder
-from amc_agents.training.value.data import TargetRow, target_rows
+from amc_agents.training.value.data import TargetRow
 from amc_agents.training.value.loss import lambda_targets, loss
 from amc_agents.training.value.objective import Objective
 from tests.training.known_world import mean_value, name, population, soft_value, tilted_mean
+from tests.training.target_rows import target_rows
 
 ENCODER = Encoder(PLAIN, lambda text: list(text.encode()))
 

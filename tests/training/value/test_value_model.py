@@ -348,7 +348,7 @@ def test_rows_stay_where_positions_are_not_stretched(tmp_path):
 
 def test_quantising_needs_bitsandbytes(tmp_path, monkeypatch):
     monkeypatch.setattr(value_model, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match="'bitsandbytes' is needed here"):
+    with pytest.raises(MissingExtra, match="'bitsandbytes' is required and not installed"):
         load_base(llama(tmp_path), Settings(quantize="4bit"))
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from amc_agents.critics.render import PLAIN, Encoder
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value.data import target_rows
 from amc_agents.training.value.objective import (
     ExponentialWeights,
     Objective,
@@ -16,12 +15,16 @@ from amc_agents.training.value.objective import (
     soft_returns,
     state_keys,
     state_returns,
-    targets_of,
 )
 from amc_agents.types import Step, Task, Trajectory
 from tests.training.known_world import TASK, mean_value, name, population, soft_value, tilted_mean
+from tests.training.target_rows import target_rows
 
 ENCODER = Encoder(PLAIN, lambda text: list(text.encode()))
+
+
+def targets_of(trajectories, objective):
+    return [np.array(row.targets) for row in target_rows(trajectories, ENCODER, objective)]
 
 
 @pytest.mark.parametrize("beta", [0.1, 1.0, 7.0])

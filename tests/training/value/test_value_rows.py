@@ -11,9 +11,9 @@ import pytest
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, read_trajectories, write_shard
-from amc_agents.training.value.data import shuffled_targets, split_by_task, target_rows
-from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.rows import build_rows, tokenizer_hash
+from amc_agents.training.value.data import TargetRow, held_out_tasks, split_by_task
+from amc_agents.training.value.objective import Objective, returns_to_come
+from amc_agents.training.value.row_building import build_rows, tokenizer_hash
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -45,11 +45,71 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+def state(trajectory, t):
+    """What makes two states the same one: the task and the steps so far."""
+    steps = tuple((step.thought, step.action, step.observation) for step in trajectory.steps[:t])
+    return trajectory.task.id, trajectory.task.instruction, steps
+
+
+def target_rows(trajectories, encoder, objective=None, *, success=1.0):
+    """By definition, in memory, and with no code of the rows on disk."""
+    objective = objective or Objective()
+    whole = objective.target == "return"
+    targets = [np.full(len(t.steps) + 1, t.return_) if whole else returns_to_come(t) for t in trajectories]
+    if objective.soft:
+        by_state = {}
+        for trajectory, returns in zip(trajectories, targets, strict=True):
+            for t, value in enumerate(returns):
+                by_state.setdefault(state(trajectory, t), []).append(value)
+        beta = objective.beta
+        soft = {key: beta * np.log(np.mean(np.exp(np.array(values) / beta))) for key, values in by_state.items()}
+        targets = [np.array([soft[state(one, t)] for t in range(len(one.steps) + 1)]) for one in trajectories]
+    weights = [np.ones(len(one)) for one in targets]
+    if objective.loss == "weighted":
+        tilted = [np.exp(one / objective.beta) for one in targets]
+        weights = [one / np.mean(np.concatenate(tilted)) for one in tilted]
+    rows = []
+    for trajectory, target, weight in zip(trajectories, targets, weights, strict=True):
+        rewards = [*(step.reward for step in trajectory.steps), 0.0]
+        for row in encoder.rows(trajectory):
+            chosen = list(row.states)
+            rows.append(
+                TargetRow(
+                    row.ids, row.marks, row.states, tuple(target[chosen].tolist()),
+                    tuple(t == len(trajectory.steps) for t in chosen), trajectory.return_ >= success,
+                    tuple(rewards[t] for t in chosen), tuple(weight[chosen].tolist()),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def shuffled_targets(rows, rng):
+    """By definition: for each number of a state, in rising order, one permutation of the targets."""
+    marks = [(number, index) for number, row in enumerate(rows) for index in range(len(row.states))]
+    targets, weights = [list(row.targets) for row in rows], [list(row.weights) for row in rows]
+    for t in sorted({t for row in rows for t in row.states}):
+        places = [(number, index) for number, index in marks if rows[number].states[index] == t]
+        for place, source in zip(places, rng.permutation(len(places)), strict=True):
+            number, index = places[source]
+            targets[place[0]][place[1]] = rows[number].targets[index]
+            weights[place[0]][place[1]] = rows[number].weights[index]
+    return [
+        replace(row, targets=tuple(target), weights=tuple(weight))
+        for row, target, weight in zip(rows, targets, weights, strict=True)
+    ]
+
+
 def assert_same(rows, expected):
-    """To the last bit; but weights are a quotient of sums, and sums have an order."""
+    """To the last bit, but for weights and eq. 5: sums in another order."""
     for row, other in zip(rows, expected, strict=True):
-        assert replace(row, weights=()) == replace(other, weights=())
+        assert replace(row, weights=(), targets=()) == replace(other, weights=(), targets=())
+        np.testing.assert_allclose(row.targets, other.targets, rtol=1e-14, atol=1e-14)
         np.testing.assert_allclose(row.weights, other.weights, rtol=1e-14)
+
+
+def split(rows, share, rng):
+    held_out = held_out_tasks(rows.tasks, share, rng)
+    return rows.of_tasks({*rows.tasks} - held_out), rows.of_tasks(held_out)
 
 
 OBJECTIVES = [
@@ -78,7 +138,7 @@ def test_rows_on_disk_are_the_rows_in_memory(data, tmp_path, objective):
 
 @pytest.mark.parametrize("at_once", [1, 40])
 def test_continuations_are_grouped_a_few_tasks_at_a_time(data, tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr("amc_agents.training.value.rows._STATES_AT_ONCE", at_once)
+    monkeypatch.setattr("amc_agents.training.value.row_building._STATES_AT_ONCE", at_once)
     objective = Objective(soft=True, beta=0.7)
     wide = encoder(max_tokens=None)  # one row a trajectory: each holds the start, which all siblings share
     rows = build_rows(data, tmp_path, wide, objective, tokenizer="bytes")
@@ -89,7 +149,7 @@ def test_continuations_are_grouped_a_few_tasks_at_a_time(data, tmp_path, monkeyp
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_split_and_control_are_those_in_memory(data, tmp_path, objective):
     whole = build_rows(data, tmp_path / "cache", encoder(), objective, tokenizer="bytes")
-    training, validation = whole.split_by_task(0.3, np.random.default_rng(5))
+    training, validation = split(whole, 0.3, np.random.default_rng(5))
     parts = split_by_task(read_trajectories(data), 0.3, np.random.default_rng(5))
     expected = [target_rows(part, encoder(), objective) for part in parts]
     assert_same(training, expected[0])
@@ -99,7 +159,7 @@ def test_split_and_control_are_those_in_memory(data, tmp_path, objective):
     assert_same(control, shuffled_targets(expected[0], np.random.default_rng(6)))
     assert list(control) != list(training)
     with pytest.raises(ConfigurationError, match="9 tasks holds out 0"):
-        whole.split_by_task(0.01, np.random.default_rng(0))
+        split(whole, 0.01, np.random.default_rng(0))
 
 
 def test_the_summary_counts_what_is_there(data, tmp_path):
@@ -112,7 +172,7 @@ def test_the_summary_counts_what_is_there(data, tmp_path):
         "states": sum(len(one.steps) + 1 for one in trajectories),
         "tokens": sum(len(row.ids) for row in target_rows(trajectories, encoder())),
     }
-    part = whole.split_by_task(0.3, np.random.default_rng(0))[1]
+    part = split(whole, 0.3, np.random.default_rng(0))[1]
     assert part.summary.tasks == 3
     assert part.summary.trajectories == 15
     assert whole.about["policies"] == ["mine"]
@@ -212,9 +272,8 @@ def test_damaged_rows_are_named(data, tmp_path):
 
 def test_rows_travel_to_other_processes_as_a_name(data, tmp_path):
     objective = Objective(loss="weighted", beta=0.7)
-    training, _ = build_rows(data, tmp_path / "cache", encoder(), objective, tokenizer="bytes").split_by_task(
-        0.3, np.random.default_rng(0)
-    )
+    rows = build_rows(data, tmp_path / "cache", encoder(), objective, tokenizer="bytes")
+    training, _ = split(rows, 0.3, np.random.default_rng(0))
     control = training.with_shuffled_targets(np.random.default_rng(0))
     sent = pickle.dumps(training)
     assert len(sent) < 2000 + 8 * len(training)
@@ -222,13 +281,17 @@ def test_rows_travel_to_other_processes_as_a_name(data, tmp_path):
     assert list(pickle.loads(pickle.dumps(control))) == list(control)
 
 
-def test_progress_counts_the_selected_trajectories(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("amc_agents.training.value.rows._AT_ONCE", 4)
-    seen = []
-    build_rows(
-        data, tmp_path, encoder(), tokenizer="bytes", best_of=2, progress=lambda done, of: seen.append((done, of))
-    )
-    assert seen == [(4, 9), (8, 9), (9, 9)]
+@pytest.mark.parametrize("best_of", [None, 2])
+def test_trajectories_in_memory_keep_their_order(tmp_path, best_of):
+    trajectories = [played(number, group) for number in (3, 11, 2) for group in range(3)]
+    rows = build_rows(trajectories, tmp_path, encoder(), tokenizer="bytes", best_of=best_of)
+    chosen = trajectories if best_of is None else [
+        max(trajectories[start : start + 2], key=lambda one: one.return_) for start in (0, 3, 6)
+    ]  # fmt: skip
+    assert_same(rows, target_rows(chosen, encoder()))
+    assert [*dict.fromkeys(rows.task_of_row)] == ["t/3", "t/11", "t/2"]
+    with pytest.raises(ConfigurationError, match="do not name their policy"):
+        build_rows(trajectories, tmp_path, encoder(), tokenizer="bytes", policies=["mine"])
 
 
 def test_a_tokenizers_fingerprint_sees_its_rules(base_model):
@@ -245,8 +308,8 @@ import resource, sys
 import pyarrow, pyarrow.parquet
 from amc_agents.critics import render
 from amc_agents.training.dataset import read_records
-from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.rows import build_rows
+from amc_agents.training.value.objective import Objective, returns_to_come
+from amc_agents.training.value.row_building import build_rows
 
 def heap():
     return int(open("/proc/self/status").read().partition("VmData:")[2].split()[0]) * 1024

@@ -185,7 +185,7 @@ def test_a_reporter_of_transformers_gets_the_metrics(base_model, tmp_path, toy_t
     ("wrong", "message"),
     [
         ({"device": "cuda:1"}, "CUDA_VISIBLE_DEVICES"),
-        ({"policies": ("mine",)}, "do not say who made"),
+        ({"policies": ("mine",)}, "do not name their policy"),
         ({"learning_rate": 1e30}, "has diverged; lower the learning rate"),
         ({"calibration": "affine"}, "2 tasks are held out, and a calibration needs 3"),
     ],

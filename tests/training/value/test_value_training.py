@@ -8,13 +8,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value.data import shuffled_targets, split_by_task, target_rows
+from amc_agents.training.value.data import split_by_task
 from amc_agents.training.value.metrics import auc, evaluate
 from amc_agents.training.value.model import make_encoder
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.one_pass import row_values
+from amc_agents.training.value.row_building import build_rows
 from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, train_value
 from amc_agents.types import Step, Task, Trajectory
+from tests.training.target_rows import target_rows
 
 
 @pytest.mark.parametrize("max_tokens", [512, 90])
@@ -103,14 +105,14 @@ def test_the_return_still_to_come_is_the_target_and_nothing_remains_at_the_end(t
     assert row.targets == (1.5, 1.0, 1.0, 0.0)
     assert row.final == (False, False, False, True)
     assert target_rows([whole], encoder, Objective(target="return"))[0].targets == (1.5,) * 4
-    with pytest.raises(ConfigurationError, match="1 of 2 trajectories are not done"):
+    with pytest.raises(ConfigurationError, match="'t' is not done"):
         target_rows([whole, whole.prefix(1)], encoder)
 
 
-def test_shuffling_keeps_the_targets_of_each_step(trained):
+def test_shuffling_keeps_the_targets_of_each_step(trained, tmp_path):
     encoder = make_encoder(AutoTokenizer.from_pretrained(trained.base), DIALOGUE, None)
-    rows = target_rows(trained.trajectories, encoder)
-    shuffled = shuffled_targets(rows, np.random.default_rng(0))
+    rows = build_rows(trained.trajectories, tmp_path, encoder, tokenizer="test")
+    shuffled = rows.with_shuffled_targets(np.random.default_rng(0))
 
     def of(step, from_rows):
         return sorted(row.targets[step] for row in from_rows if len(row.targets) > step)
@@ -119,12 +121,12 @@ def test_shuffling_keeps_the_targets_of_each_step(trained):
     assert [row.targets for row in rows] != [row.targets for row in shuffled]
 
 
-def test_shuffled_targets_do_not_say_what_success_looks_like(trained):
+def test_shuffled_targets_do_not_say_what_success_looks_like(trained, tmp_path):
     encoder = make_encoder(AutoTokenizer.from_pretrained(trained.base), DIALOGUE, None)
     won = Trajectory(Task("t", "x"), (Step("a"), Step("b", reward=1.0)), done=True)
     lost = Trajectory(Task("t", "x"), (Step("a"), Step("c"), Step("d")), done=True)
-    rows = target_rows([won, lost] * 20, encoder, Objective(target="return"))
-    shuffled = shuffled_targets(rows, np.random.default_rng(0))
+    rows = build_rows([won, lost] * 20, tmp_path, encoder, Objective(target="return"), tokenizer="test")
+    shuffled = rows.with_shuffled_targets(np.random.default_rng(0))
     at_success = [row.targets[2] for row in shuffled if row.final[2]]
     assert len(at_success) == 20
     assert 0.2 < np.mean(at_success) < 0.8
