@@ -1,9 +1,9 @@
-"""LAC: one decision, improved by a critic (LAC, eq. 1 to 7).
+"""LAC: a decision improved by a critic (LAC, eq. 1 to 7).
 
     sample K -> merge -> imagine -> Q -> prior x exp(alpha Q) -> choose
 
-`K` samples, `A` distinct candidate actions. Whatever samples, scores texts or imagines is given as an object; nothing
-here knows of a framework. What the arithmetic is: `amc_agents.lac.improvement`.
+`K` samples, `A` distinct candidate actions. Actor, critic, forward model and rescorer are objects, so the module is
+independent of any framework. `amc_agents.lac.improvement` has the arithmetic.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.adapting import name_of
-from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
-from amc_agents.critics.uses import for_lac
-from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.decisions.samples import Actor, GreedyActor, Sample, no_action, with_actions
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
+from amc_agents.errors import ConfigurationError, DecisionError
 from amc_agents.lac.improvement import choose, improved
+from amc_agents.lac.judging import Judged, judge_candidates
 from amc_agents.lac.prior import Opinion, listed_opinion, sampled_opinion
 from amc_agents.lac.types import Candidate, Decision, Imagination, LacSettings, Rescorer
 from amc_agents.types import Step, Trajectory
@@ -51,38 +48,38 @@ async def decide(
     rescorer: Rescorer | None = None,
     rng: np.random.Generator | None = None,
 ) -> Decision:
-    """One decision at the newest state of a trajectory.
+    """Decide among sampled actions at the newest state of a trajectory.
 
     Args:
-        trajectory: what has happened so far, reflections included.
+        trajectory: the past, reflections included.
         actor: samples the candidates.
-        critic: judges them: any critic that LAC takes (`amc_agents.critics.uses.for_lac`); None where
-            `settings.use_critic` is off.
+        critic: judges them: any critic that LAC takes (`amc_agents.critics.uses.for_lac`); None if
+            `settings.use_critic` is False.
         settings: K, alpha, the prior, and what is switched off.
-        imagination: the forward model, needed where `settings.depth` > 0.
-        rescorer: needed by the prior "thoughts", and by "likelihood" where samples come without log-likelihoods.
-        rng: needed by `settings.sample`.
+        imagination: the forward model, required if `settings.depth` > 0.
+        rescorer: required by the prior "thoughts", and by "likelihood" if samples have no log-likelihoods.
+        rng: required by `settings.sample`.
 
     Raises:
-        ConfigurationError: something that the settings need is not given.
-        DecisionError: no sample could be read as an action.
-        CriticError: the critic, the forward model or the rescorer failed. What the actor raises goes through.
+        ConfigurationError: an object that the settings require is missing.
+        DecisionError: no sample could be parsed as an action.
+        CriticError: the critic, the forward model or the rescorer failed. Errors of the actor are not wrapped.
     """
     _check(settings, critic, imagination, rng)
     if settings.prior == "thoughts" and rescorer is None:
         raise ConfigurationError('prior="thoughts" scores every action under every thought: it needs a rescorer')
-    begun = time.perf_counter()
+    start = time.perf_counter()
     samples, greedy, notes = await _sampled(actor, settings)
     merged = _merge(samples, greedy)
-    shown = [_as_shown(found, greedy) for found in merged.values()]
+    shown = [_shown(group, greedy) for group in merged.values()]
     opinion, judged = await side_by_side(
         sampled_opinion(settings.prior, merged, greedy, rescorer),
-        _judge(trajectory, shown, critic, settings, imagination),
+        judge_candidates(_candidates(trajectory, shown), critic, settings, imagination),
     )
     decision = _choose(shown, opinion, judged, settings, rng)
-    # Scoring texts goes on beside imagining and judging, and is no trip of its own unless neither is done.
+    # Scoring texts is concurrent with imagining and judging.
     trips = 1 + max(int(opinion.rescored), judged.round_trips)
-    return replace(decision, notes=(*notes, *decision.notes), round_trips=trips, seconds=time.perf_counter() - begun)
+    return replace(decision, notes=(*notes, *decision.notes), round_trips=trips, seconds=time.perf_counter() - start)
 
 
 async def decide_among(
@@ -96,64 +93,64 @@ async def decide_among(
     imagination: Imagination | None = None,
     rng: np.random.Generator | None = None,
 ) -> Decision:
-    """One decision among the actions that the world lists: all are candidates, under the exact prior over them.
+    """Decide among all actions that the world lists, under the exact prior over them.
 
     Args:
-        trajectory: what has happened so far.
-        actions: all that can be done; `settings.prior` plays no part.
+        trajectory: the past.
+        actions: all possible actions; `settings.prior` is not used.
         rescorer: scores them.
         critic: as in `decide`.
         settings: alpha, and what is switched off.
-        actor: a policy that thinks before it acts: the prior is the mean over the thoughts of K samples. None: nothing
-            is sampled, and actions are scored without a thought.
+        actor: a policy that thinks before it acts: the prior is then the mean over the thoughts of K samples. None: no
+            samples; actions are scored without a thought.
         imagination: as in `decide`.
         rng: as in `decide`.
 
     Raises:
-        DecisionError: the list is empty, or no sample could be read as an action.
+        DecisionError: the list is empty, or no sample could be parsed as an action.
         ConfigurationError, CriticError: as in `decide`.
     """
     _check(settings, critic, imagination, rng)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     listed = list(dict.fromkeys(actions))
     if not listed:
-        raise DecisionError("expected a list of actions, got none")
+        raise DecisionError("expected a list of actions, got an empty list")
     samples, greedy, notes = ([], None, []) if actor is None else await _sampled(actor, settings)
-    thoughts = [one.thought for one in samples] or ["" if greedy is None else greedy.thought]
+    thoughts = [sample.thought for sample in samples] or ["" if greedy is None else greedy.thought]
     merged = _merge(samples, greedy)
-    shown = [_as_shown(merged.get(one) or [Sample(thoughts[0], one)], greedy, sampled=one in merged) for one in listed]
+    shown = [
+        _shown(merged.get(action) or [Sample(thoughts[0], action)], greedy, sampled=action in merged)
+        for action in listed
+    ]
     opinion, judged = await side_by_side(
-        listed_opinion(thoughts, listed, rescorer), _judge(trajectory, shown, critic, settings, imagination)
+        listed_opinion(thoughts, listed, rescorer),
+        judge_candidates(_candidates(trajectory, shown), critic, settings, imagination),
     )
     decision = _choose(shown, opinion, judged, settings, rng)
     trips = int(actor is not None) + max(int(opinion.rescored), judged.round_trips)
-    return replace(decision, notes=(*notes, *decision.notes), round_trips=trips, seconds=time.perf_counter() - begun)
+    return replace(decision, notes=(*notes, *decision.notes), round_trips=trips, seconds=time.perf_counter() - start)
 
 
 class _Shown(NamedTuple):
-    """A distinct action, as the greedy turn shows it, else its first sample."""
+    """A distinct action, represented by the greedy turn if it takes this action, else by its first sample."""
 
     sample: Sample
     n: int = 0
-    """Samples that do this."""
+    """Number of samples that take this action."""
     greedy: bool = False
 
 
-def _as_shown(found: Sequence[Sample], greedy: Sample | None, *, sampled: bool = True) -> _Shown:
-    """An action as the samples that do it show it."""
-    # The likeliest thought leads on best: a thought stays in the history, and the policy goes by it.
-    best = next((one for one in found if one is greedy), found[0])
-    n = sum(one is not greedy for one in found) if sampled else 0
-    return _Shown(best, n, greedy=any(one is greedy for one in found))
+def _shown(group: Sequence[Sample], greedy: Sample | None, *, sampled: bool = True) -> _Shown:
+    """Choose the representative of the samples that take an action."""
+    # The thought stays in the history and guides the policy: the most likely thought is best.
+    best = next((sample for sample in group if sample is greedy), group[0])
+    n = sum(sample is not greedy for sample in group) if sampled else 0
+    return _Shown(best, n, greedy=any(sample is greedy for sample in group))
 
 
-class _Judged(NamedTuple):
-    """`[A]` what the critic thinks of the candidates."""
-
-    judgements: Judgements
-    imagined: Sequence[tuple[Step, ...]]
-    round_trips: int
-    notes: tuple[str, ...] = ()
+def _candidates(trajectory: Trajectory, shown: Sequence[_Shown]) -> list[Trajectory]:
+    samples = [action.sample for action in shown]
+    return [trajectory.extended(Step(sample.action, thought=sample.thought)) for sample in samples]
 
 
 def _check(
@@ -168,138 +165,38 @@ def _check(
 
 
 async def _sampled(actor: Actor, settings: LacSettings) -> tuple[list[Sample], Sample | None, list[str]]:
-    """The samples that name an action, the greedy one if it is asked for, and notes on what was dropped."""
+    """Return the samples that name an action, the greedy turn if requested, and notes on dropped samples."""
     if not settings.greedy:
-        asked, best = await actor.sample(settings.k), None
+        drawn, greedy = await actor.sample(settings.k), None
     elif isinstance(actor, GreedyActor):
-        asked, best = await side_by_side(actor.sample(settings.k), actor.greedy())
+        drawn, greedy = await side_by_side(actor.sample(settings.k), actor.greedy())
     else:
         raise ConfigurationError(f"greedy=True needs an actor with `greedy`, got {type(actor).__name__}")
-    samples, notes = with_actions(asked, settings.k)
-    if best is not None and not best.action.strip():
+    samples, notes = with_actions(drawn, settings.k)
+    if greedy is not None and not greedy.action.strip():
         notes.append("the greedy sample names no action and was dropped")
-        best = None
-    if not samples and best is None:
-        raise no_action(len(asked))
-    return samples, best, notes
+        greedy = None
+    if not samples and greedy is None:
+        raise no_action(len(drawn))
+    return samples, greedy, notes
 
 
 def _merge(samples: Sequence[Sample], greedy: Sample | None) -> dict[str, list[Sample]]:
-    """The samples of each action, in the order in which they came; the greedy one comes last."""
+    """Group the samples by action, in the order of their first sample; the greedy turn comes last."""
     merged: dict[str, list[Sample]] = {}
-    for one in (*samples, *([] if greedy is None else [greedy])):
-        merged.setdefault(one.action, []).append(one)
+    for sample in (*samples, *([] if greedy is None else [greedy])):
+        merged.setdefault(sample.action, []).append(sample)
     return merged
-
-
-async def _judge(
-    trajectory: Trajectory,
-    shown: Sequence[_Shown],
-    critic: Any,
-    settings: LacSettings,
-    imagination: Imagination | None,
-) -> _Judged:
-    """Q of the candidates: at the action itself, or after an imagined rollout (eq. 1 and 3)."""
-    size = len(shown)
-    nothing = _Judged(Judgements(np.zeros(size), np.zeros(size, dtype=np.bool_)), [()] * size, 0)
-    if not settings.use_critic:
-        return nothing
-    judge = for_lac(critic, returns=settings.returns)
-    if settings.depth and isinstance(judge, OddsOfLastAction):
-        raise ConfigurationError(
-            f"{name_of(critic)} judges the last action, and after a rollout that is an imagined one: set depth=0"
-        )
-    candidates = taken = [trajectory.extended(Step(one.sample.action, thought=one.sample.thought)) for one in shown]
-    try:
-        if settings.depth and imagination is not None:
-            with failing_as_critic_error("the forward model"):
-                candidates = list(await imagination.imagine(taken))
-            if len(candidates) != size:
-                raise CriticError(f"the forward model gave {len(candidates)} trajectories, expected {size}")
-        with failing_as_critic_error(f"critic {name_of(critic)}"):
-            try:
-                judgements = await _judgements(judge, candidates)
-            except PromptTooLong:
-                candidates, judgements = await _judged_as_far_as_read(judge, candidates, taken)
-    except CriticError as error:
-        if settings.on_critic_error == "raise":
-            raise
-        failed = f"the critic failed and the prior decided alone: {type(error).__name__}: {error}"
-        unknown = Judgements(np.zeros(size), np.ones(size, dtype=np.bool_))
-        return _Judged(unknown, [()] * size, settings.depth + 1, (failed,))
-    imagined = [_imagined(one, len(trajectory.steps)) for one in candidates]
-    notes = []
-    if settings.depth and not all(imagined):
-        notes.append(f"nothing could be imagined after {imagined.count(())} of {size} candidates")
-    if judgements.flagged.any():
-        flagged = judgements.flagged.sum()
-        notes.append(f"the critic's answer is a bound or a stand-in for {flagged} of {size} candidates")
-    asked = max(1, *map(len, imagined)) if settings.depth else 0
-    return _Judged(judgements, imagined, asked + 1, tuple(notes))
-
-
-async def _judged_as_far_as_read(
-    judge: LogOdds, imagined: Sequence[Trajectory], taken: Sequence[Trajectory]
-) -> tuple[list[Trajectory], Judgements]:
-    """Candidates, each left at its action where the critic cannot read what was imagined after it, and judgements.
-
-    A model that has lost its way writes on and on. An action that the critic cannot read itself is taken to be no
-    better than the worst of the others, and flagged.
-
-    Raises:
-        PromptTooLong: none can be read, so it is the past that is too long.
-    """
-    found = [await _first_read(judge, pair) for pair in zip(imagined, taken, strict=True)]
-    read = [one for one in found if one is not None]
-    # The last word where there is nothing to judge by: the error of the past alone.
-    judgements = await _judgements(judge, read or taken)
-    worst = int(np.argmin(judgements.q))
-    places = iter(range(len(read)))
-    rows = [worst if one is None else next(places) for one in found]
-    unread = np.array([one is None for one in found])
-    left = [action if one is None else one for one, action in zip(found, taken, strict=True)]
-    p_good, p_bad = judgements.p_good, judgements.p_bad
-    return left, Judgements(
-        judgements.q[rows],
-        judgements.flagged[rows] | unread,
-        None if p_good is None else p_good[rows],
-        None if p_bad is None else p_bad[rows],
-    )
-
-
-async def _first_read(judge: LogOdds, forms: Sequence[Trajectory]) -> Trajectory | None:
-    """The first that is not too long for the critic, or None."""
-    for one in forms:
-        try:
-            await judge.log_odds([one])
-        except PromptTooLong:
-            continue
-        return one
-    return None
-
-
-def _imagined(candidate: Trajectory, past: int) -> tuple[Step, ...]:
-    """The steps of a rollout: none where the action still has no observation."""
-    steps = candidate.steps[past:]
-    return steps if steps[0].observation else ()
-
-
-async def _judgements(judge: LogOdds, candidates: Sequence[Trajectory]) -> Judgements:
-    size, name = len(candidates), name_of(judge)
-    if not isinstance(judge, ExplainedLogOdds):
-        return Judgements(checked_values(await judge.log_odds(candidates), size, name), np.zeros(size, dtype=np.bool_))
-    found = await judge.judgements(candidates)
-    return found._replace(q=checked_values(found.q, size, name))
 
 
 def _choose(
     shown: Sequence[_Shown],
     opinion: Opinion,
-    judged: _Judged,
+    judged: Judged,
     settings: LacSettings,
     rng: np.random.Generator | None,
 ) -> Decision:
-    """The improved policy over the candidates, and its choice (eq. 4 to 7)."""
+    """Compute the improved policy over the candidates and choose an action (eq. 4 to 7)."""
     if not np.isfinite(opinion.log_prior).any():
         raise DecisionError(f"no candidate has any probability under the prior {opinion.name!r}")
     log_prior = opinion.log_prior - np.logaddexp.reduce(opinion.log_prior)
@@ -309,18 +206,18 @@ def _choose(
     chosen = choose(probabilities, log_prior, rng if settings.sample else None)
     candidates = tuple(
         Candidate(
-            thought=one.sample.thought,
-            action=one.sample.action,
-            n=one.n,
+            thought=action.sample.thought,
+            action=action.sample.action,
+            n=action.n,
             log_prior=float(log_prior[i]),
             q=float(q[i]),
             probability=float(probabilities[i]),
             imagined=judged.imagined[i],
             flagged=bool(flagged[i]),
-            greedy=one.greedy,
+            greedy=action.greedy,
             p_good=None if p_good is None else float(p_good[i]),
             p_bad=None if p_bad is None else float(p_bad[i]),
         )
-        for i, one in enumerate(shown)
+        for i, action in enumerate(shown)
     )
     return Decision(candidates, chosen, opinion.name, alpha, shown[chosen].sample, notes=judged.notes)

@@ -1,4 +1,4 @@
-"""The policy's own opinion of the candidates: which of the priors is asked for, and what has to be scored for it."""
+"""The policy's own preference among the candidates: the prior, and the texts that have to be scored for it."""
 
 from __future__ import annotations
 
@@ -15,56 +15,58 @@ from amc_agents.types import FloatArray
 
 
 class Opinion(NamedTuple):
-    """What the policy thinks of the candidates."""
+    """The prior over `A` candidates."""
 
     name: str
-    """The prior that it is: one of `PRIORS`, or "list"."""
+    """Name of the prior: an entry of `PRIORS`, or "list"."""
     log_prior: FloatArray
-    """`[A]` not normalised."""
+    """`[A]` unnormalised log-probabilities."""
     rescored: bool
-    """The policy was asked once more, to score texts."""
+    """Whether the policy was called again, to score texts."""
 
 
 async def sampled_opinion(
     prior: Prior, merged: Mapping[str, Sequence[Sample]], greedy: Sample | None, rescorer: Rescorer | None
 ) -> Opinion:
-    """The prior over actions that were sampled.
+    """Compute the prior over sampled actions.
 
     Args:
-        prior: which one.
-        merged: action -> all samples of it, the greedy one included.
-        greedy: the candidate that was forced in; it was not sampled, and counts as one pseudo-count.
+        prior: name of the prior.
+        merged: action -> its samples, the greedy turn included.
+        greedy: the turn at temperature 0; it was not sampled, and adds a pseudo-count.
         rescorer: scores texts.
 
     Raises:
-        ConfigurationError: log-likelihoods are needed and nothing gives them, or samples think where none may.
-        CriticError: the rescorer's answer makes no sense.
+        ConfigurationError: log-likelihoods are needed and nothing provides them, or samples have thoughts under the
+            prior "likelihood".
+        CriticError: the rescorer's answer is not a table of log-likelihoods.
     """
     actions = list(merged)
     if prior == "frequency":
-        counts = np.array([sum(one is not greedy for one in found) for found in merged.values()])
+        counts = np.array([sum(sample is not greedy for sample in group) for group in merged.values()])
         forced = None if greedy is None else actions.index(greedy.action)
         return Opinion(prior, frequency_prior(counts, forced), rescored=False)
-    samples = [one for found in merged.values() for one in found]
+    samples = [sample for group in merged.values() for sample in group]
     if prior == "thoughts":
         if rescorer is None:
             raise ConfigurationError('prior="thoughts" scores every action under every thought: it needs a rescorer')
-        # The greedy thought was not sampled; where nothing else is left, it is all there is.
-        thoughts = [one.thought for one in samples if one is not greedy] or [one.thought for one in samples]
+        # The greedy thought was not sampled: it counts only if no sample is left.
+        sampled = [sample for sample in samples if sample is not greedy] or samples
+        thoughts = [sample.thought for sample in sampled]
         return Opinion(prior, await over_thoughts(thoughts, actions, rescorer), rescored=True)
     return await _likelihood(samples, actions, rescorer)
 
 
 async def listed_opinion(thoughts: Sequence[str], actions: Sequence[str], rescorer: Rescorer) -> Opinion:
-    """The exact prior over all actions that the world lists. Raises as `sampled_opinion`."""
+    """Compute the exact prior over all actions that the world lists. Raises as `sampled_opinion`."""
     return Opinion("list", await over_thoughts(thoughts, actions, rescorer), rescored=True)
 
 
 async def over_thoughts(thoughts: Sequence[str], actions: Sequence[str], rescorer: Rescorer) -> FloatArray:
-    """`[A]` log of the mean over the thoughts of pi(action | thought); equal thoughts are scored once.
+    """Return `[A]` log of the mean of pi(action | thought) over the thoughts; equal thoughts are scored once.
 
     Raises:
-        CriticError: the rescorer's answer makes no sense.
+        CriticError: the rescorer's answer is not a table of log-likelihoods.
     """
     distinct = list(dict.fromkeys(thoughts))
     table = _checked(await rescorer.log_likelihoods(distinct, actions), (len(distinct), len(actions)))
@@ -72,21 +74,21 @@ async def over_thoughts(thoughts: Sequence[str], actions: Sequence[str], rescore
 
 
 async def _likelihood(samples: Sequence[Sample], actions: Sequence[str], rescorer: Rescorer | None) -> Opinion:
-    if any(one.thought for one in samples):
+    if any(sample.thought for sample in samples):
         raise ConfigurationError(
-            'prior="likelihood" is that of texts without a thought, and these samples think first: use '
+            'prior="likelihood" scores texts without a thought, and these samples have thoughts: use '
             'prior="thoughts", or "frequency"'
         )
     texts: dict[str, Sample] = {}
-    for one in samples:
-        key = one.text or one.action
-        if key not in texts or texts[key].log_likelihood is None:
-            texts[key] = one
-    known = [one.log_likelihood for one in texts.values() if one.log_likelihood is not None]
+    for sample in samples:
+        text = sample.text or sample.action
+        if text not in texts or texts[text].log_likelihood is None:
+            texts[text] = sample
+    known = [sample.log_likelihood for sample in texts.values() if sample.log_likelihood is not None]
     if len(known) == len(texts):
-        owner = np.array([actions.index(one.action) for one in texts.values()])
-        found = likelihood_prior(_checked(known, (len(known),)), owner, len(actions))
-        return Opinion("likelihood", found, rescored=False)
+        owner = np.array([actions.index(sample.action) for sample in texts.values()])
+        log_prior = likelihood_prior(_checked(known, (len(known),)), owner, len(actions))
+        return Opinion("likelihood", log_prior, rescored=False)
     if rescorer is None:
         raise ConfigurationError(
             'prior="likelihood" needs the samples\' log-likelihoods at the sampling temperature, or a rescorer'
@@ -94,11 +96,11 @@ async def _likelihood(samples: Sequence[Sample], actions: Sequence[str], rescore
     return Opinion("likelihood", await over_thoughts([""], actions, rescorer), rescored=True)
 
 
-def _checked(found: Any, shape: tuple[int, ...]) -> FloatArray:
-    table = np.asarray(found, dtype=np.float64)
+def _checked(values: Any, shape: tuple[int, ...]) -> FloatArray:
+    table = np.asarray(values, dtype=np.float64)
     if table.shape != shape:
         raise CriticError(f"expected log-likelihoods of shape {list(shape)}, got {list(table.shape)}")
-    # A little above 0 is rounding.
+    # Values slightly above 0 are rounding errors.
     if np.isnan(table).any() or (table > 1e-3).any():
         raise CriticError(f"expected log-likelihoods, at most 0 each, got {np.round(table, 4).tolist()}")
     return table

@@ -1,7 +1,4 @@
-"""What goes into a LAC decision, and what comes out of it.
-
-`K` samples, `A` distinct candidate actions.
-"""
+"""Inputs and outputs of a LAC decision. `K` samples, `A` distinct candidate actions."""
 
 from __future__ import annotations
 
@@ -13,8 +10,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.decisions.samples import Sample
+from amc_agents.decisions.samples import Sample, require_returns
 from amc_agents.errors import ConfigurationError
+from amc_agents.settings import OnCriticError, require_literal
 from amc_agents.types import FloatArray, Step, Trajectory
 
 BoolArray = npt.NDArray[np.bool_]
@@ -22,25 +20,29 @@ BoolArray = npt.NDArray[np.bool_]
 Prior = Literal["frequency", "likelihood", "thoughts"]
 PRIORS = ("frequency", "likelihood", "thoughts")
 MAX_DEPTH = 4
-"""Steps imagined at most (LAC, appendix B)."""
+"""Maximum number of imagined steps (LAC, appendix B)."""
 
 
 class Rescorer(Protocol):
-    """Scores given texts by the policy."""
+    """Scores actions under the policy."""
 
     async def log_likelihoods(self, thoughts: Sequence[str], actions: Sequence[str]) -> FloatArray:
-        """`[K, A]` log pi(action a | thought k): whole strings, end token included, at the sampling temperature."""
+        """Return `[K, A]` log pi(action a | thought k) of whole strings, end token included.
+
+        The temperature is the sampling temperature.
+        """
         ...
 
 
 class Imagination(Protocol):
-    """A forward model: what may come after an action."""
+    """A forward model: predicts what follows an action."""
 
     async def imagine(self, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """`[A]` the trajectories, whose last step has no observation yet, continued in the mind.
+        """Return `[A]` the trajectories, continued by imagined observations and steps.
 
-        The last step gets its imagined observation (and reflection, up to just before the verdict), and further steps
-        follow. All advance together, one round trip per depth; one that has its verdict stops.
+        The last step of each input has no observation yet. It gets an imagined observation and reflection, cut before
+        the verdict, and further steps follow. All trajectories advance together, one round trip per step; a trajectory
+        stops at its verdict.
         """
         ...
 
@@ -49,122 +51,122 @@ class Imagination(Protocol):
 class LacSettings:
     """How a decision is made.
 
-    The defaults are not the paper's method: without rollouts and reflections they are its ablation "w/o rollout, w/o
-    reflection", which needs two round trips a decision instead of seven. `LacSettings.paper()` is the method with both;
-    `docs/lac.md` has the other ablations.
+    The defaults are the paper's ablation "w/o rollout, w/o reflection", which needs two round trips per decision
+    instead of seven. `LacSettings.paper()` is the full method; `docs/lac.md` lists the other ablations.
+
+    Raises:
+        ConfigurationError: a value is out of range.
     """
 
     k: int = 5
-    """K, samples of the policy."""
+    """K, number of samples of the policy."""
     alpha: float = 1.0
-    """Weight of the critic; 0 is a vote by the prior, infinity the critic alone."""
+    """Weight of the critic; 0: a vote by the prior, infinity: the critic alone."""
     prior: Prior = "frequency"
-    """How the policy's own opinion is measured; see `amc_agents.lac.improvement`."""
+    """How the policy's own preference is estimated; see `amc_agents.lac.improvement`."""
     greedy: bool = False
-    """The policy's turn at temperature 0 is made a candidate too."""
+    """Whether the policy's turn at temperature 0 is a candidate too."""
     sample: bool = False
-    """The action is drawn from the improved policy; otherwise its likeliest is taken."""
+    """Draw the action from the improved policy; if False, take its most likely action."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Returns of failure and success, between which a value is a probability of success."""
+    """Returns of failure and success; a value between them is read as a probability of success."""
     use_critic: bool = True
-    """Off: neither critic nor forward model is asked."""
+    """If False, neither the critic nor the forward model is called."""
     depth: int = 0
-    """Steps imagined after each candidate, at most 4; 0: Q is read at the action itself."""
+    """Number of steps imagined after each candidate, at most 4; 0: Q is read at the action itself."""
     reflect: bool = False
-    """Past and imagined steps get a reflection. The past ones are written by whoever calls, before the decision."""
-    on_critic_error: Literal["raise", "uniform"] = "raise"
-    """"uniform": where the critic fails, Q = 0 for all and a note says so."""
+    """Add reflections to past and imagined steps. The caller writes those on past steps, before the decision."""
+    on_critic_error: OnCriticError = "raise"
+    """"uniform": if the critic fails, Q = 0 for all candidates, so the prior decides; if the world model fails to
+    reflect, the decision goes on without the reflection. Notes say so."""
 
     @classmethod
     def paper(cls, **changes: Any) -> LacSettings:
-        """The method of the paper: four imagined steps, and reflections on past and imagined steps.
+        """Return the settings of the paper: four imagined steps, and reflections on past and imagined steps.
 
-        The faces take the same as `depth=4, reflect=True`.
+        For the middleware, the model and the node these are `depth=4, reflect=True`.
 
         Args:
-            changes: other settings, as the constructor takes them. The paper tunes `alpha`.
+            changes: other settings of the constructor. The paper tunes `alpha`.
         """
         return cls(**{"depth": MAX_DEPTH, "reflect": True, **changes})
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Check the ranges."""
         if self.k < 1:
-            raise ConfigurationError(f"k is a number of samples, at least 1, got {self.k}")
+            raise ConfigurationError(f"k must be a number of samples of at least 1, got {self.k}")
         if not self.alpha >= 0:
             raise ConfigurationError(f"alpha must be at least 0, got {self.alpha}")
         if self.prior not in PRIORS:
-            raise ConfigurationError(f"prior is one of {', '.join(PRIORS)}, got {self.prior!r}")
+            raise ConfigurationError(f"prior must be one of {', '.join(PRIORS)}, got {self.prior!r}")
         if not 0 <= self.depth <= MAX_DEPTH:
-            raise ConfigurationError(f"depth is 0 to {MAX_DEPTH} imagined steps, got {self.depth}")
-        low, high = self.returns
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ConfigurationError(f"returns are those of failure and success, in order, got {self.returns}")
-        if self.on_critic_error not in ("raise", "uniform"):
-            raise ConfigurationError(f'on_critic_error is "raise" or "uniform", got {self.on_critic_error!r}')
+            raise ConfigurationError(f"depth must be 0 to {MAX_DEPTH} imagined steps, got {self.depth}")
+        require_returns(self.returns)
+        require_literal("on_critic_error", self.on_critic_error, OnCriticError)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One distinct action, and what is known of it."""
+    """A distinct action with its statistics."""
 
     thought: str
-    """Of the greedy turn where it does this, else of the first sample that does."""
+    """The thought of the greedy turn if it takes this action, else of the first sample that does."""
     action: str
     n: int
-    """Samples that do this; 0 for one that only the greedy turn brought, or that the world listed."""
+    """Number of samples that take this action; 0 if only the greedy turn or the world's list contains it."""
     log_prior: float
     """Log-probability among the candidates."""
     q: float
-    """Log-odds of success, 0 where no critic was asked."""
+    """Log-odds of success; 0 without a critic."""
     probability: float
-    """By the improved policy."""
+    """Probability under the improved policy."""
     imagined: tuple[Step, ...] = ()
-    """The rollout: this action with its imagined observation, then the imagined steps after it."""
+    """The rollout: this action with its imagined observation, then further imagined steps."""
     flagged: bool = False
-    """The critic says that its Q is a bound or a stand-in."""
+    """Whether the critic marks its Q as a bound or a substitute value."""
     p_good: float | None = None
-    """Probability of the word for success, of which Q was made; None: the critic reads no words."""
+    """Probability of the word for success, from which Q is computed; None: the critic reads no words."""
     p_bad: float | None = None
     """Probability of the word for failure."""
     greedy: bool = False
-    """The greedy turn does this."""
+    """Whether the greedy turn takes this action."""
 
     @property
     def mass(self) -> float | None:
-        """Probability of both words together; where it is small, the model was not answering."""
+        """Probability of both words together; if it is small, the model did not answer the question."""
         return None if self.p_good is None or self.p_bad is None else self.p_good + self.p_bad
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was chosen, and why."""
+    """The chosen action and how it was chosen."""
 
     candidates: tuple[Candidate, ...]
-    """`[A]` in the order in which they were first sampled."""
+    """`[A]` in the order of their first sample."""
     chosen: int
-    """Index of the choice."""
+    """Index of the chosen candidate."""
     prior: str
-    """The prior that was used: "frequency", "likelihood", "thoughts", or "list" over a world's list of actions."""
+    """The prior: "frequency", "likelihood", "thoughts", or "list" over a world's list of actions."""
     alpha: float
-    """The weight that the critic had; 0 where it was not asked."""
+    """Weight of the critic; 0 if it was not called."""
     sample: Sample
-    """The greedy turn where it does the chosen action, else the first sample that does."""
+    """The greedy turn if it takes the chosen action, else the first sample that does."""
     notes: tuple[str, ...] = ()
-    """What a reader has to know: samples dropped, answers not to be trusted."""
+    """Remarks for the reader: dropped samples, unreliable answers."""
     round_trips: int = 0
-    """Model calls that had to wait for one another; a last imagined step that could not be read is not in it."""
+    """Number of sequential model calls; a last imagined step that could not be parsed is not counted."""
     seconds: float = 0.0
-    """Time that it took."""
+    """Duration in seconds."""
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON values, for a graph's state, an event or a trace."""
+        """Return JSON values, for a graph's state, an event or a trace."""
         candidates = [
-            {**asdict(one), "mass": one.mass, "imagined": [_plain(step) for step in one.imagined]}
-            for one in self.candidates
+            {**asdict(candidate), "mass": candidate.mass, "imagined": [_plain(step) for step in candidate.imagined]}
+            for candidate in self.candidates
         ]
-        for one in candidates:
+        for candidate in candidates:
             # JSON has no infinity.
-            one["log_prior"] = one["log_prior"] if math.isfinite(one["log_prior"]) else None
+            candidate["log_prior"] = candidate["log_prior"] if math.isfinite(candidate["log_prior"]) else None
         return {
             "action": self.sample.action,
             "chosen": self.chosen,

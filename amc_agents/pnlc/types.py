@@ -1,16 +1,13 @@
-"""What goes into a PNLC decision, and what comes out of it.
-
-`G` goals, `K` sampled thoughts.
-"""
+"""Inputs and outputs of a PNLC decision. `G` goals, `K` sampled thoughts."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from amc_agents.decisions.samples import Actor, Sample
+from amc_agents.decisions.samples import Actor, Sample, require_returns
 from amc_agents.errors import ConfigurationError
+from amc_agents.settings import OnCriticError, require_literal
 from amc_agents.types import Trajectory
 
 Basis = Literal["goals", "value", "self"]
@@ -19,96 +16,99 @@ BASES = ("goals", "value", "self")
 
 @runtime_checkable
 class Thinker(Actor, Protocol):
-    """The agent at the state that is to be decided. Nothing that it is asked here is carried out."""
+    """The agent at the state of the decision. Its answers are not executed."""
 
     async def answer(self, prompt: str) -> str:
-        """What it says to a question about its own decision, in words: no tool is called."""
+        """Answer a question about the decision in words, without calling a tool."""
         ...
 
     async def act(self, thought: str) -> Sample:
-        """The turn that it takes, having decided on a thought."""
+        """Return the turn that follows from a thought."""
         ...
 
 
 class Proposed(NamedTuple):
-    """Goals that were thought of."""
+    """Proposed goals."""
 
     positive: tuple[str, ...]
-    """What would be good for the task."""
+    """Good outcomes for the task."""
     negative: tuple[str, ...]
-    """What would be bad for it."""
+    """Bad outcomes for the task."""
     round_trips: int = 1
-    """Model calls that had to wait for one another: 2 where an answer had to be asked for again."""
+    """Number of sequential model calls: 2 if an answer had to be requested again."""
 
 
 class Proposer(Protocol):
-    """Thinks of what may become of a thought."""
+    """Proposes outcomes of a thought."""
 
     async def propose(self, trajectory: Trajectory, thought: str, n_positive: int, n_negative: int) -> Proposed:
-        """So many goals of each kind, for the newest state; for any thought where it is empty.
+        """Return the given numbers of goals for the newest state; an empty thought stands for any thought.
 
-        Raises `DecisionError` where its answer cannot be read, `CriticError` where its model failed.
+        Raises:
+            DecisionError: the answer could not be parsed.
+            CriticError: the model failed.
         """
         ...
 
 
 @runtime_checkable
 class PreparedCritic(Protocol):
-    """A goal critic that can read a state before there is a thought to judge."""
+    """A goal critic that can process a state before a thought exists."""
 
     async def prepare(self, trajectory: Trajectory) -> None:
-        """Do what needs no thought yet: it goes on beside the thinking."""
+        """Do the work that does not depend on the thought; runs concurrently with the policy."""
         ...
 
 
 @dataclass(frozen=True)
 class PnlcSettings:
-    """How a decision is made. The defaults are the paper's; `docs/pnlc.md` has its ablations."""
+    """How a decision is made. The defaults are the paper's; `docs/pnlc.md` lists its ablations.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
 
     n_positive: int = 2
-    """Good outcomes that are imagined for each thought; n = 4 goals in all."""
+    """Number of good outcomes proposed per thought; n = 4 goals in all."""
     n_negative: int = 2
-    """Bad ones."""
+    """Number of bad outcomes proposed per thought."""
     m: int = 2
-    """Thoughts made at most, the first one included; 1: the agent as it is, and nothing is asked."""
+    """Maximum number of thoughts, the first included; 1: the agent alone, without critique."""
     refine: bool = True
-    """Off: the best of `k` sampled thoughts, for policies that cannot read a critique."""
+    """If False, take the best of `k` sampled thoughts, for policies that cannot read a critique."""
     k: int = 5
-    """K, thoughts sampled where `refine` is off."""
+    """K, number of sampled thoughts if `refine` is False."""
     critique: Basis = "goals"
-    """What is said of a thought: likelihoods of "goals", by a goal critic; its "value" alone, the likelihood of success
-    by a critic that LAC takes; or what the model says of it "self", without a critic."""
+    """What judges a thought: "goals": likelihoods of goals by a goal critic; "value": the likelihood of success by any
+    critic that LAC takes; "self": likelihoods by the model itself, without a critic."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Returns of failure and success, between which a value is a probability; for `critique="value"`."""
-    on_critic_error: Literal["raise", "uniform"] = "raise"
-    """"uniform": where the proposer or the critic fails, the first thought stands and a note says so."""
+    """Returns of failure and success; a value between them is read as a probability. For `critique="value"`."""
+    on_critic_error: OnCriticError = "raise"
+    """"uniform": if the proposer or the critic fails or cannot be parsed, the thought is kept, and a note says so."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Check the ranges."""
         if min(self.n_positive, self.n_negative) < 0 or self.n_positive + self.n_negative < 1:
             raise ConfigurationError(
-                f"at least one goal is needed, got n_positive={self.n_positive} and n_negative={self.n_negative}"
+                f"expected at least 1 goal, got n_positive={self.n_positive} and n_negative={self.n_negative}"
             )
         if self.m < 1:
-            raise ConfigurationError(f"m is a number of thoughts, at least 1, got {self.m}")
+            raise ConfigurationError(f"m must be a number of thoughts of at least 1, got {self.m}")
         if self.k < 1:
-            raise ConfigurationError(f"k is a number of thoughts, at least 1, got {self.k}")
+            raise ConfigurationError(f"k must be a number of thoughts of at least 1, got {self.k}")
         if self.critique not in BASES:
-            raise ConfigurationError(f"critique is one of {', '.join(BASES)}, got {self.critique!r}")
-        low, high = self.returns
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ConfigurationError(f"returns are those of failure and success, in order, got {self.returns}")
-        if self.on_critic_error not in ("raise", "uniform"):
-            raise ConfigurationError(f'on_critic_error is "raise" or "uniform", got {self.on_critic_error!r}')
+            raise ConfigurationError(f"critique must be one of {', '.join(BASES)}, got {self.critique!r}")
+        require_returns(self.returns)
+        require_literal("on_critic_error", self.on_critic_error, OnCriticError)
 
     @property
     def needs_critic(self) -> bool:
-        """Whether a critic is asked."""
+        """Whether the settings require a critic."""
         return self.critique != "self" and (self.m > 1 or not self.refine)
 
     @property
     def needs_proposer(self) -> bool:
-        """Whether goals are proposed."""
+        """Whether the settings require a goal proposer."""
         if not self.refine:
             return self.critique == "goals"
         return self.critique != "value" and self.m > 1
@@ -116,56 +116,58 @@ class PnlcSettings:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A future that may come of a thought."""
+    """A possible outcome of a thought."""
 
     text: str
     positive: bool
-    """Good for the task, or bad."""
+    """Whether it is good for the task."""
     likelihood: float
-    """How likely it is reached, in [0, 1]: a probability where the critic is calibrated."""
+    """How likely it is reached, in [0, 1]; a probability if the critic is calibrated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A thought, and what was said of it."""
+    """A thought and its judgement."""
 
     thought: str
-    """As the agent wrote it; its action where it wrote none."""
+    """The thought as the agent wrote it; its action if it wrote no thought."""
     goals: tuple[Goal, ...] = ()
-    """`[G]` the good ones first; none where it was not judged by goals."""
+    """`[G]` good goals first; empty if the thought was not judged by goals."""
     score: float | None = None
-    """Likelihood of success; with goals the mean likelihood of the good ones less that of the bad ones. None: the
-    thought was not judged."""
+    """Likelihood of success; with goals, the mean likelihood of the good goals minus that of the bad goals. None: not
+    judged."""
     critique: str = ""
-    """In words, as the agent was told."""
+    """The critique in words, as the agent read it."""
     answer: str = ""
-    """What the agent said to it."""
+    """The agent's answer to the critique."""
 
 
 @dataclass(frozen=True, slots=True)
 class PnlcDecision:
-    """What was decided, and why."""
+    """The decision and how it was made."""
 
     thoughts: tuple[Considered, ...]
-    """In the order in which they were made; of sampled ones, each distinct turn once."""
+    """The thoughts in order; of sampled thoughts, each distinct turn once."""
     chosen: int
-    """Index of the thought that is acted on."""
+    """Index of the thought that leads to the turn."""
     sample: Sample
-    """The turn."""
+    """The agent's turn."""
     notes: tuple[str, ...] = ()
-    """What a reader has to know: an answer that could not be read, a critic that failed."""
+    """Remarks for the reader: an answer that could not be parsed, a critic that failed."""
     round_trips: int = 0
-    """Calls that had to wait for one another, the critic's included where it computes in this process."""
+    """Number of sequential calls; those of a critic count too if it computes in this process."""
     seconds: float = 0.0
-    """Time that it took."""
+    """Duration in seconds."""
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON values, for a graph's state, an event or a trace."""
+        """Return JSON values, for a graph's state, an event or a trace."""
         return {
             "thought": self.thoughts[self.chosen].thought,
             "action": self.sample.action,
             "chosen": self.chosen,
-            "thoughts": [{**asdict(one), "goals": [asdict(goal) for goal in one.goals]} for one in self.thoughts],
+            "thoughts": [
+                {**asdict(thought), "goals": [asdict(goal) for goal in thought.goals]} for thought in self.thoughts
+            ],
             "round_trips": self.round_trips,
             "notes": list(self.notes),
             "seconds": self.seconds,

@@ -222,7 +222,7 @@ async def test_the_likelihood_prior_scores_texts_where_the_samples_do_not_say_an
     assert probabilities(found) == pytest.approx({"push": 0.25, "pull": 0.75})
     with pytest.raises(ConfigurationError, match="rescorer"):
         await decide(STATE, Script(acts("push", "pull")), Odds(LOGIT), settings)
-    with pytest.raises(ConfigurationError, match="think first"):
+    with pytest.raises(ConfigurationError, match="have thoughts"):
         await decide(STATE, Script([Sample("hm", "push"), Sample("", "pull")]), Odds(LOGIT), settings)
 
 
@@ -290,7 +290,7 @@ async def test_what_cannot_be_read_is_dropped_with_a_note_and_none_left_is_an_er
     decision = await decide(STATE, Script(acts("push", " ", "", "pull")), Odds(LOGIT), LacSettings(k=5, alpha=0))
     assert probabilities(decision) == pytest.approx({"push": 0.5, "pull": 0.5})
     assert decision.notes == (
-        "5 samples were asked for and 4 came",
+        "5 samples were requested and 4 came",
         "2 of 4 samples name no action and were dropped",
     )
     with pytest.raises(DecisionError, match="none of 3 samples"):
@@ -420,7 +420,7 @@ async def test_a_prior_that_allows_nothing_is_an_error():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"k": 0}, "k is"),
+        ({"k": 0}, "k must be"),
         ({"alpha": -1}, "alpha"),
         ({"alpha": math.nan}, "alpha"),
         ({"prior": "uniform"}, "prior"),
@@ -522,7 +522,7 @@ def test_the_papers_method_imagines_and_reflects_and_the_defaults_do_not():
     assert (paper.depth, paper.reflect, paper.alpha) == (4, True, 5.0)
     assert replace(paper, depth=0, reflect=False, alpha=1.0) == LacSettings()
     assert LacSettings.paper(depth=2).depth == 2
-    with pytest.raises(ConfigurationError, match="depth is 0 to 4"):
+    with pytest.raises(ConfigurationError, match="depth must be 0 to 4"):
         LacSettings.paper(depth=5)
 
 

@@ -267,7 +267,7 @@ def test_a_fallback_outside_gets_decisions_from_both_models():
 
 
 def test_bad_settings_are_refused_when_it_is_made():
-    with pytest.raises(ConfigurationError, match="k is a number"):
+    with pytest.raises(ConfigurationError, match="k must be a number"):
         ActorCritic(k=0)
     with pytest.raises(ConfigurationError, match="no setting `temperature`"):
         an_agent(greedy=True).invoke(GIVEN)

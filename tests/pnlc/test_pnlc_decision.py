@@ -513,12 +513,12 @@ async def test_what_is_needed_and_not_given_is_said():
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"m": 0}, "m is a number of thoughts"),
-        ({"k": 0}, "k is a number of thoughts"),
-        ({"n_positive": 0, "n_negative": 0}, "at least one goal"),
-        ({"n_positive": -1}, "at least one goal"),
+        ({"m": 0}, "m must be a number of thoughts"),
+        ({"k": 0}, "k must be a number of thoughts"),
+        ({"n_positive": 0, "n_negative": 0}, "at least 1 goal"),
+        ({"n_positive": -1}, "at least 1 goal"),
         ({"critique": "both"}, "goals, value, self"),
-        ({"returns": (1, 0)}, "in order"),
+        ({"returns": (1, 0)}, "in ascending order"),
         ({"on_critic_error": "keep"}, "uniform"),
     ],
 )

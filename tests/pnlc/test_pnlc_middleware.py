@@ -202,7 +202,7 @@ def test_the_best_of_k_thoughts_of_an_agent_with_tools(sync):
 
 
 def test_bad_settings_are_refused_when_it_is_made():
-    with pytest.raises(ConfigurationError, match="m is a number"):
+    with pytest.raises(ConfigurationError, match="m must be a number"):
         CritiqueRefine(Reaches(), m=0)
     with pytest.raises(ConfigurationError, match="pnlc does not take"):
         CritiqueRefine("embedded:crafting")
