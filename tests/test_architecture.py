@@ -51,21 +51,16 @@ FACES = {
     "lac/": {"middleware", "model", "node", "reflected_messages"},
     "pnlc/": {"middleware", "model", "node", "thinker"},
     "psrl/": {
-        "episode_messages",
-        "explorer",
-        "explorer_options",
+        "conversation",
         "exploring_middleware",
-        "ids_explorer",
         "ids_middleware",
-        "nodes",
-        "open_episodes",
-        "posterior/store",
-        "psrl_explorer",
         "psrl_middleware",
+        "nodes",
+        "posterior/store",
         "role_models",
     },
 }
-"""Files of a paper's folder that wrap its decision for LangGraph and LangChain."""
+"""Files and sub-folders of a paper's folder that wrap its decision for LangGraph and LangChain."""
 
 
 def room_of(path: str) -> str:
@@ -139,11 +134,12 @@ def framework_imports(path: str, source: str) -> list[str]:
     """The imports of one file that tie a method's core to a framework, or to a room that is built on one."""
     room = path.split("/")[0] + "/"
     stem = path.removeprefix(room).removesuffix(".py")
-    if room not in FREE_OF_FRAMEWORKS or stem in FACES.get(room, ()) or stem == "__init__":
+    faces = FACES.get(room, set())
+    if room not in FREE_OF_FRAMEWORKS or stem in faces or stem.split("/")[0] in faces or stem == "__init__":
         return []
     wrong = []
     for name in imported(ast.parse(source)):
-        face = any(name.startswith(f"amc_agents.{(room + face).replace('/', '.')}") for face in FACES.get(room, ()))
+        face = any(name.startswith(f"amc_agents.{(room + face).replace('/', '.')}") for face in faces)
         if name.split(".")[0] in FRAMEWORKS or name.startswith("amc_agents.runtime") or face:
             wrong.append(f"{path} imports {name}")
     return wrong
@@ -200,8 +196,8 @@ def test_the_core_of_each_method_is_free_of_frameworks():
 
 
 def test_the_listed_faces_exist():
-    faces = [PACKAGE / room / f"{face}.py" for room, names in FACES.items() for face in names]
-    assert [path for path in faces if not path.is_file()] == []
+    faces = [PACKAGE / room / face for room, names in FACES.items() for face in names]
+    assert [path for path in faces if not path.is_dir() and not path.with_suffix(".py").is_file()] == []
 
 
 def test_a_framework_in_a_core_is_seen():

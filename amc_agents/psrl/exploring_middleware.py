@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from amc_agents.psrl.explorer_options import Place, in_sync
+from amc_agents.psrl.conversation.options import Place, in_sync
 from amc_agents.runtime.deciding_model import Record
 
 Answer = ModelResponse[Any] | AIMessage
@@ -28,7 +28,7 @@ class ExploringMiddleware(AgentMiddleware[Any, Any, Any]):
     @property
     @abstractmethod
     def explorer(self) -> Any:
-        """The method's `amc_agents.psrl.explorer.Explorer`, with `start`."""
+        """The method's `amc_agents.psrl.conversation.explorer.Explorer`, with `start`."""
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Begin; what died before is learnt."""

@@ -9,10 +9,10 @@ from langchain.agents.middleware import AgentState
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr
 from langchain_core.language_models import BaseChatModel
 
+from amc_agents.psrl.conversation.information_directed import InformationDirectedExplorer, ListedActions
+from amc_agents.psrl.conversation.options import ExplorerOptions, Place, in_sync
 from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.explorer_options import ExplorerOptions, Place, in_sync
 from amc_agents.psrl.exploring_middleware import Answer, ExploringMiddleware, episode_in
-from amc_agents.psrl.ids_explorer import InformationDirectedExplorer, ListedActions
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.runtime.deciding_model import Record
 
@@ -47,7 +47,7 @@ class InformationDirected(ExploringMiddleware):
         actions: texts and tool calls, or a function of the conversation that lists them.
         information: says what an action teaches. Default: the model of `regret`.
         best_return: what an optimal policy earns, where that is known; `regret` is then asked for returns.
-        **options: see `amc_agents.psrl.explorer_options.ExplorerOptions`.
+        **options: see `amc_agents.psrl.conversation.options.ExplorerOptions`.
 
     Raises:
         ConfigurationError: a setting makes no sense.

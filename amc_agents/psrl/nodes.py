@@ -20,16 +20,16 @@ from typing_extensions import TypedDict
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import turn_of
-from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.explorer import Explorer
-from amc_agents.psrl.explorer_options import ExplorerOptions, Place, in_sync
-from amc_agents.psrl.ids_explorer import InformationDirectedExplorer, ListedActions
-from amc_agents.psrl.psrl_explorer import (
+from amc_agents.psrl.conversation.explorer import Explorer
+from amc_agents.psrl.conversation.information_directed import InformationDirectedExplorer, ListedActions
+from amc_agents.psrl.conversation.options import ExplorerOptions, Place, in_sync
+from amc_agents.psrl.conversation.posterior_sampling import (
     PosteriorSamplingExplorer,
     acting_on,
     checked_prompt,
     with_system_text,
 )
+from amc_agents.psrl.estimates import Estimator
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.contract import as_mapping

@@ -9,14 +9,14 @@ from langchain.agents.middleware import AgentState
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.psrl.explorer_options import ExplorerOptions
-from amc_agents.psrl.exploring_middleware import ExploringMiddleware, episode_in
-from amc_agents.psrl.psrl_explorer import (
+from amc_agents.psrl.conversation.options import ExplorerOptions
+from amc_agents.psrl.conversation.posterior_sampling import (
     PosteriorSamplingExplorer,
     acting_on,
     checked_prompt,
     with_system_text,
 )
+from amc_agents.psrl.exploring_middleware import ExploringMiddleware, episode_in
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.deciding_model import Record
@@ -49,7 +49,7 @@ class PosteriorSampling(ExploringMiddleware):
         sampler: draws hypotheses: a chat model, a `RoleModel` with temperature and prompt, or anything with `sample`.
         policy: acts in place of the agent's model: a chat model, or a `RoleModel` whose prompt, if any, uses
             {hypothesis}.
-        **options: see `amc_agents.psrl.explorer_options.ExplorerOptions`.
+        **options: see `amc_agents.psrl.conversation.options.ExplorerOptions`.
 
     Raises:
         ConfigurationError: a setting makes no sense.

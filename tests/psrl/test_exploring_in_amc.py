@@ -12,7 +12,7 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from amc_agents import AtSteps, Never, amc
 from amc_agents.errors import AgentContractError, QuorumLost
-from amc_agents.psrl.open_episodes import OPEN
+from amc_agents.psrl.conversation.journal import OPEN
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import InMemoryPosterior
 from amc_agents.runtime.store_operations import batch

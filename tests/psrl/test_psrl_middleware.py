@@ -17,7 +17,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from amc_agents.errors import ConfigurationError, RoleError, UpdateError
 from amc_agents.middleware import PosteriorSampling
-from amc_agents.psrl.open_episodes import OPEN
+from amc_agents.psrl.conversation.journal import OPEN
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import InMemoryPosterior
 from amc_agents.psrl.role_models import RoleModel

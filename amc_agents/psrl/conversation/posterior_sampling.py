@@ -9,8 +9,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.psrl.explorer import Explorer
-from amc_agents.psrl.explorer_options import ExplorerOptions, Place
+from amc_agents.psrl.conversation.explorer import Explorer
+from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.role_models import RoleModel, as_sampler, role_model
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.deciding_model import Record

@@ -12,10 +12,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.psrl.episode_messages import episode_of
+from amc_agents.psrl.conversation.explorer import Explorer
+from amc_agents.psrl.conversation.messages import episode_of
+from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.explorer import Explorer
-from amc_agents.psrl.explorer_options import ExplorerOptions, Place
 from amc_agents.psrl.ids import InformationDirectedChoice, Known
 from amc_agents.psrl.role_models import RoleModel, as_estimator, role_model
 from amc_agents.runtime.deciding_model import Record

@@ -21,10 +21,10 @@ from langgraph.store.memory import InMemoryStore
 
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.models.seeding import particle_rng, use_rng
-from amc_agents.psrl.episode_messages import episode_of, ids_of, learnable, newest_input, told_of
-from amc_agents.psrl.explorer_options import ExplorerOptions, Place
+from amc_agents.psrl.conversation.journal import OpenEpisode, OpenEpisodes
+from amc_agents.psrl.conversation.messages import episode_of, ids_of, learnable, newest_input, told_of
+from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.learning import Learner, Learning, Progress
-from amc_agents.psrl.open_episodes import OpenEpisode, OpenEpisodes
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_statements
 from amc_agents.psrl.role_models import RoleModel, as_updater, role_model
