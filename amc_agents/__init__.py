@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from amc_agents.pnlc.middleware import CritiqueRefine
     from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
     from amc_agents.population.graph import AmcGraph, amc
-    from amc_agents.psrl.ids_middleware import InformationDirected
+    from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
     from amc_agents.psrl.posterior.store import StorePosterior
-    from amc_agents.psrl.psrl_middleware import PosteriorSampling
     from amc_agents.psrl.role_models import RoleModel
     from amc_agents.run import Population, Run
     from amc_agents.runtime.effects import effect
@@ -83,10 +82,10 @@ __getattr__, __dir__ = _lazy_names(
         "EssBelow": "smc",
         "EveryStep": "smc",
         "Forkable": "types",
-        "InformationDirected": "psrl.ids_middleware",
+        "InformationDirected": "psrl.middleware",
         "Never": "smc",
         "Population": "run",
-        "PosteriorSampling": "psrl.psrl_middleware",
+        "PosteriorSampling": "psrl.middleware",
         "RoleModel": "psrl.role_models",
         "Run": "run",
         "Step": "types",

@@ -9,8 +9,7 @@ from amc_agents._lazy import lazy_names as _lazy_names
 if TYPE_CHECKING:
     from amc_agents.lac.middleware import ActorCritic
     from amc_agents.pnlc.middleware import CritiqueRefine
-    from amc_agents.psrl.ids_middleware import InformationDirected
-    from amc_agents.psrl.psrl_middleware import PosteriorSampling
+    from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
 
 __all__ = [
     "ActorCritic",
@@ -24,7 +23,7 @@ __getattr__, __dir__ = _lazy_names(
     {
         "ActorCritic": "lac.middleware",
         "CritiqueRefine": "pnlc.middleware",
-        "InformationDirected": "psrl.ids_middleware",
-        "PosteriorSampling": "psrl.psrl_middleware",
+        "InformationDirected": "psrl.middleware",
+        "PosteriorSampling": "psrl.middleware",
     },
 )

@@ -50,15 +50,7 @@ FREE_OF_FRAMEWORKS = ("smc/", "decisions/", "lac/", "pnlc/", "psrl/")
 FACES = {
     "lac/": {"middleware", "model", "node", "reflected_messages"},
     "pnlc/": {"middleware", "model", "node", "thinker"},
-    "psrl/": {
-        "conversation",
-        "exploring_middleware",
-        "ids_middleware",
-        "psrl_middleware",
-        "nodes",
-        "posterior/store",
-        "role_models",
-    },
+    "psrl/": {"conversation", "middleware", "nodes", "posterior/store", "role_models"},
 }
 """Files and sub-folders of a paper's folder that wrap its decision for LangGraph and LangChain."""
 

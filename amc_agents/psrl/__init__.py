@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from amc_agents.psrl.ids_middleware import InformationDirected
+    from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import exploring_text_agent, information_directed_nodes, posterior_sampling_nodes
     from amc_agents.psrl.posterior.store import StorePosterior
-    from amc_agents.psrl.psrl_middleware import PosteriorSampling
     from amc_agents.psrl.role_models import RoleModel
 
 __all__ = [
@@ -26,8 +25,8 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        "InformationDirected": "psrl.ids_middleware",
-        "PosteriorSampling": "psrl.psrl_middleware",
+        "InformationDirected": "psrl.middleware",
+        "PosteriorSampling": "psrl.middleware",
         "RoleModel": "psrl.role_models",
         "StorePosterior": "psrl.posterior.store",
         "exploring_text_agent": "psrl.nodes",

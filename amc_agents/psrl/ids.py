@@ -21,7 +21,7 @@ from amc_agents.psrl.posterior.updates import PosteriorMemory
 from amc_agents.psrl.roles import Updater
 from amc_agents.types import Step, Task, Trajectory
 
-Known = OrderedDict[tuple[Any, ...], Estimates]
+KnownEstimates = OrderedDict[tuple[Any, ...], Estimates]
 """Estimates by posterior and state."""
 MOST_CACHED = 1000
 """States whose estimates are kept."""
@@ -62,7 +62,7 @@ class InformationDirectedChoice:
         known: what it has said; made here where it is not shared with others.
     """
 
-    def __init__(self, estimator: Estimator, known: Known | None = None) -> None:
+    def __init__(self, estimator: Estimator, known: KnownEstimates | None = None) -> None:
         self._estimator, self._known = estimator, OrderedDict() if known is None else known
 
     async def choose(

@@ -1,4 +1,4 @@
-"""PSRL and IDS as nodes for graphs of one's own, and as ready agents for text worlds.
+"""PSRL and IDS as nodes for custom graphs, and as ready agents for text worlds.
 
 begin -> act -> (the world) -> observe -> act ... -> end
 """
@@ -20,13 +20,12 @@ from typing_extensions import TypedDict
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import turn_of
-from amc_agents.psrl.conversation.explorer import Explorer
 from amc_agents.psrl.conversation.information_directed import InformationDirectedExplorer, ListedActions
 from amc_agents.psrl.conversation.options import ExplorerOptions, Place, in_sync
 from amc_agents.psrl.conversation.posterior_sampling import (
     PosteriorSamplingExplorer,
-    acting_on,
     checked_prompt,
+    hypothesis_prompt,
     with_system_text,
 )
 from amc_agents.psrl.estimates import Estimator
@@ -44,23 +43,23 @@ class ExplorationNodes(NamedTuple):
     """Nodes of a StateGraph with the channels `messages` and `episode`, each for sync and async."""
 
     begin: Node
-    """First of all: learns what died before, and begins the episode."""
+    """Runs first: learns from interrupted episodes and begins the episode."""
     act: Node
     """Adds the agent's turn."""
     observe: Node
-    """After the world has answered: keeps it, and learns from it where that is done step by step."""
+    """Runs after the world's answer: records the step, and learns from it if updates happen after each step."""
     end: Node
-    """Last of all: learns."""
+    """Runs last: learns from the remaining steps."""
 
 
 class ExplorationState(TypedDict):
-    """What a ready agent keeps."""
+    """State of a ready agent."""
 
     messages: Annotated[list[BaseMessage], add_messages]
     episode: Record
-    """The episode under way."""
+    """The current episode."""
     done: bool
-    """The world has ended it."""
+    """Whether the world has ended the episode."""
 
 
 class _Conversation(TypedDict):
@@ -73,35 +72,35 @@ def posterior_sampling_nodes(
     policy: BaseChatModel | RoleModel | None = None,
     **options: Unpack[ExplorerOptions],
 ) -> ExplorationNodes:
-    """LLM-PSRL as nodes.
+    """Create the nodes of LLM-PSRL.
 
     Args:
-        sampler: draws hypotheses: a chat model, a `RoleModel` with temperature and prompt, or anything with `sample`.
-        policy: acts: a chat model, or a `RoleModel` whose prompt, if any, uses {hypothesis}. It reads the conversation
-            with the hypothesis in its system prompt. Default: the sampler's model.
+        sampler: draws hypotheses: a chat model, a `RoleModel` with temperature and prompt, or any object with `sample`.
+        policy: acts: a chat model, or a `RoleModel`, whose prompt, if any, must use {hypothesis}. It reads the
+            conversation with the hypothesis in its system prompt. Default: the sampler's model.
         **options: see `ExplorerOptions`.
 
     Raises:
-        ConfigurationError: a setting makes no sense.
+        ConfigurationError: a setting is invalid.
     """
     explorer = PosteriorSamplingExplorer(sampler, **options)
-    acting = sampler if policy is None and isinstance(sampler, BaseChatModel | RoleModel) else policy
-    if acting is None:
-        raise ConfigurationError("nobody acts on the hypotheses: give policy=, since the sampler is no chat model")
-    model = acting.tempered if isinstance(acting, RoleModel) else acting
-    prompt = checked_prompt(acting.prompt) if acting is policy and isinstance(acting, RoleModel) else None
+    actor = sampler if policy is None and isinstance(sampler, BaseChatModel | RoleModel) else policy
+    if actor is None:
+        raise ConfigurationError("no model acts on the hypotheses: give policy=, since the sampler is not a chat model")
+    model = actor.tempered if isinstance(actor, RoleModel) else actor
+    prompt = checked_prompt(actor.prompt) if actor is policy and isinstance(actor, RoleModel) else None
 
-    def told(state: Any) -> list[BaseMessage]:
-        given = as_mapping(state)
-        messages = list(given["messages"])
+    def with_hypothesis(state: Any) -> list[BaseMessage]:
+        values = as_mapping(state)
+        messages = list(values["messages"])
         first = messages.pop(0) if messages and isinstance(messages[0], SystemMessage) else None
-        return [with_system_text(first, acting_on(given["episode"]["hypothesis"], prompt)), *messages]
+        return [with_system_text(first, hypothesis_prompt(values["episode"]["hypothesis"], prompt)), *messages]
 
     def call(state: Any) -> Record:
-        return {"messages": [model.invoke(told(state))]}
+        return {"messages": [model.invoke(with_hypothesis(state))]}
 
     async def acall(state: Any) -> Record:
-        return {"messages": [await model.ainvoke(told(state))]}
+        return {"messages": [await model.ainvoke(with_hypothesis(state))]}
 
     return _nodes(explorer, effect("read")(RunnableLambda(call, acall, name="act")))
 
@@ -114,23 +113,24 @@ def information_directed_nodes(
     best_return: float | None = None,
     **options: Unpack[ExplorerOptions],
 ) -> ExplorationNodes:
-    """LLM-IDS as nodes.
+    """Create the nodes of LLM-IDS.
 
     Args:
-        regret: says what an action costs: a chat model, a `RoleModel`, or an estimator that says both.
-        actions: what can be done, or a function of the conversation that lists it.
-        information: says what an action teaches. Default: the model of `regret`.
-        best_return: what an optimal policy earns, where that is known; `regret` is then asked for returns.
+        regret: estimates the regret of each action: a chat model, a `RoleModel`, or an estimator of both regret and
+            information.
+        actions: all actions, or a function that lists them given the conversation.
+        information: estimates the information from each action. Default: the model of `regret`.
+        best_return: return of an optimal policy, if known; `regret` then estimates returns.
         **options: see `ExplorerOptions`.
 
     Raises:
-        ConfigurationError: a setting makes no sense.
+        ConfigurationError: a setting is invalid.
     """
     explorer = InformationDirectedExplorer(regret, actions, information=information, best_return=best_return, **options)
 
-    async def choose(given: Any, place: Place) -> Record:
-        listed = explorer.listed(given["messages"])
-        return {"messages": [await explorer.choose(given["episode"], given["messages"], listed, place)]}
+    async def choose(values: Any, place: Place) -> Record:
+        listed = explorer.actions_at(values["messages"])
+        return {"messages": [await explorer.choose(values["episode"], values["messages"], listed, place)]}
 
     return _nodes(explorer, effect("read")(_node("act", choose)))
 
@@ -138,14 +138,14 @@ def information_directed_nodes(
 def exploring_text_agent(
     nodes: ExplorationNodes, *, show_rewards: bool = False, **compiled: Any
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """A ready agent for text worlds: each invocation is one episode in the world of `current_environment()`.
+    """Build an agent for text worlds. Each invocation is one episode in the world of `current_environment()`.
 
-    Input and output: `{"messages": [...]}`; the first message is the task's instruction.
+    Input and output are `{"messages": [...]}`. The first message is the task's instruction.
 
     Args:
-        nodes: of either method.
-        show_rewards: each answer of the world ends with its reward, for worlds that do not tell it.
-        **compiled: for `StateGraph.compile`: at least `store=`, unless the nodes were given `memory=`.
+        nodes: nodes of either method.
+        show_rewards: append the reward to each answer of the world, for worlds that do not show it.
+        **compiled: arguments of `StateGraph.compile`; requires `store=`, unless the nodes have `memory=`.
     """
     graph = StateGraph(ExplorationState, input_schema=_Conversation, output_schema=_Conversation)
     for name, node in zip(nodes._fields, nodes, strict=True):
@@ -160,17 +160,15 @@ def exploring_text_agent(
     return graph.compile(**{"name": "exploring_text_agent", **compiled})
 
 
-def _nodes(explorer: Any, act: Node) -> ExplorationNodes:
-    assert isinstance(explorer, Explorer)
+def _nodes(explorer: PosteriorSamplingExplorer | InformationDirectedExplorer, act: Node) -> ExplorationNodes:
+    async def begin(values: Any, place: Place) -> Record:
+        return {"episode": await explorer.start(values.get("episode"), values["messages"], place), "done": False}
 
-    async def begin(given: Any, place: Place) -> Record:
-        return {"episode": await explorer.start(given.get("episode"), given["messages"], place), "done": False}  # type: ignore[attr-defined]
+    async def observe(values: Any, place: Place) -> Record:
+        return {"episode": await explorer.observe(values["episode"], values["messages"], place)}
 
-    async def observe(given: Any, place: Place) -> Record:
-        return {"episode": await explorer.observe(given["episode"], given["messages"], place)}
-
-    async def end(given: Any, place: Place) -> Record:
-        return {"episode": await explorer.end(given["episode"], given["messages"], place)}
+    async def end(values: Any, place: Place) -> Record:
+        return {"episode": await explorer.end(values["episode"], values["messages"], place)}
 
     return ExplorationNodes(_node("begin", begin), act, _node("observe", observe), _node("end", end))
 
@@ -189,7 +187,7 @@ def _world(show_rewards: bool) -> Node:
     async def acall(state: ExplorationState) -> Record:
         last = state["messages"][-1]
         if not isinstance(last, AIMessage):
-            raise TypeError(f"the world acts on an AIMessage, and the last message is a {type(last).__name__}")
+            raise TypeError(f"the world acts on an AIMessage: expected one at the end, got a {type(last).__name__}")
         answer = await current_environment().step(turn_of(last)[1])
         reward = f"\nReward: {answer.reward:g}" if show_rewards else ""
         return {"messages": [HumanMessage(f"{answer.observation}{reward}")], "done": answer.done}

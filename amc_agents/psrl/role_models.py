@@ -1,4 +1,4 @@
-"""Chat models in the roles of PSRL and IDS: each with a temperature and a prompt of its own."""
+"""Chat models in the roles of PSRL and IDS, each with its own temperature and prompt."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class RoleModel:
     """A chat model for one role."""
 
     model: BaseChatModel = field(repr=False)
-    """Is asked. What it says is never streamed."""
+    """The model. Its answers are never streamed."""
     temperature: float | None = None
-    """Of the role; None: the model's own. A sampler at 0 draws the same hypothesis every time."""
+    """Sampling temperature; None for the model's own. A sampler at 0 draws the same hypothesis every time."""
     prompt: str | None = None
-    """In place of the library's; see the role in `amc_agents.psrl.roles` for its fields."""
+    """Replaces the library's template; the role in `amc_agents.psrl.roles` lists its fields."""
     check: Check | None = None
-    """Of a sampler or updater: what is wrong with its answer; it is then asked once more."""
+    """For a sampler or updater: finds errors in an answer, after which the model gets a second try."""
     timeout: float | None = None
-    """Seconds for an answer; None: as long as it takes."""
+    """Time limit for an answer in seconds; None for no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse a temperature that the model does not have."""
+        """Reject a temperature if the model has no such setting."""
         if self.temperature is not None and "temperature" not in type(self.model).model_fields:
             raise ConfigurationError(
                 f"temperature={self.temperature} was given for a role, and {type(self.model).__name__} has no setting "
@@ -46,22 +46,22 @@ class RoleModel:
         return self.model.model_copy(update={"temperature": self.temperature})
 
     def answers(self, role: str, threads: Executor | None = None) -> Answers:
-        """Asks the model.
+        """Return a function that sends prompts to the model.
 
         Args:
-            role: for usage and traces.
-            threads: as in `amc_agents.runtime.inner_calls.ask`.
+            role: name of the role in usage and traces.
+            threads: see `amc_agents.runtime.inner_calls.ask`.
         """
         return role_answers(self.tempered, role, threads)
 
 
-def role_model(given: Any) -> Any:
-    """A chat model as a `RoleModel`; what is none stays as it is."""
+def as_role_model(given: Any) -> Any:
+    """Wrap a chat model in `RoleModel`; return anything else unchanged."""
     return RoleModel(given) if isinstance(given, BaseChatModel) else given
 
 
 def as_sampler(given: RoleModel | Sampler, threads: Executor | None = None) -> Sampler:
-    """What draws hypotheses."""
+    """Return the role that draws hypotheses."""
     if not isinstance(given, RoleModel):
         return given
     answers = given.answers("posterior sampler", threads)
@@ -69,14 +69,14 @@ def as_sampler(given: RoleModel | Sampler, threads: Executor | None = None) -> S
 
 
 def as_policy(given: RoleModel | SamplePolicy, threads: Executor | None = None) -> SamplePolicy:
-    """What acts on them."""
+    """Return the role that acts on hypotheses."""
     if not isinstance(given, RoleModel):
         return given
     return ChatPolicy(given.answers("policy", threads), prompt=given.prompt, timeout=given.timeout)
 
 
 def as_updater(given: RoleModel | Updater, threads: Executor | None = None) -> Updater:
-    """What writes the posterior anew."""
+    """Return the role that writes the new posterior."""
     if not isinstance(given, RoleModel):
         return given
     answers = given.answers("posterior updater", threads)
@@ -89,7 +89,7 @@ def as_estimator(
     best_return: float | None,
     threads: Executor | None = None,
 ) -> Estimator:
-    """What says what actions cost and teach; an estimator of one's own in place of the first says both."""
+    """Return the estimator of regret and information. A custom estimator given as `regret` estimates both."""
     if not isinstance(regret, RoleModel):
         return regret
     information = information or RoleModel(regret.model)

@@ -103,5 +103,5 @@ def test_an_estimate_that_cannot_be_had(sync):
 
 def test_an_action_in_another_form():
     agent = an_agent(InMemoryStore(), actions=[{"tool": "pull"}])
-    with pytest.raises(ConfigurationError, match="an action is a text or"):
+    with pytest.raises(ConfigurationError, match="expected an action as a text or"):
         agent.invoke(GIVEN)

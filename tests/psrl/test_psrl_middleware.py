@@ -258,11 +258,11 @@ def test_each_user_may_have_one():
 
 def test_wrong_settings():
     exact = exact_roles_model(TASK)
-    with pytest.raises(ConfigurationError, match="unknown: namspace"):
+    with pytest.raises(ConfigurationError, match="unknown options: namspace"):
         PosteriorSampling(exact, **{"namspace": "x"})
-    with pytest.raises(ConfigurationError, match="nobody writes the posterior"):
+    with pytest.raises(ConfigurationError, match="no role can update the posterior"):
         PosteriorSampling(object())
-    with pytest.raises(ConfigurationError, match="has to use"):
+    with pytest.raises(ConfigurationError, match="must use"):
         PosteriorSampling(exact, policy=RoleModel(exact, prompt="Act."))
     with pytest.raises(ConfigurationError, match="no setting `temperature`"):
         RoleModel(exact, temperature=0.5)

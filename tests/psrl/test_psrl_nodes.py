@@ -84,5 +84,5 @@ def test_information_directed_sampling_pulls_the_telling_arm_once(sync):
 
 
 def test_somebody_has_to_act():
-    with pytest.raises(ConfigurationError, match="nobody acts"):
+    with pytest.raises(ConfigurationError, match="no model acts"):
         posterior_sampling_nodes(ExactSampler(), updater=exact_roles_model(lock_task(0)))

@@ -1,7 +1,7 @@
-"""What the faces of PSRL and IDS share: a posterior that catches up, is acted on, and learns from each episode.
+"""Episodes of PSRL and IDS over a conversation: begin with an up-to-date posterior, record steps, update it.
 
-An episode is a record in the agent's own state, so that it survives with the state; what it saw is also kept in the
-posterior's store after each step, so that nothing is lost where the state is.
+An episode is a record in the agent's state, so it survives with the state. Its steps are also written to a journal in
+the posterior's store after each turn, so that nothing is lost if the state is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from langgraph.store.memory import InMemoryStore
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.psrl.conversation.journal import OpenEpisode, OpenEpisodes
-from amc_agents.psrl.conversation.messages import episode_of, ids_of, learnable, newest_input, told_of
+from amc_agents.psrl.conversation.messages import (
+    answered_steps,
+    episode_of,
+    message_ids,
+    newest_input,
+    request_text,
+)
 from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.learning import Learner, Learning, Progress
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_statements
-from amc_agents.psrl.role_models import RoleModel, as_updater, role_model
+from amc_agents.psrl.role_models import RoleModel, as_role_model, as_updater
 from amc_agents.psrl.roles import Updater
 from amc_agents.runtime.deciding_model import Record
 from amc_agents.runtime.inner_calls import stream_writer
@@ -40,23 +46,23 @@ class Explorer:
     """Begins episodes, learns from their steps, and ends them.
 
     Args:
-        method: names the events: "psrl" or "ids".
-        default: plays the roles that are not given.
+        method: prefix of the events: "psrl" or "ids".
+        default: model of the roles that the options leave out.
         options: see `ExplorerOptions`.
 
     Raises:
-        ConfigurationError: an unknown option, or no updater.
+        ConfigurationError: an option is unknown, or no updater is given.
     """
 
     def __init__(self, method: str, default: RoleModel | None, options: ExplorerOptions) -> None:
         if unknown := set(options) - set(ExplorerOptions.__annotations__):
-            raise ConfigurationError(f"unknown: {', '.join(sorted(unknown))}; see ExplorerOptions for what there is")
+            raise ConfigurationError(f"unknown options: {', '.join(sorted(unknown))}; see ExplorerOptions")
         self.method, self._world = method, options.get("world") or ""
         self._rules = self._world or NO_RULES
         given = options.get("updater")
-        updater: Any = default if given is None else role_model(given)
+        updater: Any = default if given is None else as_role_model(given)
         if updater is None:
-            raise ConfigurationError("nobody writes the posterior: give a model, or updater=")
+            raise ConfigurationError("no role can update the posterior: give a model, or updater=")
         self._updater: RoleModel | Updater = updater
         prior = options.get("prior")
         self._prior = None if prior is None else str(prior)
@@ -68,114 +74,116 @@ class Explorer:
             rewards=False,
         )
         self._abandoned_after, self.seed = options.get("abandoned_after", 600.0), options.get("seed")
-        self._dead: set[str] = set()
-        self._own = InMemoryStore()
-        # Each reads only what is new.
+        self._failed_episodes: set[str] = set()
+        self._journal_store = InMemoryStore()
+        """Store of the journal if the posterior is in `memory`."""
+        # Kept between calls because each memory parses a version only once.
         self._memories: WeakKeyDictionary[BaseStore, dict[Any, StorePosterior]] = WeakKeyDictionary()
 
     async def begin(
         self, episode: Record | None, messages: Sequence[BaseMessage], place: Place
     ) -> tuple[Record, Version, list[str]]:
-        """A new episode: what was left of others is learnt.
+        """Begin an episode, after learning from episodes that were interrupted.
 
         Args:
-            episode: the last one of this thread's state.
-            messages: the conversation, the new input at its end.
-            place: where this happens.
+            episode: the last episode in this thread's state.
+            messages: the conversation, with the new input at its end.
+            place: the runtime.
 
         Returns:
-            The episode; the posterior; and which updates failed and were let be.
+            The episode, the posterior, and the failed updates that were skipped.
 
         Raises:
-            ConfigurationError: there is no store.
-            PosteriorError: there is no posterior and no prior.
+            ConfigurationError: the graph has no store.
+            PosteriorError: the posterior has neither a version nor a prior.
         """
-        memory, journal = self._places(place)
+        memory, journal = self._storage(place)
         learner = self._learner(memory, place)
-        asked = newest_input(messages)
         if episode and episode["open"]:
-            died, steps = await self._now(episode, messages[: len(messages) - len(asked)], journal)
-            await learner.keep(Progress(died["name"], died["n_recorded"]), steps, died["told"])
-            await journal.close(died["name"])
-        for one in await journal.all():
-            if self._is_dead(one, place):
-                await self._taken_over(learner, journal, one)
+            earlier = messages[: len(messages) - len(newest_input(messages))]
+            interrupted, steps = await self._current(episode, earlier, journal)
+            progress = Progress(interrupted["name"], interrupted["n_recorded"])
+            await learner.keep(progress, steps, interrupted["told"])
+            await journal.close(interrupted["name"])
+        for record in await journal.all():
+            if self._is_abandoned(record, place):
+                await self._recover(learner, journal, record)
         with use_rng(self.rng(0)):
             version = await learner.catch_up(self._rules)
         new: Record = {
             "name": uuid.uuid4().hex[:12],
             "thread": place.thread,
-            "before": ids_of(messages),
-            "told": told_of(messages),
+            "before": message_ids(messages),
+            "told": request_text(messages),
             "n_recorded": 0,
             "open": True,
         }
         return new, version, learner.failures
 
     async def observe(self, episode: Record, messages: Sequence[BaseMessage], place: Place) -> Record:
-        """Keep what has happened since, and learn from it where that is to be done after each step."""
-        if len(learnable(episode_of(messages, episode["before"]))) <= episode["n_recorded"]:
+        """Write new steps to the journal, and learn from them if updates happen after each step."""
+        if len(answered_steps(episode_of(messages, episode["before"]))) <= episode["n_recorded"]:
             return episode
-        memory, journal = self._places(place)
-        episode, steps = await self._now(episode, messages, journal)
+        memory, journal = self._storage(place)
+        episode, steps = await self._current(episode, messages, journal)
         if len(steps) <= episode["n_recorded"]:
             return episode
         if self.learning.update == "step":
-            return await self._learnt(memory, episode, steps, place)
-        told = episode["name"], episode["thread"], episode["told"]
-        await journal.write(OpenEpisode(*told, steps, episode["n_recorded"]))
+            return await self._learn(memory, episode, steps, place)
+        record = OpenEpisode(episode["name"], episode["thread"], episode["told"], steps, episode["n_recorded"])
+        await journal.write(record)
         return episode
 
     async def end(self, episode: Record, messages: Sequence[BaseMessage], place: Place) -> Record:
-        """Learn from what was not learnt yet."""
-        memory, journal = self._places(place)
-        episode, steps = await self._now(episode, messages, journal)
+        """Learn from the remaining steps and close the episode."""
+        memory, journal = self._storage(place)
+        episode, steps = await self._current(episode, messages, journal)
         if len(steps) > episode["n_recorded"]:
-            episode = await self._learnt(memory, episode, steps, place)
+            episode = await self._learn(memory, episode, steps, place)
         await journal.close(episode["name"])
         return {**episode, "before": [], "open": False}
 
     async def posterior(self, place: Place) -> Version:
-        """The posterior as it is now."""
-        return await self._places(place)[0].head()
+        """Return the current posterior."""
+        return await self._storage(place)[0].head()
 
     def rules(self, episode: Record) -> str:
-        """What is told of the world besides experience: the rules, and what this episode asks for."""
-        return "\n\n".join(one for one in (self._world, episode["told"]) if one) or NO_RULES
+        """Return what the roles know of the world besides the posterior: the rules and the user's request."""
+        return "\n\n".join(text for text in (self._world, episode["told"]) if text) or NO_RULES
 
-    def died(self, episode: Record | None) -> None:
-        """An error ended it in this process: the next one learns from it, wherever it runs."""
+    def mark_failed(self, episode: Record | None) -> None:
+        """Note that an error ended the episode, so that the next episode of this process learns from it."""
         if episode:
-            self._dead.add(episode["name"])
+            self._failed_episodes.add(episode["name"])
 
     def rng(self, *numbers: int) -> np.random.Generator:
-        """The luck of one draw: the particle's own, or that of the seed."""
-        own = particle_rng()
-        if own is not None:
-            return own.spawn(1)[0]
+        """Return a generator for one draw: derived from the particle's generator, or from the seed and the numbers."""
+        particle = particle_rng()
+        if particle is not None:
+            return particle.spawn(1)[0]
         return np.random.default_rng(None if self.seed is None else [self.seed, *numbers])
 
-    async def told(self, event: str, inputs: Record, work: Callable[[], Awaitable[Record]]) -> Record:
-        """Do a piece of work as a run of its own in the trace; its record goes to the custom stream as well."""
+    async def traced(self, event: str, inputs: Record, work: Callable[[], Awaitable[Record]]) -> Record:
+        """Run `work` as a run of its own in the trace, and send its record to the custom stream as an event."""
 
-        async def traced(_: Record) -> Record:
+        async def run(_: Record) -> Record:
             with counting() as meter:
                 record = await work()
-            used = {role: usage.as_plain() for role, usage in meter.read().items()}
-            return {"type": f"{self.method}.{event}", **record, "usage": used}
+            usage = {role: used.as_plain() for role, used in meter.read().items()}
+            return {"type": f"{self.method}.{event}", **record, "usage": usage}
 
-        record = await RunnableLambda(traced, name=f"{self.method}.{event}").ainvoke(inputs)
+        record = await RunnableLambda(run, name=f"{self.method}.{event}").ainvoke(inputs)
         stream_writer()(record)
         return record
 
-    async def _now(
+    async def _current(
         self, episode: Record, messages: Sequence[BaseMessage], journal: OpenEpisodes
     ) -> tuple[Record, tuple[Step, ...]]:
-        """The episode, with what others have recorded of it, and its steps."""
+        """Return the episode, with steps counted that other processes recorded, and its answered steps."""
         n_recorded = max(episode["n_recorded"], await journal.n_recorded(episode["name"]))
-        return {**episode, "n_recorded": n_recorded}, learnable(episode_of(messages, episode["before"]))
+        return {**episode, "n_recorded": n_recorded}, answered_steps(episode_of(messages, episode["before"]))
 
-    async def _learnt(self, memory: PosteriorMemory, episode: Record, steps: tuple[Step, ...], place: Place) -> Record:
+    async def _learn(self, memory: PosteriorMemory, episode: Record, steps: tuple[Step, ...], place: Place) -> Record:
         learner = self._learner(memory, place)
         progress = Progress(episode["name"], episode["n_recorded"])
         evidence = await learner.keep(progress, steps, episode["told"])
@@ -192,37 +200,38 @@ class Explorer:
                 "failed": learner.failures,
             }
 
-        await self.told("posterior", {"episode": episode["name"], "experience": evidence.observation}, work)
+        await self.traced("posterior", {"episode": episode["name"], "experience": evidence.observation}, work)
         return {**episode, "n_recorded": progress.n_recorded}
 
-    async def _taken_over(self, learner: Learner, journal: OpenEpisodes, one: OpenEpisode) -> None:
-        """Make evidence of an episode that died elsewhere. Should it yet go on, it finds what was recorded."""
-        if len(one.steps) > one.n_recorded:
-            await learner.keep(Progress(one.name, one.n_recorded), one.steps, one.context)
-            await journal.write(replace(one, n_recorded=len(one.steps)))
-        elif time.time() - one.at > FORGOTTEN_AFTER:
-            await journal.close(one.name)
-        self._dead.discard(one.name)
+    async def _recover(self, learner: Learner, journal: OpenEpisodes, record: OpenEpisode) -> None:
+        """Store the steps of an abandoned episode as evidence. If the episode resumes, it sees what was recorded."""
+        if len(record.steps) > record.n_recorded:
+            await learner.keep(Progress(record.name, record.n_recorded), record.steps, record.context)
+            await journal.write(replace(record, n_recorded=len(record.steps)))
+        elif time.time() - record.at > RECORDS_EXPIRE_AFTER:
+            await journal.close(record.name)
+        self._failed_episodes.discard(record.name)
 
-    def _is_dead(self, one: OpenEpisode, place: Place) -> bool:
-        same_thread = place.thread is not None and one.thread == place.thread
-        return same_thread or one.name in self._dead or time.time() - one.at > self._abandoned_after
+    def _is_abandoned(self, record: OpenEpisode, place: Place) -> bool:
+        same_thread = place.thread is not None and record.thread == place.thread
+        expired = time.time() - record.at > self._abandoned_after
+        return same_thread or record.name in self._failed_episodes or expired
 
     def _learner(self, memory: PosteriorMemory, place: Place) -> Learner:
         return Learner(memory, as_updater(self._updater, place.threads), self.learning)
 
-    def _places(self, place: Place) -> tuple[PosteriorMemory, OpenEpisodes]:
+    def _storage(self, place: Place) -> tuple[PosteriorMemory, OpenEpisodes]:
         if self._memory is not None:
             if policy_meter() is not None:
                 raise AgentContractError(
                     "memory= keeps the posterior outside the agent's store, and every particle of amc() would add its "
-                    "evidence there: leave memory= out and create the agent, or compile the graph, with store="
+                    "evidence to it: leave memory= out, and create the agent or compile the graph with store="
                 )
-            return self._memory, OpenEpisodes(self._own, ("episodes",))
+            return self._memory, OpenEpisodes(self._journal_store, ("episodes",))
         if place.store is None:
             raise ConfigurationError(
-                "the posterior is kept in the graph's store, and it has none: compile the graph, or create the agent, "
-                "with store=, or give memory="
+                "the posterior is kept in the graph's store, and the graph has none: compile the graph or create the "
+                "agent with store=, or give memory="
             )
         given = self._namespace(place.runtime) if callable(self._namespace) else self._namespace
         memories = self._memories.setdefault(place.store, {})
@@ -233,6 +242,6 @@ class Explorer:
 
 
 NO_RULES = "Nothing but what the episodes tell."
-"""Where no rules were given."""
-FORGOTTEN_AFTER = 30 * 86400.0
-"""Seconds after which a record of a dead episode is deleted; what it saw was learnt long before."""
+"""Text for the roles if no rules were given."""
+RECORDS_EXPIRE_AFTER = 30 * 86400.0
+"""Seconds after which the journal record of an abandoned episode is deleted. Its steps have long been evidence."""

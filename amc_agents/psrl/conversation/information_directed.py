@@ -1,4 +1,4 @@
-"""IDS over a conversation: each turn is drawn from listed actions by what they cost and what they teach."""
+"""IDS over a conversation: each turn is drawn from listed actions by their regret and their information."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from amc_agents.psrl.conversation.explorer import Explorer
 from amc_agents.psrl.conversation.messages import episode_of
 from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.ids import InformationDirectedChoice, Known
-from amc_agents.psrl.role_models import RoleModel, as_estimator, role_model
+from amc_agents.psrl.ids import InformationDirectedChoice, KnownEstimates
+from amc_agents.psrl.role_models import RoleModel, as_estimator, as_role_model
 from amc_agents.runtime.deciding_model import Record
 
 Action = str | Mapping[str, Any]
-"""What can be done: a text, or a tool call as `{"name": ..., "args": {...}}`."""
+"""A text, or a tool call as `{"name": ..., "args": {...}}`."""
 ListedActions = Sequence[Action] | Callable[[Sequence[BaseMessage]], Sequence[Action]]
-"""All that can be done, or what lists it by the conversation; where it lists nothing, the model itself answers."""
+"""All actions, or a function that lists them given the conversation. If it lists none, the model itself answers."""
 
 
 class InformationDirectedExplorer(Explorer):
-    """Draws actions, and learns from what came of them.
+    """Draws actions and learns from their outcomes.
 
     Args:
-        regret: says what an action costs: a chat model, one with a temperature and prompt of its own, or an
-            `amc_agents.psrl.estimates.Estimator`, which says both.
-        actions: what can be done.
-        information: says what it teaches. Default: the model of `regret`.
+        regret: estimates the regret of each action: a chat model, a `RoleModel` with temperature and prompt, or an
+            `amc_agents.psrl.estimates.Estimator` of both regret and information.
+        actions: the possible actions.
+        information: estimates the information from each action. Default: the model of `regret`.
         best_return: see `amc_agents.psrl.estimates.ChatEstimator`.
-        **options: see `ExplorerOptions`; the updater is the model of `regret` where none is given.
+        **options: see `ExplorerOptions`. The default updater is the model of `regret`.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class InformationDirectedExplorer(Explorer):
         best_return: float | None = None,
         **options: Unpack[ExplorerOptions],
     ) -> None:
-        self._regret, self._actions, self._best_return = role_model(regret), actions, best_return
+        self._regret, self._actions, self._best_return = as_role_model(regret), actions, best_return
         default = RoleModel(self._regret.model) if isinstance(self._regret, RoleModel) else None
-        self._information = role_model(information)
-        self._known: Known = OrderedDict()
+        self._information = as_role_model(information)
+        self._known: KnownEstimates = OrderedDict()
         if information is not None and default is None:
             raise ConfigurationError(
-                "an estimator says both what actions cost and what they teach: leave out information="
+                "an estimator gives both the regret and the information of actions: leave out information="
             )
         super().__init__("ids", default, options)
 
     async def start(self, episode: Record | None, messages: Sequence[BaseMessage], place: Place) -> Record:
-        """A new episode; nothing is drawn before a turn."""
+        """Begin an episode. Nothing is drawn before the first turn."""
         new: Record = {}
 
         async def work() -> Record:
@@ -66,21 +66,21 @@ class InformationDirectedExplorer(Explorer):
             new.update(begun)
             return {"episode": new["name"], "version": version.number, "failed": failed}
 
-        await self.told("episode", {"thread": place.thread}, work)
+        await self.traced("episode", {"thread": place.thread}, work)
         return new
 
-    def listed(self, messages: Sequence[BaseMessage]) -> dict[str, Action]:
-        """What can be done at a conversation, by its text."""
-        found = self._actions(messages) if callable(self._actions) else self._actions
-        return {one if isinstance(one, str) else _call_text(one): one for one in found}
+    def actions_at(self, messages: Sequence[BaseMessage]) -> dict[str, Action]:
+        """Return the possible actions at this point of a conversation, keyed by their text."""
+        actions = self._actions(messages) if callable(self._actions) else self._actions
+        return {action if isinstance(action, str) else _call_text(action): action for action in actions}
 
     async def choose(
         self, episode: Record, messages: Sequence[BaseMessage], actions: Mapping[str, Action], place: Place
     ) -> AIMessage:
-        """The turn that was drawn.
+        """Draw the next turn.
 
         Raises:
-            RoleError: an estimate could not be had.
+            RoleError: an estimate failed.
         """
         trajectory = episode_of(messages, episode["before"])
         estimator = as_estimator(self._regret, self._information, self._best_return, place.threads)
@@ -92,13 +92,15 @@ class InformationDirectedExplorer(Explorer):
             decision = await choice.choose(self.rules(episode), version.text, trajectory, list(actions), rng)
             return {"episode": episode["name"], "version": version.number, **decision.as_plain()}
 
-        record = await self.told("decision", {"episode": episode["name"], "actions": list(actions)}, work)
+        record = await self.traced("decision", {"episode": episode["name"], "actions": list(actions)}, work)
         return _message(actions[record["action"]])
 
 
 def _call_text(call: Mapping[str, Any]) -> str:
     if set(call) != {"name", "args"}:
-        raise ConfigurationError(f'an action is a text or {{"name": ..., "args": {{...}}}}, got {dict(call)!r}')
+        raise ConfigurationError(
+            f'expected an action as a text or as {{"name": ..., "args": {{...}}}}, got {dict(call)!r}'
+        )
     return json.dumps(dict(call), sort_keys=True, ensure_ascii=False, default=str)
 
 

@@ -1,4 +1,4 @@
-"""The part of a conversation that is one episode, as steps that a posterior learns from."""
+"""The messages of a conversation that belong to one episode, as steps for the posterior."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from amc_agents.types import Step, Trajectory
 
 
 def newest_input(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """What came since the agent last did anything: what the episode that now begins is asked for."""
-    done = [i for i, message in enumerate(messages) if isinstance(message, AIMessage | ToolMessage)]
-    return list(messages[done[-1] + 1 if done else 0 :])
+    """Return the messages after the agent's last action: the input of the episode that begins now."""
+    actions = [i for i, message in enumerate(messages) if isinstance(message, AIMessage | ToolMessage)]
+    return list(messages[actions[-1] + 1 if actions else 0 :])
 
 
-def told_of(messages: Sequence[BaseMessage]) -> str:
-    """What the updater is told of an episode besides its steps: what the agent was asked."""
-    asked = newest_input(messages)
-    return f"Asked: {instruction_of(asked)}" if asked else ""
+def request_text(messages: Sequence[BaseMessage]) -> str:
+    """Return the user's request of the episode that begins now, for the updater; empty without any."""
+    request = newest_input(messages)
+    return f"Asked: {instruction_of(request)}" if request else ""
 
 
-def ids_of(messages: Sequence[BaseMessage]) -> list[str]:
-    """The messages' ids."""
+def message_ids(messages: Sequence[BaseMessage]) -> list[str]:
+    """Return the ids of the messages that have an id."""
     return [message.id for message in messages if message.id]
 
 
 def episode_of(messages: Sequence[BaseMessage], before: Sequence[str]) -> Trajectory:
-    """The episode in a conversation.
+    """Return the current episode of a conversation.
 
     Args:
         messages: the conversation.
-        before: ids of the messages that were there when the episode began.
+        before: ids of the messages that precede the episode.
     """
-    known = set(before)
-    return trajectory_from_messages([message for message in messages if message.id not in known], done=False)
+    earlier = set(before)
+    return trajectory_from_messages([message for message in messages if message.id not in earlier], done=False)
 
 
-def learnable(trajectory: Trajectory) -> tuple[Step, ...]:
-    """The steps that the world has answered; what the agent said last, and nobody answered, teaches nothing."""
+def answered_steps(trajectory: Trajectory) -> tuple[Step, ...]:
+    """Return the steps up to the last that has an observation. A final message without an answer is not evidence."""
     n_answered = max((i for i, step in enumerate(trajectory.steps, 1) if step.observation), default=0)
     return trajectory.steps[:n_answered]

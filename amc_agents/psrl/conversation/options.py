@@ -1,4 +1,4 @@
-"""The settings of PSRL's and IDS's faces, and where a face runs."""
+"""Options of PSRL and IDS in middlewares and nodes, and the runtime of a node."""
 
 from __future__ import annotations
 
@@ -21,58 +21,60 @@ T = TypeVar("T")
 
 
 class ExplorerOptions(TypedDict, total=False):
-    """Arguments that every face takes."""
+    """Arguments shared by all middlewares and nodes of PSRL and IDS."""
 
     prior: str | Prior | None
-    """What is believed before anything was seen, as text or typed. Needed until the namespace has a posterior."""
+    """The belief before the first observation, as a text or a typed prior. Required until the namespace has a
+    posterior."""
     world: str
-    """What stays the same in all episodes: the rules, for all roles. Default: the roles know what episodes tell."""
+    """Rules that hold in all episodes, for all roles. Default: the roles know only what the episodes show."""
     namespace: str | Sequence[str] | Callable[[Any], str | Sequence[str]]
-    """Where in the graph's store the posterior is kept; a function of the runtime gives each user one of their own.
-    Default: "amc.posterior"."""
+    """Namespace of the posterior in the graph's store, or a function of the runtime, for example to give each user a
+    posterior. Default: "amc.posterior"."""
     memory: PosteriorMemory | None
-    """Keeps the posterior in place of the graph's store. Refused under `amc`, where all particles would add to it."""
+    """Stores the posterior in place of the graph's store. Refused inside `amc`, where every particle would add to
+    it."""
     updater: BaseChatModel | RoleModel | Updater | None
-    """Writes the posterior anew. Default: the model of the other roles."""
+    """Writes the new posterior. Default: the model of the other roles."""
     update: Literal["trajectory", "step"]
-    """When: at an episode's end, or after each step. Default: PSRL "trajectory", IDS "step"."""
+    """When to update: at the end of an episode, or after each step. Default: PSRL "trajectory", IDS "step"."""
     guard: Guard | None
-    """Finds what an update dropped. Default: `amc_agents.psrl.posterior.updates.dropped_statements`."""
+    """Finds statements that an update dropped. Default: `amc_agents.psrl.posterior.updates.dropped_statements`."""
     on_update_error: Literal["keep", "raise"]
-    """Where an update fails, "keep" leaves the posterior as it is, and says so in log and stream; the observations are
-    applied at the next start. Default: "keep"."""
+    """If an update fails, "keep" continues with the old posterior and reports the failure in the log and the stream;
+    the next start applies the observations. Default: "keep"."""
     abandoned_after: float
-    """Seconds after which an episode that nobody has gone on with counts as dead, so that another one learns from it.
-    On the same thread, and after an error in the same process, it does so at once. Default: 600."""
+    """Seconds without progress after which an episode counts as abandoned and another episode learns from its steps. On
+    the same thread, and after an error in the same process, this happens at once. Default: 600."""
     seed: int | None
-    """Fixes all luck, with models that draw from `amc_agents.models.seeding`."""
+    """Seed for all random draws, with models that draw from `amc_agents.models.seeding`."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a face runs."""
+    """Runtime of the node or middleware hook that is executing."""
 
     runtime: Any
-    """LangGraph's, of the node."""
+    """LangGraph's runtime of the node."""
     threads: Executor | None = None
-    """Where sync clients are used; None for the async ones."""
+    """Threads for the models' sync clients; None to use their async clients."""
 
     @property
     def store(self) -> BaseStore | None:
-        """The graph's."""
+        """The graph's store, if it has one."""
         store: BaseStore | None = self.runtime.store
         return store
 
     @property
     def thread(self) -> str | None:
-        """The conversation's thread, where it has one."""
+        """Id of the conversation's thread, if it has one."""
         info = self.runtime.execution_info
         return None if info is None else info.thread_id
 
 
 def in_sync(runtime: Any, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
-    """Do async work from a sync node, with the models' sync clients."""
-    # Not the loop's own threads: all of them may be waiting for calls like this one.
+    """Run async work from a sync node, with the models' sync clients."""
+    # The loop's own threads may all be waiting for calls like this one.
     threads = DaemonThreads(N_THREADS, "explorer")
     try:
         return run_in_background(work(Place(runtime, threads)), n_workers=1)
@@ -81,4 +83,4 @@ def in_sync(runtime: Any, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
 
 
 N_THREADS = 32
-"""Requests that are under way at the same time in a sync call, at most."""
+"""Maximum number of concurrent requests of one sync call."""

@@ -1,4 +1,4 @@
-"""PSRL over a conversation: a hypothesis is drawn as it begins, and told to the model at every call."""
+"""PSRL over a conversation: a hypothesis is drawn at the start of an episode and shown to the model at every call."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.conversation.explorer import Explorer
 from amc_agents.psrl.conversation.options import ExplorerOptions, Place
-from amc_agents.psrl.role_models import RoleModel, as_sampler, role_model
+from amc_agents.psrl.role_models import RoleModel, as_role_model, as_sampler
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.deciding_model import Record
 
 
 class PosteriorSamplingExplorer(Explorer):
-    """Draws hypotheses, and learns from what came of acting on them.
+    """Draws hypotheses and learns from the outcomes of acting on them.
 
     Args:
-        sampler: draws them: a chat model, one with a temperature and prompt of its own, or anything with `sample`.
-        **options: see `ExplorerOptions`; the updater is the sampler's model where none is given.
+        sampler: draws hypotheses: a chat model, a `RoleModel` with temperature and prompt, or any object with `sample`.
+        **options: see `ExplorerOptions`. The default updater is the sampler's model.
     """
 
     def __init__(self, sampler: BaseChatModel | RoleModel | Sampler, **options: Unpack[ExplorerOptions]) -> None:
-        self._sampler = role_model(sampler)
-        plays_both = isinstance(self._sampler, RoleModel)
-        super().__init__("psrl", RoleModel(self._sampler.model) if plays_both else None, options)
+        self._sampler = as_role_model(sampler)
+        is_model = isinstance(self._sampler, RoleModel)
+        super().__init__("psrl", RoleModel(self._sampler.model) if is_model else None, options)
 
     async def start(self, episode: Record | None, messages: Sequence[BaseMessage], place: Place) -> Record:
-        """A new episode with a hypothesis.
+        """Begin an episode and draw its hypothesis.
 
         Raises:
-            RoleError: none could be drawn. The posterior is as it was, and what died before is kept.
+            RoleError: the sampler failed. The posterior is unchanged, and earlier observations are stored.
         """
         new: Record = {}
 
@@ -44,22 +44,22 @@ class PosteriorSamplingExplorer(Explorer):
             new.update(begun, hypothesis=hypothesis, version=version.number)
             return {"episode": new["name"], "version": version.number, "hypothesis": hypothesis, "failed": failed}
 
-        await self.told("hypothesis", {"thread": place.thread}, work)
+        await self.traced("hypothesis", {"thread": place.thread}, work)
         return new
 
 
-def acting_on(hypothesis: str, prompt: str | None = None) -> str:
-    """What a policy is told of its hypothesis.
+def hypothesis_prompt(hypothesis: str, prompt: str | None = None) -> str:
+    """Format the text that tells a policy to act on a hypothesis.
 
     Args:
-        hypothesis: what was drawn.
-        prompt: uses {hypothesis}; None: the library's.
+        hypothesis: the hypothesis.
+        prompt: a template with {hypothesis}; None for the library's template.
     """
     return (ACT_ON if prompt is None else prompt).format(hypothesis=hypothesis)
 
 
 def with_system_text(message: SystemMessage | None, text: str) -> SystemMessage:
-    """A system message with one more paragraph."""
+    """Return a system message with a paragraph appended."""
     if message is None:
         return SystemMessage(text)
     if isinstance(message.content, str):
@@ -69,9 +69,13 @@ def with_system_text(message: SystemMessage | None, text: str) -> SystemMessage:
 
 
 def checked_prompt(prompt: str | None) -> str | None:
-    """A prompt for `acting_on`. Raises `ConfigurationError` where it leaves the hypothesis out."""
+    """Return a template for `hypothesis_prompt`.
+
+    Raises:
+        ConfigurationError: the template does not use {hypothesis}.
+    """
     if prompt is not None and "{hypothesis}" not in prompt:
-        raise ConfigurationError("the policy's prompt has to use {hypothesis}: it is all that the policy acts on")
+        raise ConfigurationError("the policy's prompt must use {hypothesis}, which is all that the policy acts on")
     return prompt
 
 
