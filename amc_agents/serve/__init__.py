@@ -1,9 +1,9 @@
-"""Starts vLLM with the flags that a value model, a policy or an embedding model needs: `amc serve`.
+"""Start vLLM with the flags that a value model, a policy or an embedding model needs: `amc serve`.
 
-installed   the python that has vLLM, and its device
-models      what a checkpoint's own files ask for
-command     both -> a command line and its environment
-server      started, waited for, stopped with all its processes
+installed   find the Python interpreter with vLLM, and its device
+models      read a checkpoint's settings
+command     build the command line and the environment
+server      start the server, wait for it, stop all its processes
 """
 
 from __future__ import annotations

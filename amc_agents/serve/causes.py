@@ -1,4 +1,4 @@
-"""Why a vLLM server died, as far as its log says."""
+"""Find out from a vLLM server's log why it died."""
 
 from __future__ import annotations
 
@@ -6,48 +6,51 @@ import re
 from pathlib import Path
 
 _CAUSES = (
-    (r"Address already in use", "The port is in use: choose another --port (0: a free one)."),
+    (r"Address already in use", "The port is in use: choose another --port (0 selects a free port)."),
     (
         r"CUDA out of memory|OutOfMemoryError|Free memory on device",
-        "The GPU has too little free memory: end what else runs on it, split the model (--tensor-parallel-size), or "
-        "ask for less (--gpu-memory-utilization).",
+        "The GPU has too little free memory: stop other programs on it, split the model (--tensor-parallel-size), or "
+        "request less memory (--gpu-memory-utilization).",
     ),
     (
         r"No available memory for the cache blocks|larger than the available KV cache memory",
-        "The cache does not fit: shorten prompts (--max-model-len), or give it more (--gpu-memory-utilization, "
+        "The cache does not fit: shorten prompts (--max-model-len), or give it more memory (--gpu-memory-utilization, "
         "VLLM_CPU_KVCACHE_SPACE in GiB).",
     ),
-    (r"Decrease --kv-cache-memory-bytes", "VLLM_CPU_KVCACHE_SPACE (GiB) is more memory than this machine has free."),
-    (r"Unsupported CPU attention configuration", "vLLM's CPU build does not know the model's size of a head."),
+    (
+        r"Decrease --kv-cache-memory-bytes",
+        "VLLM_CPU_KVCACHE_SPACE (GiB) exceeds the free memory of this machine: set a smaller value.",
+    ),
+    (r"Unsupported CPU attention configuration", "vLLM's CPU build does not support the model's head size."),
 )
-"""What to do, by a text of vLLM."""
+"""(pattern in vLLM's log, advice)."""
 
 _ERROR = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception): \S|^\S+: error: \S|^ +Value error, \S")
 _PREFIX = re.compile(r"^(\(.*?pid=\d+\) )?((DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[\S+\] )?")
-_SECOND_HAND = ("Engine core initialization failed", "Worker failed with error", "validation error for")
+_CONSEQUENCES = ("Engine core initialization failed", "Worker failed with error", "validation error for")
 
 
 def likely_cause(log: str, status: int) -> str:
-    """A sentence or two, from what the log says.
+    """Describe the likely cause in one or two sentences.
 
     Args:
-        log: all of it.
-        status: the process's, negative for a signal's number.
+        log: the text of the whole log.
+        status: exit status of the process; a negative status is a signal number.
     """
     for pattern, advice in _CAUSES:
         if re.search(pattern, log):
             return f"Likely cause: {_first_line(log, pattern)}. {advice}"
-    # The first one: what follows are those who noticed.
+    # The first error: later errors are its consequences in other processes.
     for line in map(_plain, log.splitlines()):
-        if _ERROR.search(line) and not any(one in line for one in _SECOND_HAND):
+        if _ERROR.search(line) and not any(text in line for text in _CONSEQUENCES):
             return f"Likely cause: {line.strip().rstrip('.')[:500]}."
     if status == -9:
-        return "It was killed (SIGKILL), which is also what a system does that runs out of memory."
+        return "It was killed (SIGKILL), possibly because the system ran out of memory."
     return "Its log names no error."
 
 
 def last_lines(log: Path, count: int) -> str:
-    """The last lines of a log that say something, without vLLM's prefix."""
+    """Return the last non-empty lines of a log, without vLLM's prefix."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 200 * 200))
@@ -63,5 +66,5 @@ def _plain(line: str) -> str:
 
 
 def _first_line(log: str, pattern: str) -> str:
-    found = next(line for line in log.splitlines() if re.search(pattern, line))
-    return _plain(found).strip().rstrip(".")[:300]
+    match = next(line for line in log.splitlines() if re.search(pattern, line))
+    return _plain(match).strip().rstrip(".")[:300]

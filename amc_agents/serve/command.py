@@ -1,4 +1,4 @@
-"""The command line of a vLLM server, and its environment: pure functions."""
+"""Build the command line and the environment of a vLLM server."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from amc_agents.serve.installed import Vllm
 from amc_agents.serve.models import ServedModel
 
 CPU_BLOCK = 32
-"""Tokens of a cache block on the CPU, whose default (128) would compute most of a growing prompt again."""
+"""Tokens per cache block on the CPU. vLLM's default there (128) would recompute most of a growing prompt."""
 CPU_CACHE_GIB = 4
+"""Size of the cache on the CPU, unless the environment sets it."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where a server listens, and what it may use."""
+    """Address and resources of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     tensor_parallel_size: int = 1
-    """GPUs over which one copy of the model is split."""
+    """Number of GPUs over which a copy of the model is split."""
     data_parallel_size: int = 1
-    """Copies of the model."""
+    """Number of copies of the model."""
     gpu_memory_utilization: float | None = None
     """Share of a GPU's memory; None: vLLM's default."""
 
     @property
     def url(self) -> str:
-        """How this machine reaches it."""
+        """URL of the server from this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 def command(vllm: Vllm, model: ServedModel, where: Where, extra: Sequence[str] = ()) -> list[str]:
-    """What to run.
+    """Build the command line.
 
     Args:
-        vllm: the python that has vLLM, and its device.
-        model: what to serve.
-        where: address, GPUs.
-        extra: further flags of vLLM; they win over the ones chosen here.
+        vllm: the Python interpreter with vLLM, and its device.
+        model: the model to serve.
+        where: address and GPUs.
+        extra: further flags of vLLM, which take precedence over the flags chosen here.
 
     Raises:
-        ConfigurationError: a flag that is an option of `amc serve`, or that would show a key to every user of the
-            machine.
+        ConfigurationError: a further flag is an option of `amc serve`, or would show a key to all users of the machine.
     """
     _check(extra)
-    # Not the `vllm` command: that of the CPU build asks for a package of another name than its own.
+    # Not the `vllm` command, which requires a package named vllm: the CPU build has another name.
     line = [vllm.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model.source]
     line += ["--served-model-name", model.name, "--host", where.host, "--port", str(where.port)]
     line += ["--dtype", model.dtype, *_ROLE[model.role]]
@@ -66,32 +66,37 @@ def command(vllm: Vllm, model: ServedModel, where: Where, extra: Sequence[str] =
 
 
 def environment(vllm: Vllm, variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables to run it with: those given, a cache size on the CPU; a key stays in `VLLM_API_KEY`."""
+    """Return the given variables and, on the CPU, a cache size. A key stays in `VLLM_API_KEY`."""
     chosen = {"VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GIB)} if vllm.device == "cpu" else {}
     return chosen | dict(variables)
 
 
 def _check(extra: Sequence[str]) -> None:
     if extra and not extra[0].startswith("-"):
-        raise ConfigurationError(f"did not expect {extra[0]!r}: further flags of vLLM go after `--`")
+        raise ConfigurationError(f"unexpected argument {extra[0]!r}: further flags of vLLM go after `--`")
     for flag in extra:
         plain = flag.split("=", 1)[0].replace("_", "-")
         if plain == "--api-key":
-            raise ConfigurationError(
-                "--api-key would show the key to everybody who lists processes: set VLLM_API_KEY instead"
-            )
-        if plain in _OWN:
+            raise ConfigurationError("--api-key would show the key in the list of processes: set VLLM_API_KEY instead")
+        if plain in _SERVE_OPTIONS:
             raise ConfigurationError(f"{plain} is an option of `amc serve`: give it before `--`")
 
 
-_OWN = ("--model", "--served-model-name", "--host", "--port", "--tensor-parallel-size", "--data-parallel-size")
+_SERVE_OPTIONS = (
+    "--model",
+    "--served-model-name",
+    "--host",
+    "--port",
+    "--tensor-parallel-size",
+    "--data-parallel-size",
+)
 
 _PREFIXES = ("--enable-prefix-caching", "--enable-prompt-tokens-details")
 
 _ROLE = {
-    # The value is read at the last token, whatever a model's own default is.
+    # The value is read at the last token, whatever pooling the model's files set.
     "value": ("--runner", "pooling", "--pooler-config", '{"pooling_type": "LAST"}', *_PREFIXES),
     "policy": ("--runner", "generate", *_PREFIXES),
-    # Whether prefixes can be kept depends on the model's pooling, which vLLM knows.
+    # vLLM decides about the prefix cache, which depends on the model's pooling.
     "embeddings": ("--runner", "pooling", "--convert", "embed"),
 }

@@ -1,4 +1,4 @@
-"""A running vLLM server: started, waited for, and stopped with all its processes."""
+"""Start a vLLM server, wait for it, and stop it with all its processes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from amc_agents.errors import ConfigurationError, ServerError
 from amc_agents.serve.causes import last_lines, likely_cause
 
 GRACE_SECONDS = 30.0
-"""How long a server may take to end after it was asked to."""
+"""Seconds that a server gets to stop before it is killed."""
 LEFT_BEHIND_SECONDS = 3.0
-"""How long its workers may outlive it."""
+"""Seconds that its workers may outlive it before they are killed."""
 
 
 class VllmServer:
-    """One vLLM server in a process group of its own.
+    """A vLLM server in its own process group.
 
-    Used as a context manager it is healthy inside, and gone afterwards.
+    As a context manager, it is healthy inside the block and all its processes have ended afterwards.
 
     Args:
-        command: what to run.
-        environment: all its variables.
-        url: where it will answer.
-        log: file for what it prints; written over.
-        start_seconds: how long the context manager waits.
+        command: command line.
+        environment: all environment variables of the process.
+        url: URL of the server.
+        log: file for its output; overwritten.
+        start_seconds: time limit for the start in the context manager.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class VllmServer:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started, which is also its group's number."""
+        """ID of the started process and of its process group."""
         return self._started().pid
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to end."""
+        """Whether `stop` was called."""
         return self._kill_at is not None
 
     def start(self) -> None:
-        """Start it, and return at once."""
+        """Start the server without waiting for it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -76,20 +76,20 @@ class VllmServer:
             self._send(signal.SIGTERM)
 
     def wait_until_healthy(self, seconds: float, progress: Callable[[float, str], None] | None = None) -> bool:
-        """Wait until it answers.
+        """Wait until the server answers.
 
         Args:
-            seconds: the most to wait; then it is stopped.
+            seconds: time limit, after which the server is stopped.
             progress: called about twice a second with the seconds waited and the last line of the log.
 
         Returns:
-            False where it was asked to stop meanwhile.
+            False if `stop` was called in the meantime.
 
         Raises:
-            ServerError: it died, or was not ready in time; with the last lines of the log.
+            ServerError: the server died or was not ready in time; the message contains the last lines of its log.
         """
         begun = time.monotonic()
-        # Not through a proxy: it is on this machine.
+        # Without a proxy, because the server runs on this machine.
         with httpx.Client(timeout=5.0, trust_env=False) as client:
             while not self.stopping:
                 if self._started().poll() is not None:
@@ -106,46 +106,46 @@ class VllmServer:
         return False
 
     def wait(self) -> int:
-        """Wait for its end, and for that of every process that it started.
+        """Wait until the server and all its worker processes have ended.
 
         Returns:
-            Its status, negative for a signal's number.
+            Its exit status; a negative status is a signal number.
         """
         process = self._started()
         while (status := process.poll()) is None:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self._send(signal.SIGKILL)
             time.sleep(0.1)
-        for how, seconds in ((0, LEFT_BEHIND_SECONDS), (signal.SIGKILL, 1.0)):
+        for number, seconds in ((0, LEFT_BEHIND_SECONDS), (signal.SIGKILL, 1.0)):
             end = time.monotonic() + seconds
-            # Dead ones that nobody collects count as living here, hence the limits.
-            while self._send(how) and time.monotonic() < end:
+            # Zombie processes still receive signals, hence the limits.
+            while self._send(number) and time.monotonic() < end:
                 time.sleep(0.05)
         return status
 
-    def stop(self, how: int = signal.SIGTERM) -> None:
-        """Ask all its processes to end, and return at once; the second time they are killed.
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Signal all processes of the server without waiting for them; a second call kills them.
 
-        Safe in a signal handler. `wait` kills what has not ended after the time of grace.
+        Safe in a signal handler. `wait` kills processes that still run after `GRACE_SECONDS`.
         """
         again = self.stopping
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
-        self._send(signal.SIGKILL if again else how)
+        self._send(signal.SIGKILL if again else number)
 
     def close(self) -> int:
-        """Stop it and wait. Returns its status."""
+        """Stop the server, wait for its end and return its exit status."""
         if not self.stopping and self._started().poll() is None:
             self.stop()
         return self.wait()
 
     def death(self, status: int) -> str:
-        """What is known of its end: the likely cause and the last lines of its log."""
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        """Describe why the server ended: the likely cause and the last lines of its log."""
+        ending = signal.Signals(-status).name if status < 0 else f"status {status}"
         cause = likely_cause(self.log.read_text(encoding="utf-8", errors="replace"), status)
-        return f"vLLM ended ({how}). {cause}\n{self._tail()}"
+        return f"vLLM ended ({ending}). {cause}\n{self._tail()}"
 
     def __enter__(self) -> VllmServer:
-        """Start it and wait until it is healthy."""
+        """Start the server and wait until it is healthy."""
         self.start()
         try:
             self.wait_until_healthy(self._start_seconds)
@@ -157,12 +157,12 @@ class VllmServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
+        """Stop the server."""
         self.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise ServerError(self.url, "not started")
+            raise ServerError(self.url, "not started: call start() first")
         return self._process
 
     def _healthy(self, client: httpx.Client) -> bool:
@@ -171,12 +171,12 @@ class VllmServer:
         except httpx.TransportError:
             return False
 
-    def _send(self, how: int) -> bool:
-        """Signal the group; False where there is none any more."""
+    def _send(self, number: int) -> bool:
+        """Signal the process group. Returns False if it no longer exists."""
         if self._process is None:
             return False
         try:
-            os.killpg(self._process.pid, how)
+            os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return False
         return True
@@ -186,25 +186,26 @@ class VllmServer:
 
 
 def chosen_port(host: str, port: int) -> int:
-    """The port, or a free one for 0.
+    """Return the port, or a free port for 0.
 
     Raises:
-        ConfigurationError: it cannot be listened on.
+        ConfigurationError: the port cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        # As vLLM does, so that a port whose last connections are just closing is not taken for one in use.
+        # As vLLM does, so that a port with connections in TIME_WAIT does not count as in use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigurationError(
-                f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --port (0: a free one)"
+                f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --port (0 selects a free "
+                "port)"
             ) from error
-        found: int = probe.getsockname()[1]
-    return found
+        chosen: int = probe.getsockname()[1]
+    return chosen
 
 
 def log_name(name: str, port: int) -> str:
-    """A file name for the log of a server."""
+    """Return a file name for the log of a server."""
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{port}.log"
