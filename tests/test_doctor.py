@@ -1,4 +1,4 @@
-"""Each of the doctor's checks, against servers on real sockets that are well, and that are not."""
+"""Each check of `amc doctor`, against healthy and faulty servers on real sockets."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def chat(body):
 
 def completions(body):
     """As vLLM answers."""
-    chosen = {f"token_id:{one}": -2.0 for one in body.get("logprob_token_ids", [])} or {" oak": -1.0}
+    chosen = {f"token_id:{token}": -2.0 for token in body.get("logprob_token_ids", [])} or {" oak": -1.0}
     prompt = [None, {"2": {"logprob": -3.0, "rank": 1}}] if "prompt_logprobs" in body else None
     return 200, {"choices": [{"text": "", "logprobs": {"top_logprobs": [chosen]}, "prompt_logprobs": prompt}]}
 
 
 def overwritten(body):
     """As vLLM 0.32 answers a request beside one with `logprob_token_ids`."""
-    status, found = completions(body)
+    status, answer = completions(body)
     if body["logprobs"] == 5 if "logprobs" in body else False:
-        found["choices"][0]["logprobs"]["top_logprobs"] = [{" oak": -1.0, " gate": -9999.0}]
-    return status, found
+        answer["choices"][0]["logprobs"]["top_logprobs"] = [{" oak": -1.0, " gate": -9999.0}]
+    return status, answer
 
 
 def embeddings(body):
@@ -72,7 +72,7 @@ WELL = {
 
 
 async def diagnosed(changes=None, part="policy", **given):
-    """The checks of a part, by name without the part's, with some routes of a healthy server changed (None: gone)."""
+    """Return the checks of a part by name, with some routes of a healthy server changed (None: removed)."""
     routes = {route: answer for route, answer in {**WELL, **(changes or {})}.items() if answer is not None}
     with scripted_server(routes) as server:
         endpoint = Endpoint(model="policy", base_url=server.url, **given)
@@ -88,7 +88,7 @@ OK = dict.fromkeys(["server", "model", "chat", "n > 1", "logprobs", "chosen logp
                     "logprobs side by side"], "ok")  # fmt: skip
 
 
-async def test_a_policy_that_is_well_passes_every_check():
+async def test_a_healthy_policy_passes_every_check():
     checks = await diagnosed()
     assert states(checks) == OK
     assert checks["model"].detail == "policy, reads at most 1024 tokens"
@@ -96,7 +96,7 @@ async def test_a_policy_that_is_well_passes_every_check():
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected", "told"),
+    ("changes", "expected", "detail"),
     [
         ({"GET /health": refused(503, "engine dead")}, {"server": "failed"}, "engine dead"),
         ({"GET /health": None}, {}, ""),
@@ -104,36 +104,36 @@ async def test_a_policy_that_is_well_passes_every_check():
         ({"GET /v1/models": lambda _: (200, ["policy"])}, {"model": "failed"}, "expected a list of models"),
         ({"GET /v1/models": lambda _: (200, "<html>")}, {"model": "failed"}, "expected JSON"),
         ({"POST /v1/chat/completions": refused(400, "no chat template")}, {"chat": "failed"}, "no chat template"),
-        ({"POST /v1/chat/completions": lambda _: (200, {})}, {"chat": "failed"}, "another shape"),
-        ({"POST /v1/chat/completions": lambda _: (200, {"choices": []})}, {"chat": "failed"}, "another shape"),
+        ({"POST /v1/chat/completions": lambda _: (200, {})}, {"chat": "failed"}, "OpenAI's format"),
+        ({"POST /v1/chat/completions": lambda _: (200, {"choices": []})}, {"chat": "failed"}, "OpenAI's format"),
     ],
 )
-async def test_what_depends_on_a_failure_is_skipped(changes, expected, told):
+async def test_what_depends_on_a_failure_is_skipped(changes, expected, detail):
     checks = await diagnosed(changes)
     names = list(OK)
     after = names.index(next(iter(expected))) + 1 if expected else len(names)
     assert states(checks) == OK | expected | dict.fromkeys(names[after:], "skipped")
     for name in expected:
-        assert told in checks[name].detail
-        assert checks[name].advice or "JSON" in told
+        assert detail in checks[name].detail
+        assert checks[name].advice or "JSON" in detail
 
 
 def chat_with(change):
     def answer(body):
-        status, found = chat(body)
-        change(body, found)
-        return status, found
+        status, completion = chat(body)
+        change(body, completion)
+        return status, completion
 
     return {"POST /v1/chat/completions": answer}
 
 
 @pytest.mark.parametrize(
-    ("changes", "failed", "told"),
+    ("changes", "failed", "detail"),
     [
-        (chat_with(lambda body, found: found.update(choices=found["choices"][:1])), "n > 1", "1 candidate"),
+        (chat_with(lambda body, answer: answer.update(choices=answer["choices"][:1])), "n > 1", "1 candidate"),
         ({"POST /v1/chat/completions": lambda body: refused(400, "n must be 1")(0) if "n" in body else chat(body)},
          "n > 1", "n must be 1"),
-        (chat_with(lambda body, found: found["choices"][0].update(logprobs=None)), "logprobs", "not in the answer"),
+        (chat_with(lambda body, answer: answer["choices"][0].update(logprobs=None)), "logprobs", "not in the answer"),
         ({"POST /v1/chat/completions": lambda body: chat({**body, "top_logprobs": 1})},
          "logprobs", "not in the answer"),
         ({"POST /v1/completions": lambda body: completions({**body, "logprob_token_ids": [1]})},
@@ -143,10 +143,10 @@ def chat_with(change):
         ({"POST /v1/completions": lambda body: overwritten(body)}, "logprobs side by side", "are -9999"),
     ],
 )  # fmt: skip
-async def test_a_missing_ability_fails_alone(changes, failed, told):
+async def test_a_missing_ability_fails_alone(changes, failed, detail):
     checks = await diagnosed(changes)
     assert states(checks) == OK | {failed: "failed"}
-    assert told in checks[failed].detail
+    assert detail in checks[failed].detail
     assert checks[failed].advice
 
 
@@ -154,13 +154,13 @@ async def test_a_missing_ability_fails_alone(changes, failed, told):
     ("answer", "side_by_side"),
     [(refused(400, "unknown field"), "skipped"), (lambda body: completions({}), "ok"), (None, "skipped")],
 )
-async def test_extensions_of_vllm_are_not_expected_of_other_servers(answer, side_by_side):
+async def test_other_servers_need_no_extensions_of_vllm(answer, side_by_side):
     checks = await diagnosed({"GET /version": None, "POST /v1/completions": answer})
     skipped = dict.fromkeys(["chosen logprobs", "prompt logprobs"], "skipped")
     assert states(checks) == OK | skipped | {"logprobs side by side": side_by_side}
 
 
-def test_what_servers_say_steers_no_terminal_and_shows_no_key(command, monkeypatch):
+def test_answers_of_servers_reach_a_terminal_escaped_and_without_keys(command, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-do-not-show")
     name = "\x1b[2J\x1b]0;title\x07[bold]sk-do-not-show\u202e"
     with scripted_server(WELL | {"GET /v1/models": models(name)}) as server:
@@ -196,7 +196,7 @@ def dead_address():
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-async def test_a_dead_address_is_one_failure_and_the_rest_is_looked_at():
+async def test_a_dead_server_does_not_stop_the_other_checks():
     dead = dead_address()
     with scripted_server(WELL) as server:
         checks = await examine(Patient(
@@ -204,11 +204,11 @@ async def test_a_dead_address_is_one_failure_and_the_rest_is_looked_at():
             policy=Endpoint(model="policy", base_url=dead),
             embeddings=Endpoint(model="policy", base_url=server.url),
         ))  # fmt: skip
-    found = {check.name: check for check in checks}
-    assert [name for name, check in found.items() if check.state == "failed"] == ["critic server", "policy server"]
-    assert "no connection" in found["policy server"].detail
-    assert "Start the server" in found["policy server"].advice
-    assert found["embeddings vectors"].detail == "vectors of 8 numbers"
+    by_name = {check.name: check for check in checks}
+    assert [name for name, check in by_name.items() if check.state == "failed"] == ["critic server", "policy server"]
+    assert "no connection" in by_name["policy server"].detail
+    assert "Start the server" in by_name["policy server"].advice
+    assert by_name["embeddings vectors"].detail == "vectors of 8 numbers"
 
 
 @pytest.mark.parametrize("answer", [refused(404), lambda _: (200, {"data": []}), lambda _: (200, {"data": [{}]})])
@@ -225,7 +225,7 @@ async def critic_checks(spec):
     return {check.name: check for check in await examine(Patient(critic=spec)) if check.name.startswith("critic")}
 
 
-async def test_a_critic_in_this_process_is_asked_for_a_value():
+async def test_a_critic_in_this_process_answers():
     checks = await critic_checks("embedded:crafting")
     assert states(checks) == {"critic": "ok", "critic answers": "ok"}
     assert checks["critic answers"].detail.startswith("value ")
@@ -233,16 +233,16 @@ async def test_a_critic_in_this_process_is_asked_for_a_value():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "detail"),
     [("embeded:crafting", "did you mean 'embedded'?"), ("vllm:nowhere", "http://host:8000"), ("uniform?x=1", "x")],
 )
-async def test_a_critic_that_is_not_understood_is_not_asked(spec, told):
+async def test_an_invalid_critic_string_skips_the_answer(spec, detail):
     checks = await critic_checks(spec)
     assert states(checks) == {"critic": "failed", "critic answers": "skipped"}
-    assert told in checks["critic"].detail
+    assert detail in checks["critic"].detail
 
 
-async def test_a_server_that_scores_otherwise_than_the_checkpoint_fails_the_handshake(tmp_path):
+async def test_a_server_with_other_scores_than_the_checkpoint_fails_the_handshake(tmp_path):
     def classify(body):
         rows = [{"index": i, "probs": [0.5], "num_classes": 1} for i in range(len(body["input"]))]
         return 200, {"data": rows, "usage": {"prompt_tokens": 9}}
@@ -278,21 +278,22 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("Broken", "RuntimeError: out of paper"), ("Shapeless", "[0.0, 1.0]"), ("Slow", "no end within")]
+    ("name", "detail"),
+    [("Broken", "RuntimeError: out of paper"), ("Shapeless", "[0.0, 1.0]"), ("Slow", "no end within")],
 )
-async def test_a_critic_that_misbehaves_is_a_failed_check(monkeypatch, name, told):
+async def test_a_critic_that_misbehaves_is_a_failed_check(monkeypatch, name, detail):
     monkeypatch.setattr(amc_agents.doctor.check, "PATIENCE", 0.2)
     monkeypatch.setitem(sys.modules, "doctored", sys.modules[__name__])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     checks = await critic_checks(f"doctored:{name}")
     assert states(checks) == {"critic": "ok", "critic answers": "failed"}
-    assert told in checks["critic answers"].detail
+    assert detail in checks["critic answers"].detail
 
 
 # --- this installation, and the configuration ---------------------------------------------------------------
 
 
-def test_extras_are_those_of_the_package():
+def test_all_extras_of_the_package_are_checked():
     checks = {check.name: check for check in installation()}
     assert checks["python"].state == "ok"
     if checks["packages"].state == "skipped":
@@ -305,7 +306,7 @@ def test_extras_are_those_of_the_package():
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """Installs a distribution, as far as its metadata go."""
+    """Creates the metadata of a distribution."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(name, version, *requirements):
@@ -317,7 +318,7 @@ def installed(monkeypatch, tmp_path):
     return install
 
 
-def test_absent_and_wrong_packages_are_told_apart(installed):
+def test_absent_and_wrong_packages_differ(installed):
     installed("needed", "1.0")
     installed("patient", "0.1", "Requires-Dist: needed>=2", "Requires-Dist: absent",
               'Requires-Dist: needed<2; extra == "train"', 'Requires-Dist: torchless; extra == "serve"',
@@ -347,7 +348,7 @@ model = "text-embedding"
 NOTHING = {"base_url": None, "model": None, "key_env": None}
 
 
-def test_what_is_given_goes_before_the_file(tmp_path, monkeypatch):
+def test_arguments_override_the_file(tmp_path, monkeypatch):
     file = tmp_path / "amc.toml"
     file.write_text(FILE)
     patient, check = Patient.read(file, None, NOTHING)
@@ -360,7 +361,7 @@ def test_what_is_given_goes_before_the_file(tmp_path, monkeypatch):
     assert patient.policy == Endpoint(model="policy", base_url="http://flag:1", key_env="FILE_KEY")
 
 
-async def test_a_providers_own_address_is_not_asked(tmp_path):
+async def test_providers_are_not_called(tmp_path):
     checks = {check.name: check for check in await examine(Patient(embeddings=Endpoint(model="text-embedding")))}
     assert (checks["embeddings"].state, checks["policy"].state) == ("skipped", "skipped")
     assert "text-embedding" in checks["embeddings"].detail
@@ -397,7 +398,7 @@ def command(monkeypatch, capsys):
     return call
 
 
-def test_the_table_says_what_was_found_and_what_to_do(command):
+def test_the_table_shows_findings_and_advice(command):
     dead = dead_address()
     code, table = command("--critic", "embedded:crafting", "--policy-url", dead, "--policy-model", "m")
     assert code == 1
@@ -411,14 +412,14 @@ def test_brackets_are_shown(command):
     assert "'[bold]' is neither a kind" in table
 
 
-def test_all_well_is_status_0_and_machines_can_read_it(command):
+def test_success_is_status_0_and_json(command):
     with scripted_server(WELL) as server:
         code, text = command("--json", "--policy-url", server.url, "--policy-model", "policy")
-    told = json.loads(text)
-    assert (code, told["ok"]) == (0, True)
-    assert {"name": "policy n > 1", "state": "ok", "detail": "n=2 gives 2 candidates", "advice": ""} in told["checks"]
+    report = json.loads(text)
+    assert (code, report["ok"]) == (0, True)
+    assert {"name": "policy n > 1", "state": "ok", "detail": "n=2 gives 2 candidates", "advice": ""} in report["checks"]
 
 
-def test_a_failure_is_status_1_for_machines_too(command):
+def test_a_failure_is_status_1_with_json(command):
     code, text = command("--json", "--critic", "nonsense")
     assert (code, json.loads(text)["ok"]) == (1, False)

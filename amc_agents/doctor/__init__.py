@@ -1,4 +1,4 @@
-"""Is everything there that a configuration names, and does it answer as it must? What `amc doctor` asks."""
+"""Check a configuration, its critic and its model servers: `amc doctor`."""
 
 from amc_agents.doctor.check import Check
 from amc_agents.doctor.examine import Patient, examine

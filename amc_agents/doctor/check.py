@@ -1,4 +1,4 @@
-"""One finding, and what becomes of a check that raises."""
+"""The result of a check, and how exceptions become failed checks."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from amc_agents.quoting import excerpt, masked, printable
 State = Literal["ok", "failed", "skipped"]
 
 PATIENCE = 180.0
-"""Seconds that one check may take; a critic's includes its own retries."""
+"""Time limit of a check in seconds; a critic's check includes its retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, and what was found."""
+    """The result of a check."""
 
     name: str
-    """What was looked at."""
+    """What was checked."""
     state: State
-    """"skipped": it could not be looked at, or nothing depends on it here."""
+    """"skipped": it could not be checked, or the configuration does not need it."""
     detail: str
-    """What was found."""
+    """The finding."""
     advice: str = ""
-    """What to do; empty where there is nothing to do."""
+    """What to do; empty if nothing needs to be done."""
 
     def __post_init__(self) -> None:
-        """Hide keys, and write out what would steer a terminal: names and answers are other people's."""
+        """Hide API keys and escape control characters, since names and answers come from servers."""
         for field in ("name", "detail", "advice"):
             object.__setattr__(self, field, printable(masked(getattr(self, field))))
 
 
 async def guarded(name: str, check: Callable[[], Awaitable[Check]], key_variable: str = "") -> Check:
-    """What the check finds; where it raises, a failed check that says why.
+    """Run a check; an exception becomes a failed check with the reason.
 
     Args:
-        name: of the check, for what it cannot say itself.
+        name: name of the failed check.
         check: the check.
-        key_variable: environment variable of the key that its server is asked with.
+        key_variable: environment variable of the server's API key.
     """
     try:
         async with asyncio.timeout(PATIENCE):
@@ -52,21 +52,21 @@ async def guarded(name: str, check: Callable[[], Awaitable[Check]], key_variable
         return Check(name, "failed", str(error))
     except TimeoutError:
         return Check(
-            name, "failed", f"no end within {PATIENCE:g} s", "Is the server overloaded, or stuck? See its log."
+            name, "failed", f"no end within {PATIENCE:g} s", "The server may be overloaded or stuck: see its log."
         )
     except Exception as error:
-        what = f"{type(error).__name__}: {excerpt(str(error))}"
-        return Check(name, "failed", what, "Not expected: please report it.")
+        reason = f"{type(error).__name__}: {excerpt(str(error))}"
+        return Check(name, "failed", reason, "This error is unexpected: please report it.")
 
 
 def server_advice(error: CriticServerError, key_variable: str = "") -> str:
-    """What to do about a server's failure."""
+    """Advise what to do about an error of a server."""
     if error.status is None:
-        return "Start the server, or correct the address: amc serve --help."
+        return "Start the server, or correct the URL: amc serve --help."
     if error.status in (401, 403):
         return (
-            f"Set {key_variable or 'the environment variable of its key'} to the key that the server was started with."
+            f"Set {key_variable or 'the environment variable of its key'} to the key with which the server was started."
         )
     if error.status >= 500:
-        return "The server has a fault of its own: see its log."
+        return "The server itself failed: see its log."
     return ""

@@ -1,4 +1,4 @@
-"""All checks of one configuration."""
+"""Run all checks of a configuration."""
 
 from __future__ import annotations
 
@@ -24,46 +24,49 @@ from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 
 TIMEOUT = 30.0
-"""Seconds that a server may take for an answer to the doctor."""
+"""Time limit of a server's answer in seconds."""
 STATE = Trajectory(
     Task("doctor", "Crafting commands:\ncraft 1 oak gate using 2 clay, 1 silk\n\nGoal: craft oak gate."),
     (Step(action="get 2 clay", observation="Got 2 clay"),),
 )
-"""What a critic is asked about."""
+"""The state that critics score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What is to be looked at."""
+    """The parts of a configuration to check."""
 
     critic: str = "uniform"
-    """A critic's string."""
+    """Critic string."""
     policy: Endpoint | None = None
-    """The model that acts."""
+    """The policy model."""
     embeddings: Endpoint | None = None
-    """The model that turns text into vectors."""
+    """The embedding model."""
 
     @classmethod
     def read(cls, config: Path | None, critic: str | None, policy: Mapping[str, str | None]) -> tuple[Patient, Check]:
-        """What a configuration file says, and how it was to read; what is given beside it goes first.
+        """Read a configuration file and return its parts with a check of the file; arguments override the file.
 
         Args:
-            config: the file; None: that of the environment variable AMC_CONFIG, if any.
-            critic: a critic's string.
-            policy: base_url, model and key_env of the policy's server, None where not given.
+            config: the file; None: the file in the environment variable AMC_CONFIG, if set.
+            critic: critic string.
+            policy: base_url, model and key_env of the policy's server; None if not given.
+
+        Raises:
+            ConfigurationError: the policy has no model name, or its URL is invalid.
         """
         path = config or os.environ.get(FILE_VARIABLE)
-        file, check = Config(), Check("config file", "skipped", "none is named", "amc doctor --config FILE")
+        file, check = Config(), Check("config file", "skipped", "not configured", "amc doctor --config FILE")
         if path:
             try:
                 file, check = Config.load(path), Check("config file", "ok", str(path))
             except ConfigurationError as error:
-                check = Check("config file", "failed", str(error), "The rest is looked at without it.")
+                check = Check("config file", "failed", str(error), "The other checks ignore the file.")
         return cls(critic or file.critic or "uniform", _endpoint(file.policy, policy), file.embeddings), check
 
 
 async def examine(patient: Patient) -> list[Check]:
-    """Look at everything; no failure stops another check. Model servers are asked side by side."""
+    """Run all checks; a failed check does not stop the others. Model servers are checked concurrently."""
     parts = await asyncio.gather(
         _critic(patient.critic),
         _endpoint_checks("policy", patient.policy),
@@ -73,14 +76,14 @@ async def examine(patient: Patient) -> list[Check]:
 
 
 async def critic_scores(critic: Any) -> Check:
-    """Whether the critic scores a state of two lines; a handshake is part of its first answer."""
+    """Check that the critic scores a small state; its first answer includes its handshake."""
     begun = time.perf_counter()
     if hasattr(critic, "values"):
-        answer, what = await critic.values([STATE]), "value"
+        answer, quantity = await critic.values([STATE]), "value"
     elif hasattr(critic, "q_values"):
-        answer, what = await critic.q_values(STATE, ["get 1 silk"]), "Q"
+        answer, quantity = await critic.q_values(STATE, ["get 1 silk"]), "Q"
     else:
-        answer, what = await critic.reach(STATE, "Silk is missing.", ["craft oak gate"]), "reach"
+        answer, quantity = await critic.reach(STATE, "Silk is missing.", ["craft oak gate"]), "reach"
     seconds = time.perf_counter() - begun
     try:
         scores = checked_values(answer, 1, name_of(critic))
@@ -88,8 +91,9 @@ async def critic_scores(critic: Any) -> Check:
         return Check("critic answers", "failed", f"{error}: {quoted(answer)}", "Correct the critic.")
     handshake = ", handshake passed" if hasattr(critic, "checkpoint") else ""
     beta = getattr(critic, "beta", None)
-    only = "" if beta is None else f"; trained by eq. 5, for runs with beta={beta:g} alone"
-    return Check("critic answers", "ok", f"{what} {scores[0]:.4f} of a small state in {seconds:.2f} s{handshake}{only}")
+    only = "" if beta is None else f"; trained by eq. 5, only for runs with beta={beta:g}"
+    score = f"{quantity} {scores[0]:.4f} of a small state in {seconds:.2f} s"
+    return Check("critic answers", "ok", f"{score}{handshake}{only}")
 
 
 async def _critic(spec: str) -> list[Check]:
@@ -109,15 +113,15 @@ async def _critic(spec: str) -> list[Check]:
     for server in servers:
         checks += await served("critic", server, options.get("model"), key_variable)
     if any(check.state == "failed" for check in checks):
-        return [*checks, Check("critic answers", "skipped", "it cannot be asked")]
+        return [*checks, Check("critic answers", "skipped", "the critic is not available")]
     return [*checks, await guarded("critic answers", lambda: critic_scores(critics[0]), key_variable)]
 
 
 async def _endpoint_checks(name: str, endpoint: Endpoint | None) -> list[Check]:
     if endpoint is None:
-        return [Check(name, "skipped", "none is named")]
+        return [Check(name, "skipped", "not configured")]
     if endpoint.base_url is None:
-        return [Check(name, "skipped", f"{endpoint.model} at its provider's own address: nothing is asked there")]
+        return [Check(name, "skipped", f"{endpoint.model} runs at its provider, which is not called")]
     key_variable = endpoint.key_env or KEY_VARIABLE
     try:
         server = _server(endpoint.base_url, key_variable)
@@ -128,21 +132,21 @@ async def _endpoint_checks(name: str, endpoint: Endpoint | None) -> list[Check]:
 
 
 def _server(url: str, key_variable: str) -> ModelServer:
-    # Nothing is repeated: a doctor says what is the case now.
+    # Without retries, so that the check reports the current state.
     return ModelServer(url, key_variable=key_variable, timeout=TIMEOUT, retry_for=0)
 
 
-def _endpoint(found: Endpoint | None, given: Mapping[str, str | None]) -> Endpoint | None:
-    said = {key: value for key, value in given.items() if value is not None}
-    fields = {**({} if found is None else found.model_dump(include={"base_url", "model", "key_env"})), **said}
+def _endpoint(configured: Endpoint | None, given: Mapping[str, str | None]) -> Endpoint | None:
+    from_file = {} if configured is None else configured.model_dump(include={"base_url", "model", "key_env"})
+    fields = from_file | {key: value for key, value in given.items() if value is not None}
     if not fields:
         return None
     if not fields.get("model"):
-        raise ConfigurationError("a policy's server needs the name of its model: --policy-model NAME")
+        raise ConfigurationError("the policy's server requires the name of its model: --policy-model NAME")
     try:
         return Endpoint(**fields)
     except ValueError as error:
         raise ConfigurationError(
-            f"--policy-url looks like http://host:8000, without a name, a password or ?query, got "
+            f"--policy-url must look like http://host:8000, without user name, password or ?query, got "
             f"{quoted(fields['base_url'])}"
         ) from error

@@ -1,4 +1,4 @@
-"""Which python, which packages, and which extras are there."""
+"""Check the Python version, the required packages and the extras."""
 
 from __future__ import annotations
 
@@ -16,75 +16,75 @@ EXTRAS = {
     "train": "to train critics, and for critics hf:",
     "qlora": "to train on a base model in 4 bits",
     "serve": "to start vLLM servers from here",
-    "prices": "to know what providers' models cost",
+    "prices": "to compute the cost of providers' models",
     "sqlite": "to keep checkpoints in SQLite",
     "postgres": "to keep checkpoints in PostgreSQL",
 }
-"""What each extra is for."""
+"""Purpose of each extra."""
 
 
-class _Found(NamedTuple):
-    there: list[str]
-    """Name and version of what is installed as required."""
+class _Packages(NamedTuple):
+    installed: list[str]
+    """Name and version of packages that meet their requirement."""
     absent: list[str]
-    """Names."""
+    """Names of missing packages."""
     wrong: list[str]
-    """Name, version, and the version that was required."""
+    """Name, version and required version of packages that do not meet their requirement."""
 
 
 def installation(package: str = "amc-agents") -> list[Check]:
-    """Python, the packages that are needed, and each extra."""
+    """Check Python, the required packages and each extra."""
     python = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
     try:
-        told = metadata(package)
+        distribution = metadata(package)
     except PackageNotFoundError:
         return [
             Check("python", "ok", python),
-            Check("packages", "skipped", f"{package} runs from its sources without being installed: its requirements "
-                  "are not known", f"pip install {package}"),
+            Check("packages", "skipped", f"{package} runs from its source code and is not installed, so its "
+                  "requirements are not known", f"pip install {package}"),
         ]  # fmt: skip
-    checks = [Check("python", "ok", f"{python}; {package} {told['Version']}")]
-    requirements = told.get_all("Requires-Dist") or []
-    checks.append(_packages(package, _look(requirements, "")))
+    checks = [Check("python", "ok", f"{python}; {package} {distribution['Version']}")]
+    requirements = distribution.get_all("Requires-Dist") or []
+    checks.append(_required(package, _installed(requirements, "")))
     for extra, purpose in EXTRAS.items():
-        checks.append(_extra(package, extra, purpose, _look(requirements, extra)))
+        checks.append(_extra(package, extra, purpose, _installed(requirements, extra)))
     return checks
 
 
-def _packages(package: str, found: _Found) -> Check:
-    if found.absent or found.wrong:
-        wrong = [*(f"{name} is not installed" for name in found.absent), *found.wrong]
-        return Check("packages", "failed", "; ".join(wrong), f"pip install --upgrade {package}")
-    return Check("packages", "ok", ", ".join(found.there))
+def _required(package: str, packages: _Packages) -> Check:
+    if packages.absent or packages.wrong:
+        problems = [*(f"{name} is not installed" for name in packages.absent), *packages.wrong]
+        return Check("packages", "failed", "; ".join(problems), f"pip install --upgrade {package}")
+    return Check("packages", "ok", ", ".join(packages.installed))
 
 
-def _extra(package: str, extra: str, purpose: str, found: _Found) -> Check:
+def _extra(package: str, extra: str, purpose: str, packages: _Packages) -> Check:
     name, install = f"extra {extra}", f"pip install '{package}[{extra}]'"
-    if found.wrong:
-        return Check(name, "failed", "; ".join(found.wrong), install)
-    if found.absent:
-        return Check(name, "skipped", f"not installed: {', '.join(found.absent)}", f"{install} ({purpose})")
-    return Check(name, "ok", ", ".join(found.there) or "nothing is needed on this system")
+    if packages.wrong:
+        return Check(name, "failed", "; ".join(packages.wrong), install)
+    if packages.absent:
+        return Check(name, "skipped", f"not installed: {', '.join(packages.absent)}", f"{install} ({purpose})")
+    return Check(name, "ok", ", ".join(packages.installed) or "not needed on this system")
 
 
-def _look(requirements: Iterable[str], extra: str) -> _Found:
-    """What is there of the requirements of an extra ("": of no extra)."""
+def _installed(requirements: Iterable[str], extra: str) -> _Packages:
+    """Compare the requirements of an extra ("": those of no extra) with the installed packages."""
     from packaging.requirements import Requirement
 
-    found = _Found([], [], [])
+    packages = _Packages([], [], [])
     for requirement in map(Requirement, requirements):
         if not _belongs(requirement, extra):
             continue
         try:
-            there = version(requirement.name)
+            installed = version(requirement.name)
         except PackageNotFoundError:
-            found.absent.append(requirement.name)
+            packages.absent.append(requirement.name)
             continue
-        if requirement.specifier.contains(there, prereleases=True):
-            found.there.append(f"{requirement.name} {there}")
+        if requirement.specifier.contains(installed, prereleases=True):
+            packages.installed.append(f"{requirement.name} {installed}")
         else:
-            found.wrong.append(f"{requirement.name} is {there}, expected {requirement.specifier}")
-    return found
+            packages.wrong.append(f"{requirement.name} is {installed}, expected {requirement.specifier}")
+    return packages
 
 
 def _belongs(requirement: Requirement, extra: str) -> bool:
