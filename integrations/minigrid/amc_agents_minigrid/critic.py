@@ -1,4 +1,4 @@
-"""The small policy's verdict critic by its name: `babyai`, wherever a critic is named."""
+"""The critic string `babyai`: the small policy's verdict critic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amc_agents_minigrid.tasks import MODEL
 
 
 def from_spec(target: str, options: Mapping[str, str]) -> Critic:
-    """The critic; options as `verdict:embedded:` takes them. Raises `CriticSpecError`."""
+    """Create the critic, with the options of `verdict:embedded:`. Raises `CriticSpecError`."""
     if target:
-        raise CriticSpecError(f"the kind 'babyai' takes no target, got {target!r}: one critic serves both worlds")
+        raise CriticSpecError(f"the kind 'babyai' takes no target, got {target!r}: the same critic serves both worlds")
     return verdict.from_spec(f"embedded:{MODEL}", options)

@@ -1,7 +1,7 @@
-"""How many steps a mission still needs: exact walks over the room, for missions to go to a thing or to pick it up.
+"""Number of steps that a mission needs, by exact shortest paths, for missions to go to an object or to pick it up.
 
-The bot counts too, but begins afresh wherever it is asked and then does not know what it has seen, so that its count
-can stay the same along its own way. Here every state but the last has an action that leaves one step less.
+The bot's own count is not exact: it starts without memory of what it has seen, so that its count can stay constant
+along its own path. With shortest paths, every state but the last has an action that reduces the count by one.
 """
 
 # mypy: allow-untyped-calls
@@ -22,16 +22,16 @@ Cells = frozenset[Cell]
 Pose = tuple[int, int, int]
 """Column, row, direction."""
 Walks = dict[Pose, int]
-"""Steps from each pose from which the aim can be reached."""
+"""Number of steps from each pose from which the target can be reached."""
 
 _VECTORS = tuple((int(column), int(row)) for column, row in DIR_TO_VEC)
 
 
 def walking_steps(level: MiniGridEnv) -> int | None:
-    """Steps to the mission's end, obstacles gone round; None where walking does not do, or for other missions.
+    """Number of steps that the mission needs, around obstacles; None if walking does not suffice or is not the mission.
 
-    A thing that is carried is put down first where hands must be free. Where an obstacle could be taken out of the
-    way, this is an upper bound.
+    A carried object is put down first if the mission needs free hands. If an obstacle could be removed, the result is
+    an upper bound.
     """
     mission = getattr(level, "instrs", None)
     if not isinstance(mission, GoToInstr | PickupInstr):
@@ -41,7 +41,7 @@ def walking_steps(level: MiniGridEnv) -> int | None:
     free = _free(level)
     if isinstance(mission, GoToInstr):
         carried = level.carrying is not None and any(thing is level.carrying for thing in mission.desc.obj_set)
-        # What is carried is gone to by putting it down.
+        # The agent goes to a carried object by putting it down.
         aims = [_walks(free, wanted), *([_to_put_down(free, _empty(level))] if carried else [])]
         return min((aim[pose] for aim in aims if pose in aim), default=None)
     if level.carrying is None:
@@ -51,11 +51,11 @@ def walking_steps(level: MiniGridEnv) -> int | None:
 
 
 def _put_down_first(pose: Pose, free: Cells, empty: Cells, wanted: Cells) -> int | None:
-    """Walk to where there is room, put down, then walk to the wanted thing and pick it up."""
+    """Walk to an empty cell, put the object down, then walk to the target and pick it up."""
     bound = _walks(free, wanted)
     best: int | None = None
-    for there, steps in sorted(_walk_from(pose, free).items(), key=lambda found: found[1]):
-        # The thing that is put down can only be in the way.
+    for there, steps in sorted(_walk_from(pose, free).items(), key=lambda walk: walk[1]):
+        # The object that is put down can only block the path.
         least = bound.get(there)
         ahead = _ahead(there)
         if ahead not in empty or least is None or (best is not None and steps + least + 2 >= best):
@@ -68,20 +68,20 @@ def _put_down_first(pose: Pose, free: Cells, empty: Cells, wanted: Cells) -> int
 
 @lru_cache(maxsize=4096)
 def _walks(free: Cells, wanted: Cells) -> Walks:
-    """Steps to stand before one of the wanted cells."""
+    """Number of steps to face one of the wanted cells."""
     return _backwards([pose for cell in wanted for pose in _facing(cell, free)], free)
 
 
 @lru_cache(maxsize=512)
 def _to_put_down(free: Cells, empty: Cells) -> Walks:
-    """Steps until something is put down, this step included."""
+    """Number of steps to put an object down, the last step included."""
     poses = [(*cell, direction) for cell in free for direction in range(4)]
     walks = _backwards([pose for pose in poses if _ahead(pose) in empty], free)
     return {pose: steps + 1 for pose, steps in walks.items()}
 
 
 def _backwards(ends: list[Pose], free: Cells) -> Walks:
-    found = dict.fromkeys(ends, 0)
+    walks = dict.fromkeys(ends, 0)
     ahead = deque(ends)
     while ahead:
         pose = ahead.popleft()
@@ -90,15 +90,15 @@ def _backwards(ends: list[Pose], free: Cells) -> Walks:
         before = [(column, row, (direction + 1) % 4), (column, row, (direction - 1) % 4)]
         if (column - right, row - down) in free:
             before.append((column - right, row - down, direction))
-        for one in before:
-            if one not in found:
-                found[one] = found[pose] + 1
-                ahead.append(one)
-    return found
+        for earlier in before:
+            if earlier not in walks:
+                walks[earlier] = walks[pose] + 1
+                ahead.append(earlier)
+    return walks
 
 
 def _walk_from(pose: Pose, free: Cells) -> Walks:
-    found = {pose: 0}
+    walks = {pose: 0}
     ahead = deque([pose])
     while ahead:
         here = ahead.popleft()
@@ -106,11 +106,11 @@ def _walk_from(pose: Pose, free: Cells) -> Walks:
         after = [(column, row, (direction + 1) % 4), (column, row, (direction - 1) % 4)]
         if _ahead(here) in free:
             after.append((*_ahead(here), direction))
-        for one in after:
-            if one not in found:
-                found[one] = found[here] + 1
-                ahead.append(one)
-    return found
+        for later in after:
+            if later not in walks:
+                walks[later] = walks[here] + 1
+                ahead.append(later)
+    return walks
 
 
 def _facing(cell: Cell, free: Cells) -> Iterator[Pose]:
@@ -125,12 +125,12 @@ def _ahead(pose: Pose) -> Cell:
 
 
 def _free(level: MiniGridEnv) -> Cells:
-    """Where one can stand."""
+    """Cells in which the agent can stand."""
     return _cells(level, lambda thing: thing is None or thing.can_overlap())
 
 
 def _empty(level: MiniGridEnv) -> Cells:
-    """Where something can be put down."""
+    """Cells in which an object can be put down."""
     return _cells(level, lambda thing: thing is None)
 
 

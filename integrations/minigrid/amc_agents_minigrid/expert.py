@@ -1,7 +1,7 @@
-"""The expert: BabyAI's own bot, with mistakes at a rate of one's choice.
+"""The expert: BabyAI's own bot, with mistakes at a chosen rate.
 
-Its noisy play is what the small policy is trained on. A mistake can last for several steps and can leave the room
-changed, so that a model learns to go on failing where it has failed, as language models do.
+The small policy is trained on its noisy play. A mistake can last for several steps and change the room, so that the
+policy learns to continue failing after a failure, as language models do.
 """
 
 # mypy: allow-untyped-calls
@@ -22,39 +22,39 @@ from amc_agents_minigrid.view import carried, name_of, things
 from amc_agents_minigrid.world import ACTIONS
 
 Mistake = Literal["slip", "stubborn", "other thing"]
-"""One wrong action; the same wrong action again and again; going for (and picking up) something else."""
+"""One wrong action; the same wrong action repeatedly; fetching another object."""
 
 _NAMES = {action: name for name, action in ACTIONS.items()}
 _LIKELY_SLIPS = ("turn left", "turn right", "go forward", "go forward", "pick up")
 _STEPS_AT_MOST = 12
-"""A mistake lasts no longer; most end much sooner."""
+"""Maximum length of a mistake; most are much shorter."""
 _SEARCHES_AT_MOST = 100
-"""Searches for a way in one step; a plan that works needs a few."""
+"""Limit on path searches in one step; a successful plan needs a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the expert says and does."""
+    """The expert's thought and action."""
 
     thought: str
-    """What it goes for and where that is: `I see a green key 2 steps left`; empty for missions of several parts."""
+    """The target and its position: `I see a green key 2 steps left`; empty for missions of several parts."""
     action: str
     mistaken: bool
-    """A wrong action, drawn by the error rate."""
+    """True for a deliberate mistake."""
 
 
 class _GaveUp(Exception):
-    """The bot has no plan from here; never leaves this file."""
+    """Raised if the bot has no plan; internal to this module."""
 
 
 class _Bot(BabyAIBot):
-    """The bot, which gives up where it would plan for ever: with a wrong thing in hand and no free way."""
+    """The bot, with a limit on planning, which otherwise never ends with a wrong object in hand and no free path."""
 
     def advice(self, last: Actions | None) -> Actions:
-        """What to do next.
+        """The next action.
 
         Raises:
-            _GaveUp: where the bot fails, as it does when its target was in a box that is opened.
+            _GaveUp: the bot failed, for example because its target was in a box that was opened.
         """
         self._searches_before = self.bfs_counter
         try:
@@ -69,17 +69,17 @@ class _Bot(BabyAIBot):
 
 
 class Expert:
-    """Plays one episode; every action that it gives has to be carried out before the next is asked for.
+    """Plays one episode. Each action must be executed before the next call of `turn`.
 
     Args:
-        level: as `BabyAIWorld.level` gives it; the expert can take over in any state.
+        level: `BabyAIWorld.level`, in any state.
         error_rate: probability that a mistake begins at a step.
-        rng: draws the mistakes; needed where the rate is not 0.
+        rng: random generator for the mistakes; required if the rate is not 0.
     """
 
     def __init__(self, level: MiniGridEnv, error_rate: float = 0.0, rng: np.random.Generator | None = None) -> None:
         if error_rate and rng is None:
-            raise ValueError(f"an expert that errs at a rate of {error_rate} needs an rng to draw its mistakes")
+            raise ValueError(f"expected an rng for the error_rate {error_rate}, got None")
         self._level, self._error_rate = level, error_rate
         self._rng = rng if rng is not None else np.random.default_rng(0)
         self._bot: _Bot | None = None
@@ -105,13 +105,13 @@ class Expert:
         self._making_room = self._making_room and self._level.carrying is not None
         if self._making_room:
             return self._make_room()
-        # A bot that is told an action before it gave one would undo it.
+        # A new bot would undo the last action if it were given one.
         last = None if self._bot is None else self._last
         self._bot = self._bot or _Bot(self._level)
         try:
             return _NAMES.get(self._bot.advice(last), "turn left")
         except _GaveUp:
-            # It plans afresh, with free hands.
+            # Start a new plan with free hands.
             self._bot, self._making_room = None, True
             return self._make_room()
 
@@ -140,7 +140,7 @@ class Expert:
         return action
 
     def _towards(self, thing: WorldObj) -> str:
-        """A step to something else; picks it up on arrival."""
+        """A step towards another object, or picking it up on arrival."""
         guide = _Bot(self._level)
         guide.stack = [GoNextToSubgoal(guide, thing.cur_pos)]
         try:
@@ -149,16 +149,16 @@ class Expert:
             return "turn right"
 
     def _another_thing(self) -> WorldObj | None:
-        """A thing in view that the mission does not ask for; None where there is none."""
+        """A visible object that is not the mission's target; None if there is none."""
         level = self._level
         wanted = {id(thing) for thing in self._wanted()}
-        found = []
+        others = []
         for sighting in things(level):
             column, row = level.agent_pos + sighting.right * level.right_vec + sighting.forward * level.dir_vec
             thing = level.grid.get(int(column), int(row))
             if thing is not None and id(thing) not in wanted and thing.can_pickup():
-                found.append(thing)
-        return found[int(self._rng.integers(len(found)))] if found else None
+                others.append(thing)
+        return others[int(self._rng.integers(len(others)))] if others else None
 
     def _wanted(self) -> list[Any]:
         mission = getattr(self._level, "instrs", None)
@@ -171,8 +171,8 @@ class Expert:
         names = [name_of(thing) for thing in wanted]
         if held := [name for name in carried(self._level) if name not in names]:
             return f"I carry a {held[0]}"
-        found = [sighting for sighting in things(self._level) if sighting.name in names]
-        if not found:
+        visible = [sighting for sighting in things(self._level) if sighting.name in names]
+        if not visible:
             return f"I see no {names[0]}"
-        nearest = min(found, key=lambda sighting: abs(sighting.right) + sighting.forward)
+        nearest = min(visible, key=lambda sighting: abs(sighting.right) + sighting.forward)
         return f"I see a {nearest.name} {nearest.place}"

@@ -1,4 +1,4 @@
-"""The levels: those that MiniGrid registers (96 of BabyAI), and one that it lacks."""
+"""Create levels: those that MiniGrid registers (96 of BabyAI), and `PickupLocal`."""
 
 # mypy: allow-untyped-calls
 
@@ -17,32 +17,32 @@ from minigrid.minigrid_env import MiniGridEnv
 from amc_agents.errors import ConfigurationError
 
 GO_TO_LOCAL = "BabyAI-GoToLocal-v0"
-"""One room with eight things; go to one of them (the LAC paper's `go to`)."""
+"""One room with eight objects; go to one of them (`go to` in the LAC paper)."""
 PICKUP_LOCAL = "amc-agents/PickupLocal-v0"
-"""The same rooms; pick one thing up (the paper's `pick up`)."""
+"""The same rooms; pick up one object (`pick up` in the paper)."""
 
 _log = logging.getLogger(__name__)
 
 
 class PickupLocal(GoToLocal):
-    """The rooms and things of `GoToLocal`, with the mission to pick the thing up."""
+    """The rooms and objects of `GoToLocal`, with the mission to pick up the object."""
 
     def gen_mission(self) -> None:
-        """Draw a room and a mission as the parent does, and change the verb."""
+        """Generate the room and mission of the parent class, and change the verb."""
         super().gen_mission()
         self.instrs = PickupInstr(self.instrs.desc)  # type: ignore[assignment]
 
 
 def make_level(name: str, seed: int, max_steps: int) -> MiniGridEnv:
-    """A level in its first state.
+    """Create a level in its initial state.
 
     Args:
-        name: its id in Gymnasium's registry, such as `BabyAI-GoToLocal-v0`.
-        seed: draws room, things and mission.
-        max_steps: where it is cut short; also the scale of its reward.
+        name: the level's id in Gymnasium's registry, such as `BabyAI-GoToLocal-v0`.
+        seed: seed of the room, the objects and the mission.
+        max_steps: step limit, which also scales the reward.
 
     Raises:
-        ConfigurationError: no such level.
+        ConfigurationError: the level does not exist.
     """
     try:
         level = gymnasium.make(name, disable_env_checker=True, max_steps=max_steps).unwrapped
@@ -56,10 +56,10 @@ def make_level(name: str, seed: int, max_steps: int) -> MiniGridEnv:
     return level
 
 
-def _log_instead(*words: Any) -> None:
+def _log_instead_of_print(*words: Any) -> None:
     _log.debug(" ".join(map(str, words)))
 
 
-# MiniGrid tells of every room that it draws again by print, which would end up in the output of a run.
-vars(roomgrid_level)["print"] = _log_instead
+# MiniGrid prints a line for every room that it rejects, which would appear in the output of a run.
+vars(roomgrid_level)["print"] = _log_instead_of_print
 gymnasium.register(PICKUP_LOCAL, entry_point=f"{__name__}:PickupLocal")

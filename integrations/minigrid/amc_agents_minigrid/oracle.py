@@ -1,6 +1,6 @@
-"""What is known of others' steps by who sees the whole room: labels for a verdict critic, and a perfect critic.
+"""Labels for a verdict critic, and an oracle critic, from full knowledge of the room.
 
-A step is worth what it saves: how many steps the mission needs before and after it.
+The worth of a step is the reduction of the number of steps that the mission still needs.
 """
 
 # mypy: allow-untyped-calls
@@ -25,50 +25,50 @@ from amc_agents_minigrid.tasks import task_of
 from amc_agents_minigrid.world import ACTIONS, BabyAITask, act, copied
 
 STEPS_AT_MOST = 60
-"""An expert that has not got there by then is taken never to get there."""
+"""Step limit of the expert; a mission that it does not complete within this limit counts as lost."""
 WASTED = 5.0
-"""Log-odds that a wasted step costs: more than the prior of any candidate can outweigh at K <= 100."""
+"""Log-odds of a wasted step, large enough to outweigh any prior over K <= 100 candidates."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """Where some actions lead to in a task."""
+    """The state of a task after some actions."""
 
     level: MiniGridEnv
-    """Never acted on: a copy is."""
+    """Never modified; actions are executed on a copy."""
     over: bool
-    """The world has ended the episode."""
+    """True if the world has ended the episode."""
     left: int
-    """Steps that the mission still needs; 0 at its end."""
+    """Number of steps that the mission still needs; 0 at its end."""
 
 
 class ExpertLabels:
-    """GOOD where the mission needs fewer steps after a step than before it, else BAD; for `amc train verdict`."""
+    """Labels for `amc train verdict`: GOOD if the mission needs fewer steps after a step than before it, else BAD."""
 
     def __call__(self, trajectory: Trajectory) -> list[Label]:
-        """`[T]` labels. Raises `ConfigurationError` where the task is none of this package's."""
-        left = [one.left for one in _passed(trajectory)]
+        """`[T]` labels. Raises `ConfigurationError` if the task is not from this package."""
+        left = [state.left for state in _states(trajectory)]
         return ["GOOD" if after < before else "BAD" for before, after in pairwise(left)]
 
 
 class ExpertCritic:
-    """Q of a trajectory: how many steps of it were wasted. An oracle: it knows the whole room."""
+    """An oracle that scores a trajectory by its number of wasted steps, with full knowledge of the room."""
 
     predicts = "return"
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` -5 for each wasted step; 0 where there is none."""
-        return np.array([-WASTED * _wasted(one) for one in trajectories], dtype=np.float64)
+        """`[N]` -5 times the number of wasted steps."""
+        return np.array([-WASTED * _wasted(trajectory) for trajectory in trajectories], dtype=np.float64)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` the same as a number in (0, 1]."""
+        """`[N]` exp of the log-odds, in (0, 1]."""
         return np.exp(await self.log_odds(trajectories))
 
 
 def steps_left(level: MiniGridEnv) -> int:
-    """Steps to the mission's end, the level's own limit aside; `STEPS_AT_MOST` where it is lost.
+    """Number of steps that the mission needs, ignoring the level's step limit; `STEPS_AT_MOST` if it is lost.
 
-    By exact walks where they lead there, else by the expert's own way.
+    Computed by exact shortest paths if walking suffices, and otherwise by running the expert.
     """
     walk = walking_steps(level)
     if walk is not None:
@@ -84,13 +84,13 @@ def steps_left(level: MiniGridEnv) -> int:
 
 
 def _wasted(trajectory: Trajectory) -> int:
-    passed = _passed(trajectory)
-    return len(trajectory.steps) + passed[-1].left - passed[0].left
+    states = _states(trajectory)
+    return len(trajectory.steps) + states[-1].left - states[0].left
 
 
-def _passed(trajectory: Trajectory) -> list[Reached]:
-    """`[T + 1]` states that a trajectory has passed through."""
-    # Difficulty is no part of what a state is: tasks read from a dataset lack it.
+def _states(trajectory: Trajectory) -> list[Reached]:
+    """`[T + 1]` states of a trajectory."""
+    # Ignore the difficulty, which tasks from a dataset lack.
     task = replace(_payload(trajectory.task), expert_steps=None)
     actions = tuple(step.action for step in trajectory.steps)
     return [_reached(task, actions[:length]) for length in range(len(actions) + 1)]
@@ -112,7 +112,7 @@ def _reached(task: BabyAITask, actions: tuple[str, ...]) -> Reached:
 
 
 def _payload(task: Task) -> BabyAITask:
-    # A dataset keeps no payload; the task's name says what it was.
+    # A dataset stores no payload, but the task's id determines it.
     payload = task_of(task.id).payload if task.payload is None else task.payload
     if not isinstance(payload, BabyAITask):
         raise ConfigurationError(f"labels by the BabyAI expert need this package's tasks, got {task.id!r}")

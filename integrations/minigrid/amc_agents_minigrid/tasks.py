@@ -1,4 +1,4 @@
-"""Tasks from a seed: a level's missions in splits that share no seed, chosen by how long the expert takes."""
+"""Generate tasks from seeds, in splits that share no seed, selected by the number of steps of the expert."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from amc_agents_minigrid.levels import GO_TO_LOCAL, PICKUP_LOCAL, make_level
 from amc_agents_minigrid.world import ACTIONS, HORIZON, BabyAITask, BabyAIWorld, instruction
 
 SPLITS = ("policy", "train", "test")
-"""What the shipped model was trained on; what critics and settings may be made from; what is reported."""
+"""Splits for training the shipped model, for critics and settings, and for reported results."""
 SEEDS_PER_SPLIT = 100_000_000
 MODEL = Path(__file__).parent / "model"
 """Folder of the small policy that plays go-to and pick-up: `EmbeddedChatModel(model=str(MODEL))`."""
 BAND = (3, HORIZON)
-"""Difficulty of the offered worlds' tasks: steps that the expert takes."""
+"""Range of the expert's steps for the tasks of the registered worlds."""
 LEAST_RETURN = 0.05
-"""What any success returns: in the last step 1 - 0.9, in earlier ones more."""
+"""Lower bound on the return of a success: 1 - 0.9 in the last step, and more in earlier steps."""
 ORACLE = "amc_agents_minigrid.oracle:ExpertCritic"
-"""Judges steps by what the expert still needs: an upper bound."""
+"""Critic that counts the steps that the expert still needs, for upper bounds."""
 
 
 def generate_task(level: str, number: int, split: str = "train", *, horizon: int = HORIZON) -> Task:
-    """One task, the same for the same arguments.
+    """Generate one task, deterministically from the arguments.
 
     Args:
         level: the level's id in Gymnasium's registry.
-        number: from 0 to `SEEDS_PER_SPLIT` - 1; the level's seed is this plus the split's first.
+        number: from 0 to `SEEDS_PER_SPLIT` - 1; the seed is this number plus the first seed of the split.
         split: "policy", "train" or "test".
-        horizon: steps after which the world cuts the episode short.
+        horizon: number of steps after which the world truncates the episode.
 
     Raises:
-        ConfigurationError: no such level, split or number.
+        ConfigurationError: the level, split or number does not exist.
     """
     if split not in SPLITS or not 0 <= number < SEEDS_PER_SPLIT:
         raise ConfigurationError(
@@ -50,10 +50,10 @@ def generate_task(level: str, number: int, split: str = "train", *, horizon: int
 
 
 def task_of(name: str) -> Task:
-    """The task of that id, for datasets, which keep no payload.
+    """Restore a task from its id, for datasets, which store no payload. The horizon is `HORIZON`.
 
     Raises:
-        ConfigurationError: not the id of a task of `generate_task`'s, with the horizon of `HORIZON` steps.
+        ConfigurationError: the id is not that of a generated task.
     """
     level, split, number = [*name.rsplit("/", 2), "", ""][:3]
     if not number.isdecimal():
@@ -70,16 +70,16 @@ def generate_tasks(
     expert_steps: tuple[int, int] = (1, HORIZON),
     horizon: int = HORIZON,
 ) -> Iterator[Task]:
-    """`n_tasks` tasks from number `first` on whose expert needs so many steps (both included).
+    """Generate `n_tasks` tasks, from number `first` on, for which the expert's steps are in a range (ends included).
 
     Raises:
-        ConfigurationError: as `generate_task`, or no task can need so many steps.
+        ConfigurationError: as for `generate_task`, or the range is impossible.
     """
     low, high = expert_steps
     if not 1 <= low <= min(high, horizon):
         raise ConfigurationError(f"expected expert_steps between 1 and the horizon of {horizon}, got {low} to {high}")
-    found = (generate_task(level, number, split, horizon=horizon) for number in count(first))
-    counted = (_counted(task) for task in found)
+    candidates = (generate_task(level, number, split, horizon=horizon) for number in count(first))
+    counted = (_counted(task) for task in candidates)
     return islice((task for task, steps in counted if low <= steps <= high), n_tasks)
 
 
@@ -96,13 +96,13 @@ def pick_up(n_tasks: int, split: str, first: int) -> Iterator[Task]:
 GO_TO = WorldSpec(
     BabyAIWorld, go_to, HORIZON, model=str(MODEL), success=LEAST_RETURN, oracle=ORACLE, actions=tuple(ACTIONS)
 )
-"""Go to one of eight things in a room: the entry point `babyai-go-to`."""
+"""Go to one of eight objects in a room: the entry point `babyai-go-to`."""
 PICK_UP = replace(GO_TO, tasks=pick_up)
-"""Pick up one of eight things in a room: the entry point `babyai-pick-up`."""
+"""Pick up one of eight objects in a room: the entry point `babyai-pick-up`."""
 
 
 def _counted(task: Task) -> tuple[Task, int]:
-    """The task with the expert's steps; one more than the horizon where it does not get there in time."""
+    """The task with the expert's number of steps; more than the horizon if the expert does not finish in time."""
     payload: BabyAITask = task.payload
     level = make_level(payload.level, payload.seed, payload.horizon)
     expert = Expert(level)

@@ -1,7 +1,7 @@
-"""What the agent of a MiniGrid level sees, in words: everything relative to where it stands and looks.
+"""Describe the view of the agent of a MiniGrid level in words, relative to its position and direction.
 
-The format is that of BabyAI-Text: what is carried, the walls straight to the left, right and ahead, then the things in
-view, each with its distance in steps: `You see a wall 2 steps right, You see a red key 3 steps left`.
+The format is that of BabyAI-Text: the carried object, the walls straight to the left, right and ahead, then the visible
+objects, each with its distance in steps: `You see a wall 2 steps right, You see a red key 3 steps left`.
 """
 
 # mypy: allow-untyped-calls
@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 NOTHING = "You see nothing"
 _BARE = ("wall", "floor", "empty", "unseen")
-"""Kinds of cells that are not things; walls are told of on their own."""
+"""Cell types that are not objects; walls are described separately."""
 _STRAIGHT = ((-1, 0), (1, 0), (0, 1))
 """Left, right and ahead, as (steps right, steps forward)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A thing in view, and where it is from the agent's place and direction."""
+    """A visible object and its position relative to the agent."""
 
     name: str
-    """Colour and kind, and how a door stands: `green key`, `locked red door`; or `wall`."""
+    """Colour and type, with the state of a door: `green key`, `locked red door`; or `wall`."""
     right: int
     """Steps to the right; negative to the left."""
     forward: int
@@ -37,7 +37,7 @@ class Sighting:
 
     @property
     def place(self) -> str:
-        """Where it is: `3 steps left and 1 step forward`."""
+        """The position in words: `3 steps left and 1 step forward`."""
         sides = [(abs(self.right), "right" if self.right > 0 else "left"), (self.forward, "forward")]
         return " and ".join(f"{steps} step{'s' if steps > 1 else ''} {side}" for steps, side in sides if steps)
 
@@ -46,7 +46,7 @@ class Sighting:
 
 
 def describe(level: MiniGridEnv) -> str:
-    """The observation: what is carried, walls, things."""
+    """Format the observation: the carried object, walls, visible objects."""
     grid, visible = level.gen_obs_grid()
     parts = [f"You carry {article(name)} {name}" for name in carried(level)]
     parts += map(str, (*_walls(grid, visible), *_things(grid, visible)))
@@ -54,25 +54,25 @@ def describe(level: MiniGridEnv) -> str:
 
 
 def carried(level: MiniGridEnv) -> tuple[str, ...]:
-    """The name of what the agent holds; empty where it holds nothing."""
+    """The name of the carried object; empty if the agent carries none."""
     return () if level.carrying is None else (name_of(level.carrying),)
 
 
 def things(level: MiniGridEnv) -> list[Sighting]:
-    """The things in view, from left to right, near before far."""
+    """The visible objects, from left to right, near before far."""
     return _things(*level.gen_obs_grid())
 
 
 def name_of(thing: WorldObj) -> str:
-    """Colour and kind, after how it stands in the case of a door."""
+    """Colour and type, after the state in the case of a door."""
     if not isinstance(thing, Door):
         return f"{thing.color} {thing.type}"
-    stands = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
-    return f"{stands} {thing.color} door"
+    state = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
+    return f"{state} {thing.color} door"
 
 
 def article(name: str) -> str:
-    """`a` or `an`."""
+    """The article `a` or `an` for a name."""
     return "an" if name[0] in "aeiou" else "a"
 
 
@@ -87,7 +87,7 @@ def _things(grid: Grid, visible: NDArray[np.bool_]) -> list[Sighting]:
 
 
 def _walls(grid: Grid, visible: NDArray[np.bool_]) -> Iterator[Sighting]:
-    """The walls straight left, right and ahead. A thing in between hides one."""
+    """The walls straight left, right and ahead, unless an object hides them."""
     middle, last = grid.width // 2, grid.height - 1
     for right, forward in _STRAIGHT:
         for steps in range(1, (last if forward else middle) + 1):

@@ -22,35 +22,35 @@ ACTIONS = {
     "drop": Actions.drop,
     "toggle": Actions.toggle,
 }
-"""What an agent can say, and what MiniGrid calls it."""
+"""Action text -> MiniGrid action."""
 HORIZON = 30
-"""Steps of an episode in the LAC paper."""
+"""Maximum steps per episode in the LAC paper."""
 _LISTED = "Actions: " + ", ".join(ACTIONS)
 _SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
 class BabyAITask:
-    """What a `BabyAIWorld` needs to set itself up: the payload of its `Task`."""
+    """Payload of a `Task` for a `BabyAIWorld`."""
 
     level: str
     """The level's id in Gymnasium's registry."""
     seed: int
-    """Draws room, things and mission."""
+    """Seed of the room, the objects and the mission."""
     horizon: int = HORIZON
-    """Steps after which the world cuts the episode short."""
+    """Number of steps after which the world truncates the episode."""
     expert_steps: int | None = None
-    """Steps that the level's bot takes, where they were counted: the task's difficulty."""
+    """Number of steps of the level's bot, a measure of difficulty; None: not counted."""
 
 
 class BabyAIWorld:
-    """One episode of a BabyAI level. Deterministic given the task; a fork is a copy.
+    """One episode of a BabyAI level. The world is deterministic given the task; a fork is a copy.
 
-    An action that is none of the six costs a step, changes nothing and is answered with the list of actions; one that
-    has no effect (walking into a wall) shows in the view that stays as it was.
+    An unknown action costs a step, changes nothing, and its observation lists the actions. An action without effect,
+    such as walking into a wall, leaves the view unchanged.
 
     Args:
-        timed: reward 1 - 0.9 t / horizon for success in step t, as BabyAI has it; False: 1. Failure: 0.
+        timed: reward 1 - 0.9 t / horizon for success in step t, as in BabyAI; False: reward 1. Failure gives 0.
     """
 
     def __init__(self, *, timed: bool = True) -> None:
@@ -60,24 +60,24 @@ class BabyAIWorld:
 
     @property
     def level(self) -> MiniGridEnv:
-        """The MiniGrid environment in its present state, for experts and tests; acting on it changes this world."""
+        """The MiniGrid environment in its current state, for experts and tests; acting on it changes this world."""
         if self._level is None:
             raise EnvironmentStateError("BabyAIWorld has no level before reset or after close: call reset(task) first")
         return self._level
 
     async def reset(self, task: Task) -> TimeStep:
-        """Start a task whose payload is a `BabyAITask`."""
+        """Start a task with a `BabyAITask` payload."""
         if not isinstance(task.payload, BabyAITask):
             raise EnvironmentStateError(
                 f"BabyAIWorld.reset expected a Task with a BabyAITask payload, got {type(task.payload).__name__} "
-                f"(task {task.id!r}): make tasks with amc_agents_minigrid.generate_task"
+                f"(task {task.id!r}): create tasks with amc_agents_minigrid.generate_task"
             )
         self._level = make_level(task.payload.level, task.payload.seed, task.payload.horizon)
         self._done = False
         return TimeStep.restart(instruction(self._level))
 
     async def step(self, action: str) -> TimeStep:
-        """Carry out one of the six actions; anything else is answered with their list."""
+        """Execute one of the six actions; the observation of any other text lists them."""
         if self._level is None or self._done:
             when = "before reset" if self._level is None else "after the episode's end"
             raise EnvironmentStateError(f"BabyAIWorld.step was called {when}: call reset(task) first")
@@ -90,31 +90,31 @@ class BabyAIWorld:
         return TimeStep.truncation(observation) if truncated else TimeStep.transition(observation)
 
     async def fork(self, seed: int) -> BabyAIWorld:
-        """An independent world in the same state. The seed is unused: after the reset nothing is random."""
+        """Copy the world. The seed is unused, since the world is deterministic after the reset."""
         twin = BabyAIWorld(timed=self._timed)
         twin._level, twin._done = self._level and copied(self._level), self._done
         return twin
 
     async def close(self) -> None:
-        """Let the level go."""
+        """Release the level."""
         self._level = None
 
 
 def instruction(level: MiniGridEnv) -> str:
-    """The first observation of a task: actions, goal, view."""
+    """Format the first observation of a task: actions, goal, view."""
     return f"{_LISTED}\nGoal: {level.mission}\n{describe(level)}"
 
 
 def act(level: MiniGridEnv, action: str) -> tuple[bool, float, bool, bool]:
-    """Carries out an action as an agent wrote it: (whether it is one of the six, reward, terminated, truncated)."""
+    """Execute an action as an agent wrote it: (whether it is known, reward, terminated, truncated)."""
     known = ACTIONS.get(_SPACES.sub(" ", action.strip().rstrip(".")).lower())
-    # MiniGrid's seventh action does nothing but count.
+    # MiniGrid's seventh action only counts as a step.
     _, reward, terminated, truncated, _ = level.step(Actions.done if known is None else known)
     return known is not None, float(reward), terminated, truncated
 
 
 def copied(level: MiniGridEnv) -> MiniGridEnv:
-    """A level in the same state, independent of this one."""
-    # What describes the level's interface never changes, and is most of what deepcopy would walk through.
+    """Copy a level with its state."""
+    # The description of the level's interface never changes, and would take most of the time of deepcopy.
     constant = (level.action_space, level.observation_space, level.spec)
     return copy.deepcopy(level, {id(part): part for part in constant})

@@ -64,5 +64,5 @@ def test_the_same_rng_makes_the_same_mistakes():
 
 
 def test_mistakes_need_an_rng():
-    with pytest.raises(ValueError, match="needs an rng"):
+    with pytest.raises(ValueError, match="expected an rng"):
         Expert(make_level(GO_TO_LOCAL, 0, 30), 0.1)
