@@ -1,6 +1,6 @@
-"""Answers of models kept on disk by the hash of what was asked, so that nothing is asked (and paid) twice.
+"""Answers of models cached on disk, by the hash of the question, so that no call is paid for twice.
 
-One SQLite file: every `put` is one transaction, written whole or not at all, and several processes may share it.
+The cache is an SQLite file. Every `put` is an atomic transaction, and several processes may share the file.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from amc_agents.errors import CheckpointError
 
 
 class DiskCache:
-    """Bytes by key.
+    """Maps questions to answers, as bytes.
 
     Args:
-        path: the file; made if need be.
-        namespace: who answers (a model's name, a prompt): equal questions to different models are different keys.
+        path: the file; created if it does not exist.
+        namespace: what the answers depend on (a model's name, a prompt): it is part of every key.
     """
 
     def __init__(self, path: str | Path, namespace: str) -> None:
         self.path, self._namespace = Path(path), namespace
 
     def get(self, questions: Sequence[str]) -> dict[str, bytes]:
-        """The answers that are known, by question."""
+        """Return the cached answers, by question."""
         by_key = {self._key(question): question for question in questions}
         keys = list(by_key)
-        found: dict[str, bytes] = {}
+        answers: dict[str, bytes] = {}
         with self._open() as connection:
             for start in range(0, len(keys), _AT_ONCE):
                 chosen = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(chosen))
                 rows = connection.execute(f"SELECT key, answer FROM answers WHERE key IN ({marks})", chosen)
-                found |= {by_key[key]: answer for key, answer in rows}
-        return found
+                answers |= {by_key[key]: answer for key, answer in rows}
+        return answers
 
     def put(self, answers: Mapping[str, bytes]) -> None:
-        """Keep the answers, all or (where the process dies) none."""
+        """Store the answers, atomically."""
         rows = [(self._key(question), answer) for question, answer in answers.items()]
         with self._open() as connection:
             connection.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
@@ -51,13 +51,13 @@ class DiskCache:
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A connection of its own for each call: they may come from any thread.
+            # A new connection for each call, since calls may come from any thread.
             with closing(sqlite3.connect(self.path, timeout=60.0)) as connection, connection:
                 connection.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer BLOB NOT NULL)")
                 yield connection
         except (OSError, sqlite3.Error) as error:
-            raise CheckpointError(f"{self.path} cannot be used as a cache ({error}): name another file") from error
+            raise CheckpointError(f"{self.path} cannot be used as a cache ({error}): choose another file") from error
 
 
 _AT_ONCE = 500
-"""Keys of one look-up."""
+"""Number of keys per query."""

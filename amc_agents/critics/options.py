@@ -1,4 +1,4 @@
-"""Reads the target and the options of a critic's string, and says what was expected where they are wrong."""
+"""Read the target and the options of a critic's string. Every function raises `CriticSpecError` for a wrong value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amc_agents.errors import ConfigurationError, CriticSpecError
 
 
 def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
-    """Refuse options of other names."""
+    """Refuse options with other names."""
     for option in options:
         if option not in names:
             known = f"it takes {', '.join(names)}" if names else "it takes none"
@@ -21,36 +21,36 @@ def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
 
 
 def needed(kind: str, target: str, example: str) -> str:
-    """The target, which may not be empty."""
+    """Return the target, which must not be empty."""
     if not target:
         raise CriticSpecError(f"critic kind {kind!r} needs a target, as in {kind}:{example}")
     return target
 
 
 def positive_integer(kind: str, options: Mapping[str, str], option: str, default: int) -> int:
-    """An integer of at least 1."""
+    """Read an integer of at least 1."""
     text = options.get(option, str(default))
-    # Python refuses to read thousands of digits.
+    # Python's int() refuses thousands of digits.
     if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
         raise CriticSpecError(f"critic kind {kind!r}: {option} must be a positive integer, got {text[:40]!r}")
     return int(text)
 
 
 def number(kind: str, options: Mapping[str, str], option: str, default: float, *, least: float = -math.inf) -> float:
-    """A finite number, not below `least`."""
+    """Read a finite number, at least `least`."""
     text = options.get(option, str(default))
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not (math.isfinite(found) and found >= least):
+        value = math.nan
+    if not (math.isfinite(value) and value >= least):
         bound = f" of at least {least:g}" if math.isfinite(least) else ""
         raise CriticSpecError(f"critic kind {kind!r}: {option} must be a number{bound}, got {text!r}")
-    return found
+    return value
 
 
 def choice(kind: str, options: Mapping[str, str], option: str, default: str, allowed: Iterable[str]) -> str:
-    """One of a few words."""
+    """Read one of the allowed words."""
     text, words = options.get(option, default), list(allowed)
     if text not in words:
         raise CriticSpecError(f"critic kind {kind!r}: {option} must be one of {', '.join(words)}, got {text!r}")
@@ -58,7 +58,7 @@ def choice(kind: str, options: Mapping[str, str], option: str, default: str, all
 
 
 def server_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """What key_env=, timeout= and retry_for= mean to `http.ModelServer`, the same for every kind with a server."""
+    """Arguments of `ModelServer` from key_env=, timeout= and retry_for=, for every kind with a server."""
     return {
         "key_variable": options.get("key_env", KEY_VARIABLE),
         "timeout": number(kind, options, "timeout", 60.0, least=0.001),
@@ -68,7 +68,7 @@ def server_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 @contextmanager
 def understood(kind: str) -> Iterator[None]:
-    """A setting that is refused within came from the string of a critic of this kind."""
+    """Turn a `ConfigurationError` of the block into a `CriticSpecError` that names the kind."""
     try:
         yield
     except CriticSpecError:
@@ -78,7 +78,7 @@ def understood(kind: str) -> Iterator[None]:
 
 
 def near(word: str, words: Iterable[str]) -> str:
-    """A hint at the nearest word, or nothing."""
+    """A hint at the most similar word, or ""."""
     close = difflib.get_close_matches(word, list(words), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -127,7 +127,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time(server, make
     """Each read is quick, so that no client's own time-out ends it; the whole answer would take minutes."""
     ask, _ = make(server, timeout=0.3)
     server.respond = lambda request: replace(openai(request), drip=1.0)
-    with pytest.raises(CriticError, match=r"no whole answer within 0\.3 s") as caught:
+    with pytest.raises(CriticError, match=r"no complete answer within 0\.3 s") as caught:
         asyncio.run(ask(ASKED))
     assert len(str(caught.value)) <= 400
 
@@ -136,7 +136,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time(server, make
 def test_a_silent_server_does_not_hold_up_the_end_of_the_process(server, make):
     ask, _ = make(server, timeout=0.3)
     server.respond = lambda request: HANG
-    with pytest.raises(CriticError, match="no whole answer"):
+    with pytest.raises(CriticError, match="no complete answer"):
         asyncio.run(ask(ASKED))
     names = {f"amc-{what}" for what in ("judge", "verdict", "summary", "embeddings")}
     still_asking = [thread for thread in threading.enumerate() if thread.name in names]

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.critics.asking import key_of, made_model
+from amc_agents.critics.asking import build_model, key_of
 from amc_agents.envs.exploration import RiverSwim, read_swum
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
@@ -183,7 +183,7 @@ def _chat_model(name: str, where: tuple[tuple[str, str], ...]) -> BaseChatModel:
         return EmbeddedChatModel(model=folder)
     if "key_env" in options:
         options["api_key"] = key_of(f"agent with {name!r}", options.pop("key_env"))
-    return made_model(name, **options)
+    return build_model(name, **options)
 
 
 def _cave(trajectory: Trajectory) -> int:

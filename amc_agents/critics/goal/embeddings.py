@@ -185,8 +185,8 @@ class LangChainEmbeddings:
             answer = await self._calls.run(partial(self._embeddings.embed_documents, list(texts)))
         except TimeoutError as error:
             raise CriticError(
-                f"embeddings {self.spec} gave no whole answer within {self._timeout:g} s: is the server overloaded or "
-                "stuck? Allow more by timeout="
+                f"embeddings {self.spec} gave no complete answer within {self._timeout:g} s: is the server overloaded "
+                "or stuck? Set a larger timeout="
             ) from error
         except Exception as error:  # each provider's package has errors of its own
             raise CriticError(

@@ -18,7 +18,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.asking import PATIENCE, AskedModel, made_model, usage_of
+from amc_agents.critics.asking import PATIENCE, CriticChatModel, build_model, usage_of
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.render import turn
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
@@ -80,7 +80,7 @@ def as_summary(
             "chat model (pass the one that the critic was trained with)"
         )
     try:
-        model = made_model(summary, temperature=0.0)
+        model = build_model(summary, temperature=0.0)
     except ConfigurationError as error:
         raise CriticSpecError(f"summary {summary!r}: {error}") from error
     return ChatSummary(model, spec=summary, cache=cache, prompt=prompt)
@@ -139,7 +139,7 @@ class ChatSummary:
         name = getattr(model, "model_name", None) or getattr(model, "model", None) or ""
         self.spec = spec or f"object:{type(model).__name__}:{name}"
         # What it costs is said by `describe`.
-        self._asked = AskedModel(
+        self._asked = CriticChatModel(
             model,
             who=f"summary {self.spec}",
             run_name="summary",

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.asking import PATIENCE, AskedModel, chat_options, made_model, name_of
+from amc_agents.critics.asking import PATIENCE, CriticChatModel, build_model, chat_options, name_of
 from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new_marker
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
 from amc_agents.critics.server.redaction import redacted
@@ -71,7 +71,7 @@ class JudgeCritic:
         made = _made(model, model_options)
         name = model if isinstance(model, str) else name_of(made)
         self.name = f"judge {name} ({style.name})"
-        self._asked = AskedModel(
+        self._asked = CriticChatModel(
             made,
             who=self.name,
             run_name="judge",
@@ -164,7 +164,7 @@ def _made(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatMod
     if not isinstance(model, str):
         raise ConfigurationError(f"a judge is a chat model, or its name as provider:model, got {type(model).__name__}")
     chosen = {key: value for key, value in {"temperature": 0.0, **options}.items() if value is not None}
-    return made_model(model, **chosen)
+    return build_model(model, **chosen)
 
 
 def _shortened(answer: str) -> str:

@@ -22,7 +22,7 @@ from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, r
 from amc_agents.critics.server.golden import Golden, likely_cause, misfit, probes
 from amc_agents.critics.template import segments_from_json, segments_to_json
 from amc_agents.critics.tokenizing import Tokenize
-from amc_agents.critics.value.calibration import ValueCalibration, calibration_from_json
+from amc_agents.critics.value.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray

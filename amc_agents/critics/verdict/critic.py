@@ -187,13 +187,13 @@ def _served(target: str, options: Mapping[str, str], trusted: bool) -> VerdictRe
 
 
 def _chat(target: str, options: Mapping[str, str], trusted: bool) -> VerdictReader:
-    from amc_agents.critics.asking import PATIENCE, chat_options, made_model
+    from amc_agents.critics.asking import PATIENCE, build_model, chat_options
     from amc_agents.critics.verdict.top_k import TopKReader
 
     allow("verdict", options, *_COMMON, "base_url", "max_concurrent")
     chosen = chat_options("verdict", options)
     with understood("verdict"):
-        model = made_model(target, **chosen)
+        model = build_model(target, **chosen)
     return TopKReader(
         model,
         name=target,

@@ -20,7 +20,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.asking import PATIENCE, AskedModel, name_of
+from amc_agents.critics.asking import PATIENCE, CriticChatModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
 from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN
 from amc_agents.critics.server.redaction import redacted
@@ -131,7 +131,7 @@ class TopKReader:
         name, self._trusted = name or name_of(model), trusted
         self.name = f"verdict:{name}"
         settings = {"logprobs": True, "top_logprobs": TOP, "max_tokens": MAX_TOKENS, "temperature": 0.0}
-        self._asked = AskedModel(
+        self._asked = CriticChatModel(
             model,
             who=f"critic {self.name}",
             run_name="verdict",

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amc_agents.critics.reliability import Bin, bin_numbers, clustered_mean, reliability
-from amc_agents.critics.value.calibration import Kind, ValueCalibration, fit_value_calibration
+from amc_agents.critics.value.value_calibration import Kind, ValueCalibration, fit_value_calibration
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.value.data import TargetRow
 from amc_agents.types import FloatArray

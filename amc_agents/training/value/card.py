@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import Any
 
-from amc_agents.critics.value.calibration import AffineCalibration
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
+from amc_agents.critics.value.value_calibration import AffineCalibration
 from amc_agents.errors import MissingExtra
 from amc_agents.files import replace_file
 from amc_agents.markdown import block, code, text, value_table

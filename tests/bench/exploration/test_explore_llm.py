@@ -32,7 +32,7 @@ def model(monkeypatch):
     def answering(respond):
         made = Tempered(respond=respond)
         explore_llm._chat_model.cache_clear()
-        monkeypatch.setattr(explore_llm, "made_model", lambda name, **options: made)
+        monkeypatch.setattr(explore_llm, "build_model", lambda name, **options: made)
         return made.asked
 
     yield answering
@@ -145,7 +145,7 @@ def test_what_makes_no_sense_is_told_at_once(model, agent, sentence):
 
 
 def test_a_model_that_cannot_be_made_is_told_at_once():
-    with pytest.raises(ConfigurationError, match="could not be made"):
+    with pytest.raises(ConfigurationError, match="could not be created"):
         Exploration("bandit", explorers(["psrl:nobody:model"]), 1, 1)
 
 

@@ -17,15 +17,15 @@ from amc_agents.config import Config
 from amc_agents.critics import tokenizing
 from amc_agents.critics.isotonic import Pool, rising_pools
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.calibration import (
+from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
+from amc_agents.critics.value.embedded import ADAPTER, EmbeddedCritic, shipped_folder
+from amc_agents.critics.value.pooling import VLLMCritic
+from amc_agents.critics.value.value_calibration import (
     AffineCalibration,
     IsotonicCalibration,
     calibration_from_json,
     fit_value_calibration,
 )
-from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.embedded import ADAPTER, EmbeddedCritic, shipped_folder
-from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.doctor.examine import critic_scores
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.population.graph import amc

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from amc_agents.critics.reliability import bin_numbers
-from amc_agents.critics.value.calibration import AffineCalibration, IsotonicCalibration
+from amc_agents.critics.value.value_calibration import AffineCalibration, IsotonicCalibration
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.report import LABELS, print_metrics
 from amc_agents.training.value import calibrating as value_calibration
