@@ -1,6 +1,6 @@
-"""The critique in words, and what the agent says to it (PNLC, section 4.2).
+"""Write the critique in words, and parse the agent's answer to it (PNLC, section 4.2).
 
-The agent is told how likely good and bad outcomes are, and keeps its thought or writes a better one.
+The critique states how likely good and bad outcomes are; the agent keeps its thought or writes a better thought.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from amc_agents.pnlc.types import Goal
 
 
 def critique_of_goals(goals: Sequence[Goal], *, by_critic: bool = True) -> str:
-    """Goals with their likelihoods, as the agent is told.
+    """Write goals with their likelihoods for the agent.
 
     Args:
-        goals: the good ones first.
-        by_critic: False where the model itself said how likely they are.
+        goals: good goals first.
+        by_critic: False if the model itself estimated the likelihoods.
     """
     title = OUTCOMES if by_critic else OWN_OUTCOMES
-    lines = [f"- {'good' if one.positive else 'bad'}, likelihood {one.likelihood:.2f}: {one.text}" for one in goals]
+    lines = [f"- {'good' if goal.positive else 'bad'}, likelihood {goal.likelihood:.2f}: {goal.text}" for goal in goals]
     return "\n".join((title, *lines))
 
 
 def critique_of_value(likelihood: float) -> str:
-    """The likelihood of success alone, as the agent is told."""
+    """Write the likelihood of success for the agent."""
     return SUCCESS.format(likelihood=likelihood)
 
 
 def score_of(goals: Sequence[Goal]) -> float:
-    """The mean likelihood of the good outcomes less that of the bad ones, in [-1, 1]; of one kind alone, its own part.
+    """Return the mean likelihood of the good goals minus that of the bad goals, in [-1, 1]; no goals of a kind count 0.
 
     >>> score_of([Goal("won", True, 0.75), Goal("stuck", False, 0.5), Goal("lost", False, 0.0)])
     0.5
     """
-    good = [one.likelihood for one in goals if one.positive]
-    bad = [one.likelihood for one in goals if not one.positive]
+    good = [goal.likelihood for goal in goals if goal.positive]
+    bad = [goal.likelihood for goal in goals if not goal.positive]
     return float((np.mean(good) if good else 0.0) - (np.mean(bad) if bad else 0.0))
 
 
 def read_reply(text: str) -> str | None:
-    r"""The better thought, empty where the agent keeps its own; None where neither can be read.
+    r"""Parse the better thought; empty: the agent keeps its thought, None: the answer cannot be parsed.
 
     >>> read_reply("Diagnosis: It is locked.\nDecision: REFINE\nThought: I look for the key first.")
     'I look for the key first.'
@@ -58,41 +58,41 @@ def read_reply(text: str) -> str | None:
     thought = _THOUGHT.search(text, last.end())
     if thought is None:
         return None
-    # An action that is written too is not taken: it comes from the final thought.
+    # An action in the answer is ignored: the agent acts after its final thought.
     action = _ACTION.search(text, thought.end())
     return text[thought.end() - 1 : action.start() if action else None].rstrip()
 
 
 def read_likelihoods(text: str, n: int) -> list[float] | None:
-    r"""`[n]` numbers from 0 to 1, one per goal in order; None where they are not all there.
+    r"""Parse `[n]` numbers from 0 to 1, in the order of the goals; None if any is missing.
 
     >>> read_likelihoods("1: 0.9\n2: .25", 2)
     [0.9, 0.25]
     >>> read_likelihoods("1: 90 %", 1) is None
     True
     """
-    found = {_ordinal(number): float(value) for number, value in _LIKELIHOOD.findall(text)}
-    if sorted(found) != list(range(1, n + 1)) or not all(0 <= one <= 1 for one in found.values()):
+    likelihoods = {_ordinal(number): float(value) for number, value in _LIKELIHOOD.findall(text)}
+    if sorted(likelihoods) != list(range(1, n + 1)) or not all(0 <= p <= 1 for p in likelihoods.values()):
         return None
-    return [found[number] for number in sorted(found)]
+    return [likelihoods[number] for number in sorted(likelihoods)]
 
 
 def read_choice(text: str, n: int) -> int | None:
-    """The index of what was chosen of n; None where nothing was."""
-    found = _CHOICE.findall(text)
-    chosen = _ordinal(found[-1]) if found else 0
+    """Parse the index of the choice among n; None if there is no valid choice."""
+    choices = _CHOICE.findall(text)
+    chosen = _ordinal(choices[-1]) if choices else 0
     return chosen - 1 if 1 <= chosen <= n else None
 
 
 def _ordinal(digits: str) -> int:
-    """A number in a list; 0, which no list has, for one that Python might refuse to read for its length."""
+    """Convert the number of a list item; 0, which is no item, for a number too long for Python to convert."""
     return int(digits) if len(digits) < 10 else 0
 
 
 _DECISION = re.compile(r"^[ \t]*Decision:[ \t]*(KEEP|REFINE)\b", re.MULTILINE | re.IGNORECASE)
 _THOUGHT = re.compile(r"^[ \t]*Thought:\s*\S", re.MULTILINE | re.IGNORECASE)
 _ACTION = re.compile(r"^[ \t]*Action:", re.MULTILINE | re.IGNORECASE)
-# Written so that no digit can belong to two parts: a long run of digits is then read once.
+# No digit can match two parts, so a long run of digits takes linear time.
 _LIKELIHOOD = re.compile(r"^[ \t]*(\d+)[:.][ \t]*((?:\d*\.)?\d+)[ \t]*$", re.MULTILINE)
 _CHOICE = re.compile(r"^[ \t]*Choice:[ \t]*(\d+)\b", re.MULTILINE | re.IGNORECASE)
 

@@ -1,9 +1,9 @@
-"""PNLC: one decision, thought over with a critic's help (PNLC, section 4.2).
+"""PNLC: a decision, reconsidered with a critic's help (PNLC, section 4.2).
 
     thought -> goals -> Q of each -> critique in words -> keep, or a better thought -> action
 
-Nothing is carried out in the world while this goes on. Whatever thinks, proposes or judges is given as an object;
-nothing here knows of a framework. `G` goals, `K` sampled thoughts.
+Nothing is executed in the world before the decision. Thinker, proposer and critic are objects, so the module is
+independent of any framework. `G` goals, `K` sampled thoughts.
 """
 
 from __future__ import annotations
@@ -60,30 +60,29 @@ async def decide(
     *,
     prompts: PnlcPrompts | None = None,
 ) -> PnlcDecision:
-    """One decision at the newest state of a trajectory.
+    """Decide at the newest state of a trajectory.
 
     Args:
-        trajectory: what has happened so far.
+        trajectory: the past.
         thinker: the agent: a `Thinker`, or with `refine=False` and a critic any `Actor`.
-        proposer: thinks of goals; None where the settings need none.
-        critic: a goal critic (`amc_agents.critics.uses.for_pnlc`); with `critique="value"` any that LAC takes; None
-            with `critique="self"`.
-        settings: how many goals and thoughts, and what is switched off.
-        prompts: what the agent is asked with.
+        proposer: proposes goals; None if the settings need no goals.
+        critic: a goal critic (`amc_agents.critics.uses.for_pnlc`); with `critique="value"` any critic that LAC takes;
+            None with `critique="self"`.
+        settings: the numbers of goals and thoughts, and what is switched off.
+        prompts: the prompt templates.
 
     Raises:
-        ConfigurationError: something that the settings need is not given.
-        DecisionError: no turn names an action; or goals, likelihoods or a choice could not be read, twice.
-        CriticError: the critic or the proposer failed, whatever it raised. What the thinker raises while it thinks or
-            acts goes through.
+        ConfigurationError: an object that the settings require is missing.
+        DecisionError: no turn names an action; or goals, likelihoods or a choice could not be parsed twice in a row.
+        CriticError: the critic or the proposer failed. Errors of the thinker while it thinks or acts are not wrapped.
     """
     _check(thinker, proposer, critic, settings)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     prompts = prompts or PnlcPrompts()
     judge = ThoughtJudge(trajectory, proposer, critic, settings, prompts, answers_of(thinker))
     thinking = _Thinking(trajectory, thinker, judge, settings, prompts)
     decision = await (thinking.refined() if settings.refine else thinking.best())
-    return replace(decision, seconds=time.perf_counter() - begun)
+    return replace(decision, seconds=time.perf_counter() - start)
 
 
 def _check(thinker: Actor, proposer: Proposer | None, critic: Any, settings: PnlcSettings) -> None:
@@ -92,16 +91,16 @@ def _check(thinker: Actor, proposer: Proposer | None, critic: Any, settings: Pnl
             f'critique="{settings.critique}" needs a critic; without one set critique="self", which asks the model'
         )
     if settings.needs_proposer and proposer is None:
-        raise ConfigurationError("goals are to be judged, and a proposer is needed to think of them")
+        raise ConfigurationError("goals are to be judged, and a proposer is needed to propose them")
     if (settings.refine or settings.critique == "self") and not isinstance(thinker, Thinker):
         raise ConfigurationError(
-            f"{type(thinker).__name__} has no `answer` and `act`, so it can read no critique: set refine=False, which "
+            f"{type(thinker).__name__} has no `answer` and `act`, which a critique needs: set refine=False, which "
             "takes the best of k thoughts by the critic"
         )
 
 
 class _Thinking:
-    """One decision while it is made."""
+    """The state of a decision in progress."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class _Thinking:
         self.round_trips = 0
 
     async def refined(self) -> PnlcDecision:
-        """The agent's thought, refined until it keeps it or m have been made."""
+        """Refine the agent's thought until it is kept or m thoughts were made."""
         preparing = [self._or_none(self.judge.prepare())] if self.settings.m > 1 else []
         (turn,), *_ = await side_by_side(self._turns(1), *preparing)
         considered: list[Considered] = []
@@ -138,13 +137,13 @@ class _Thinking:
         return self._decision(considered, await self._with_action(turn))
 
     async def best(self) -> PnlcDecision:
-        """The best of K sampled thoughts: by the critic, or by the model itself."""
+        """Choose the best of K sampled thoughts, by the critic or by the model itself."""
         turns, proposed = await self._turns_and_goals()
-        found: dict[tuple[str, str], Sample] = {}
-        for one in turns:
-            found.setdefault((one.thought, one.action), one)
-        distinct = list(found.values())
-        considered = [Considered(thought_of(one)) for one in distinct]
+        first: dict[tuple[str, str], Sample] = {}
+        for turn in turns:
+            first.setdefault((turn.thought, turn.action), turn)
+        distinct = list(first.values())
+        considered = [Considered(thought_of(turn)) for turn in distinct]
         if self.settings.critique == "self":
             chosen = await self._selected(distinct)
             return self._decision(considered, distinct[chosen], chosen)
@@ -153,11 +152,11 @@ class _Thinking:
             judged = await self._or_none(self.judge.scored(distinct, proposed))
         if judged is None:
             return self._decision(considered, distinct[0], 0)
-        chosen = int(np.argmax([one.score or 0.0 for one in judged]))
+        chosen = int(np.argmax([thought.score or 0.0 for thought in judged]))
         return self._decision(judged, distinct[chosen], chosen)
 
     async def _turns_and_goals(self) -> tuple[list[Sample], Proposed | None]:
-        """K turns; and the goals of the state, the same for all of them, which need not wait for them."""
+        """Sample K turns and, concurrently, propose the goals of the state, which all turns share."""
         if self.settings.critique != "goals":
             return await self._turns(self.settings.k), None
         turns, proposed, _ = await side_by_side(
@@ -169,16 +168,16 @@ class _Thinking:
         return turns, proposed
 
     async def _turns(self, k: int) -> list[Sample]:
-        asked = await self.thinker.sample(k)
+        drawn = await self.thinker.sample(k)
         self.round_trips += 1
-        turns, notes = with_actions(asked, k)
+        turns, notes = with_actions(drawn, k)
         if not turns:
-            raise no_action(len(asked))
+            raise no_action(len(drawn))
         self.notes += notes
         return turns
 
     async def _with_action(self, turn: Sample) -> Sample:
-        """The turn, or where it is a thought alone the one that follows from it."""
+        """Return the turn; for a thought without an action, the turn that follows from it."""
         if turn.action:
             return turn
         acted: Sample = await self.thinker.act(turn.thought)
@@ -188,31 +187,31 @@ class _Thinking:
         return acted
 
     async def _selected(self, turns: Sequence[Sample]) -> int:
-        """The index of the turn that the model itself likes best (the paper's Self-Plan)."""
+        """Return the index of the turn that the model itself prefers (the paper's Self-Plan)."""
         if len(turns) == 1:
             return 0
-        written = [turn_text(Step(one.action, thought=one.thought)) for one in turns]
+        written = [turn_text(Step(turn.action, thought=turn.thought)) for turn in turns]
         prompt, read = self.prompts.to_select(self.trajectory, written), partial(read_choice, n=len(turns))
         (chosen,), trips = await strictly(answers_of(self.thinker), [prompt], [read], "model's own choice")
         self.round_trips += trips
         return chosen
 
     async def _or_none(self, judging: Coroutine[Any, Any, T]) -> T | None:
-        """What judging gives; None where it failed, or could not be read, and the thought is to stand."""
+        """Await a judgement; None if it failed and `on_critic_error` keeps the thought."""
         try:
             return await judging
         except (CriticError, DecisionError) as error:
             if self.settings.on_critic_error == "raise":
                 raise
-            self.notes.append(f"nothing was judged, and the thought stands: {type(error).__name__}: {error}")
+            self.notes.append(f"nothing was judged, and the thought is kept: {type(error).__name__}: {error}")
             return None
 
     def _better(self, thought: str, answer: str) -> str:
-        """The better thought of an answer; empty: the agent keeps its own."""
+        """Return the better thought of an answer; empty: the agent keeps its thought."""
         better = read_reply(answer)
         if better is None:
-            self.notes.append("what the agent said to the critique could not be read, and its thought stands")
-        # The same words are no new thought.
+            self.notes.append("the agent's answer to the critique could not be parsed, and its thought is kept")
+        # A thought with the same words is not new.
         return better if better and better.split() != thought.split() else ""
 
     def _decision(self, thoughts: Sequence[Considered], turn: Sample, chosen: int | None = None) -> PnlcDecision:
@@ -222,7 +221,7 @@ class _Thinking:
 
 
 def answers_of(thinker: Any) -> Answers:
-    """A thinker as one who is asked several things side by side."""
+    """Let a thinker answer several prompts concurrently."""
 
     async def answers(prompts: Sequence[str]) -> list[str]:
         return await side_by_side(*(thinker.answer(prompt) for prompt in prompts))
@@ -231,4 +230,4 @@ def answers_of(thinker: Any) -> Answers:
 
 
 ANY_THOUGHT = ""
-"""Goals that are proposed for it are those of the state."""
+"""An empty thought: the proposed goals then depend on the state alone."""

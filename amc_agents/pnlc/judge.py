@@ -1,4 +1,4 @@
-"""What a PNLC decision is told of thoughts at one state: goals and their likelihoods, or one number."""
+"""Judge thoughts at a state: goals with their likelihoods, or the likelihood of success."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from amc_agents.types import FloatArray, Step, Trajectory
 
 
 def thought_of(turn: Sample) -> str:
-    """What is judged of a turn: its thought, or its action where the agent wrote none."""
+    """Return the thought of a turn, or its action if the agent wrote no thought."""
     return turn.thought or turn.action
 
 
 class ThoughtJudge:
-    """Judges thoughts at one state.
+    """Judges thoughts at a state.
 
     Args:
-        trajectory: what has happened so far.
-        proposer: thinks of goals; None where the settings need none.
+        trajectory: the past.
+        proposer: proposes goals; None if the settings need no goals.
         critic: as in `amc_agents.pnlc.decision.decide`.
-        settings: what thoughts are judged by.
-        prompts: what the model itself is asked with.
-        answers: asks the model itself.
+        settings: select the kind of judgement.
+        prompts: prompt templates for the policy's own estimates.
+        answers: calls the policy.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class ThoughtJudge:
         self._trajectory, self._proposer, self._critic = trajectory, proposer, critic
         self._settings, self._prompts, self._answers = settings, prompts, answers
         self.round_trips = 0
-        """Calls so far that had to wait for one another, those of `proposed` not included."""
+        """Number of sequential calls so far, without those of `proposed`."""
 
     async def prepare(self) -> None:
-        """Let the critic read the state before there is a thought. Raises `CriticError`."""
+        """Let the critic process the state before a thought exists. Raises `CriticError`."""
         if self._settings.critique == "goals" and isinstance(self._critic, PreparedCritic):
             with failing_as_critic_error(f"critic {name_of(self._critic)}"):
                 await self._critic.prepare(self._trajectory)
 
     async def criticised(self, turn: Sample) -> Considered:
-        """One thought with its critique in words.
+        """Judge a thought and write the critique in words.
 
         Args:
             turn: the thought; a critic of values judges its action too.
 
         Raises:
             CriticError: the critic or the proposer failed.
-            DecisionError: goals or likelihoods could not be read.
+            DecisionError: goals or likelihoods could not be parsed.
         """
         if self._settings.critique == "value":
             (judged,) = await self.scored([turn], None)
@@ -82,24 +82,25 @@ class ThoughtJudge:
         return replace(judged, critique=critique_of_goals(judged.goals))
 
     async def scored(self, turns: Sequence[Sample], proposed: Proposed | None) -> list[Considered]:
-        """Each thought with its score: by goals where some are proposed, else by its value alone.
+        """Score each thought by the proposed goals, or by its value if `proposed` is None.
 
         Raises:
             CriticError: the critic failed.
         """
-        thoughts = [thought_of(one) for one in turns]
+        thoughts = [thought_of(turn) for turn in turns]
         self.round_trips += 1
         if proposed is None:
-            return [Considered(one, score=p) for one, p in zip(thoughts, await self._successes(turns), strict=True)]
-        found = await side_by_side(*(self._reach(one, _texts(proposed)) for one in thoughts))
-        goals = [_goals(proposed, one) for one in found]
-        return [Considered(one, of, score_of(of)) for one, of in zip(thoughts, goals, strict=True)]
+            scores = await self._successes(turns)
+            return [Considered(thought, score=p) for thought, p in zip(thoughts, scores, strict=True)]
+        likelihoods = await side_by_side(*(self._reach(thought, _texts(proposed)) for thought in thoughts))
+        judged = [(thought, _goals(proposed, reach)) for thought, reach in zip(thoughts, likelihoods, strict=True)]
+        return [Considered(thought, goals, score_of(goals)) for thought, goals in judged]
 
     async def proposed(self, thought: str) -> Proposed:
-        """As many goals as are asked for. Raises `CriticError`, `DecisionError`."""
+        """Propose the numbers of goals in the settings. Raises `CriticError`, `DecisionError`."""
         wanted = self._settings.n_positive, self._settings.n_negative
         if self._proposer is None:
-            raise CriticError("nobody was given who proposes goals")
+            raise CriticError("goals are to be judged, and a proposer is needed to propose them")
         with failing_as_critic_error("the goal proposer"):
             proposed = await self._proposer.propose(self._trajectory, thought, *wanted)
             came = len(proposed.positive), len(proposed.negative)
@@ -108,27 +109,29 @@ class ThoughtJudge:
         return proposed
 
     async def _reach(self, thought: str, goals: Sequence[str]) -> FloatArray:
-        """`[G]` likelihoods by the goal critic, in one batch."""
+        """Return `[G]` likelihoods by the goal critic, in one batch."""
         name = name_of(self._critic)
         with failing_as_critic_error(f"critic {name}"):
             answer = await for_pnlc(self._critic).reach(self._trajectory, thought, goals)
-        found = checked_values(answer, len(goals), name)
-        if np.any((found < 0) | (found > 1)):
-            raise CriticError(f"critic {name} answered likelihoods {found.tolist()}, expected numbers from 0 to 1")
-        return found
+        likelihoods = checked_values(answer, len(goals), name)
+        if np.any((likelihoods < 0) | (likelihoods > 1)):
+            raise CriticError(
+                f"critic {name} answered likelihoods {likelihoods.tolist()}, expected numbers from 0 to 1"
+            )
+        return likelihoods
 
     async def _own_likelihoods(self, thought: str, goals: Sequence[str]) -> Sequence[float]:
-        """`[G]` likelihoods as the model itself says them (the paper's ReAct+Replan)."""
+        """Return `[G]` likelihoods by the policy's own estimate (the paper's ReAct+Replan)."""
         prompt = self._prompts.to_estimate(self._trajectory, thought, goals)
         read = partial(read_likelihoods, n=len(goals))
-        (found,), trips = await strictly(self._answers, [prompt], [read], "model's own estimate")
+        (likelihoods,), trips = await strictly(self._answers, [prompt], [read], "model's own estimate")
         self.round_trips += trips
-        return found
+        return likelihoods
 
     async def _successes(self, turns: Sequence[Sample]) -> list[float]:
-        """Likelihood of success of each turn, by a critic of values (the paper's PNLC without goals)."""
+        """Return the likelihood of success of each turn by a critic of values (the paper's PNLC without goals)."""
         odds = for_lac(self._critic, returns=self._settings.returns)
-        ends = [self._trajectory.extended(Step(one.action, thought=one.thought)) for one in turns]
+        ends = [self._trajectory.extended(Step(turn.action, thought=turn.thought)) for turn in turns]
         name = name_of(self._critic)
         with failing_as_critic_error(f"critic {name}"):
             answer = await odds.log_odds(ends)
@@ -143,4 +146,4 @@ def _texts(proposed: Proposed) -> list[str]:
 def _goals(proposed: Proposed, likelihoods: Sequence[float] | FloatArray) -> tuple[Goal, ...]:
     positive = [True] * len(proposed.positive) + [False] * len(proposed.negative)
     rows = zip(_texts(proposed), positive, likelihoods, strict=True)
-    return tuple(Goal(text, good, float(p)) for text, good, p in rows)
+    return tuple(Goal(text, is_good, float(p)) for text, is_good, p in rows)

@@ -1,4 +1,4 @@
-"""What PNLC says to language models. All of it can be replaced: what the task is, how goals are put, the whole text."""
+"""PNLC's prompts: task description, style of goals, examples and templates, all replaceable."""
 
 from __future__ import annotations
 
@@ -13,44 +13,50 @@ from amc_agents.types import Trajectory
 
 @dataclass(frozen=True)
 class PnlcPrompts:
-    """The texts of a decision: three parts that depend on the task, and the templates around them."""
+    """The texts of a decision: parts that depend on the task, and the templates around them.
+
+    Raises:
+        ConfigurationError: a template lacks a required field or has an unknown field.
+    """
 
     task: str = ""
-    """What the models should know of the task besides what the agent has read: rules, the aim, the tools."""
+    """Task description for the models, in addition to what the agent has read: rules, goal, tools."""
     goal_style: str = (
         "Write each as the world would report it, in the words and the style of the observations above, in one short "
         "sentence."
     )
-    """How a goal is put. Best as the critic's training saw states written."""
+    """How goals are phrased; ideally like the states in the critic's training data."""
     positive_goals: tuple[str, ...] = ()
     """Examples of good outcomes."""
     negative_goals: tuple[str, ...] = ()
-    """Examples of bad ones."""
+    """Examples of bad outcomes."""
     refinements: tuple[tuple[str, str], ...] = ()
-    """Examples of refinement: a thought, and the better one that came of a critique."""
+    """Examples of refinement: pairs of a thought and the better thought after a critique."""
     propose: str = field(default_factory=lambda: PROPOSE)
-    """Uses {task}, {past}, {thought}, {kind}, {n}, {style} and {examples}."""
+    """Template with {task}, {past}, {thought}, {kind}, {n}, {style} and {examples}."""
     refine: str = field(default_factory=lambda: REFINE)
-    """Uses {task}, {past}, {thought}, {critique} and {examples}."""
+    """Template with {task}, {past}, {thought}, {critique} and {examples}."""
     act: str = field(default_factory=lambda: ACT)
-    """Uses {thought}."""
+    """Template with {thought}."""
     likelihoods: str = field(default_factory=lambda: LIKELIHOODS)
-    """Uses {task}, {past}, {thought} and {goals}."""
+    """Template with {task}, {past}, {thought} and {goals}."""
     select: str = field(default_factory=lambda: SELECT)
-    """Uses {task}, {past} and {turns}."""
+    """Template with {task}, {past} and {turns}."""
 
     def __post_init__(self) -> None:
-        """Refuse a template that leaves out what it is for."""
+        """Check the fields of the templates."""
         for name, (needed, others) in FIELDS.items():
-            used = {found for _, found, _, _ in Formatter().parse(getattr(self, name)) if found is not None}
+            used = {
+                field_name for _, field_name, _, _ in Formatter().parse(getattr(self, name)) if field_name is not None
+            }
             if not needed <= used <= needed | others:
                 raise ConfigurationError(
                     f"the prompt {name!r} has the fields {sorted(used)}: it needs {sorted(needed)} and may have "
-                    f"{sorted(others)}. Write a brace that is meant as one twice"
+                    f"{sorted(others)}. Double a brace that is part of the text"
                 )
 
     def to_propose(self, trajectory: Trajectory, thought: str, n: int, *, positive: bool) -> str:
-        """Asks for n goals of one kind."""
+        """Write the prompt for n good or n bad goals."""
         examples = self.positive_goals if positive else self.negative_goals
         return fenced(self.propose).format(
             task=_paragraph(self.task),
@@ -59,11 +65,11 @@ class PnlcPrompts:
             kind=POSITIVE if positive else NEGATIVE,
             n=n,
             style=self.goal_style,
-            examples=_listed("For example:", [f"Goal: {one}" for one in examples]),
+            examples=_listed("For example:", [f"Goal: {goal}" for goal in examples]),
         )
 
     def to_refine(self, trajectory: Trajectory, thought: str, critique: str) -> str:
-        """Asks whether a thought is kept."""
+        """Write the prompt that shows the critique of a thought."""
         examples = [f"Thought: {old}\nBetter thought: {new}" for old, new in self.refinements]
         return fenced(self.refine).format(
             task=_paragraph(self.task),
@@ -74,18 +80,18 @@ class PnlcPrompts:
         )
 
     def to_act(self, thought: str) -> str:
-        """Asks for the turn that follows from a thought."""
+        """Write the prompt for the turn that follows from a thought."""
         return self.act.format(thought=thought)
 
     def to_estimate(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> str:
-        """Asks for likelihoods of goals."""
+        """Write the prompt for likelihoods of goals."""
         numbered = "\n".join(f"{number}. {goal}" for number, goal in enumerate(goals, start=1))
         return fenced(self.likelihoods).format(
             task=_paragraph(self.task), past=transcript(trajectory), thought=thought, goals=numbered
         )
 
     def to_select(self, trajectory: Trajectory, turns: Sequence[str]) -> str:
-        """Asks which of several turns is best."""
+        """Write the prompt for the choice among turns."""
         numbered = "\n\n".join(f"{number}.\n{turn}" for number, turn in enumerate(turns, start=1))
         return fenced(self.select).format(task=_paragraph(self.task), past=transcript(trajectory), turns=numbered)
 
@@ -195,4 +201,4 @@ FIELDS = {
     "likelihoods": ({"past", "thought", "goals"}, {"task"}),
     "select": ({"past", "turns"}, {"task"}),
 }
-"""Template -> the fields that it must use, and those that it may."""
+"""Template -> required fields, optional fields."""

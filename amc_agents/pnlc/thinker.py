@@ -1,6 +1,6 @@
-"""PNLC's thinker over any chat model: its turn, what it says to a critique, and the turn that follows from a thought.
+"""PNLC's thinker for any chat model: its turn, its answer to a critique, and the turn that follows from a thought.
 
-Its requests belong to a decision that is still being made: they are traced, and never streamed to the user.
+The requests belong to an unfinished decision: they are traced, but not streamed to the user.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from amc_agents.usage import Usage
 
 
 class ChatThinker:
-    """A chat model at one conversation (`amc_agents.pnlc.decision.Thinker`).
+    """A chat model at the end of a conversation (`amc_agents.pnlc.types.Thinker`).
 
     Args:
         model: the policy.
-        messages: the conversation so far.
-        prompts: how it is asked to act on a thought.
-        system_is_task: a leading system message is part of the task that prompts tell anyway.
-        callbacks: who is told of the requests.
+        messages: the conversation.
+        prompts: the prompt templates.
+        system_is_task: a leading system message is part of the task, which the prompts contain already.
+        callbacks: callbacks of the requests.
         threads: as in `amc_agents.runtime.inner_calls.ask`.
         **call: further arguments of the requests for turns, such as `tools` and `stop`.
     """
@@ -46,26 +46,26 @@ class ChatThinker:
         **call: Any,
     ) -> None:
         self._model, self._messages, self._prompts, self._call = model, list(messages), prompts, call
-        self._told: dict[str, Any] = {"callbacks": callbacks, "threads": threads}
+        self._request: dict[str, Any] = {"callbacks": callbacks, "threads": threads}
         has_prompt = len(self._messages) > 1 and isinstance(self._messages[0], SystemMessage) and not system_is_task
         self._prompt = self._messages[: int(has_prompt)]
         self.usage = Usage()
-        """What its requests used."""
+        """Usage of its requests."""
         self.notes: list[str] = []
-        """What a reader of the decision has to know."""
+        """Remarks for the reader of the decision."""
 
     async def sample(self, k: int) -> list[Sample]:
-        """`k` independent turns, in one round trip."""
+        """Return `k` independent turns in one round trip."""
         return await self._sampled(k, self._messages, "thought", self._call)
 
     async def act(self, thought: str) -> Sample:
-        """The turn that it takes, having decided on a thought; its message carries the thought."""
-        said = _with_text(self._messages, self._prompts.to_act(thought))
-        turns = await self._sampled(1, said, "action", self._call)
+        """Return the turn that follows from a thought; its message contains the thought."""
+        messages = _with_text(self._messages, self._prompts.to_act(thought))
+        turns = await self._sampled(1, messages, "action", self._call)
         return replace(turns[0], payload=carrying(turns[0].payload, thought)) if turns else Sample(thought, "")
 
     async def answer(self, prompt: str) -> str:
-        """What it says to a question about its own decision, in words: it has no tools then."""
+        """Answer a question about the decision in words, without tools."""
         call = {name: value for name, value in self._call.items() if name not in _OF_TURNS}
         turns = await self._sampled(1, [*self._prompt, HumanMessage(prompt)], "reflection", call)
         return turns[0].payload.text if turns else ""
@@ -73,22 +73,22 @@ class ChatThinker:
     async def _sampled(
         self, k: int, messages: Sequence[BaseMessage], run_name: str, call: Mapping[str, Any]
     ) -> list[Sample]:
-        actor = ChatActor(self._model, messages, run_name=run_name, **self._told, **call)
-        found = await actor.sample(k)
+        actor = ChatActor(self._model, messages, run_name=run_name, **self._request, **call)
+        samples = await actor.sample(k)
         self.usage += actor.usage
         self.notes += actor.notes
-        return found
+        return samples
 
 
 def carrying(message: AIMessage, thought: str) -> AIMessage:
-    """The message with the thought that led to it, where it says none: the history, and a critic, read it there."""
+    """Add the thought to a message without a thought, where the history and critics read it."""
     if turn_of(message)[0] or not thought:
         return message
     if message.tool_calls:
         if isinstance(message.content, str):
             return message.model_copy(update={"content": thought})
         return message.model_copy(update={"content": [{"type": "text", "text": thought}, *message.content]})
-    # A text without `Action:` may be the agent's answer to its user, who is not to read how it came about.
+    # A text without `Action:` may be the agent's answer to its user, who should not see the thought.
     if isinstance(message.content, str) and "Action:" in message.content:
         text = f"Thought: {thought}\nAction: {split_turn(message.text)[1]}"
         return message.model_copy(update={"content": text})
@@ -96,7 +96,7 @@ def carrying(message: AIMessage, thought: str) -> AIMessage:
 
 
 def described(tools: Sequence[Any]) -> str:
-    """Tools as words, for prompts that are asked without them; empty where there are none."""
+    """Describe tools in words, for prompts without bound tools; empty if there are no tools."""
     lines = []
     for tool in tools:
         facts = tool.get("function", tool) if isinstance(tool, Mapping) else {}
@@ -106,9 +106,9 @@ def described(tools: Sequence[Any]) -> str:
 
 
 def _with_text(messages: Sequence[BaseMessage], text: str) -> list[BaseMessage]:
-    """The conversation with one more message of the user's; one that is the last already is added to.
+    """Append a user message, or extend the last message if it is the user's.
 
-    Many chat templates refuse two in a row.
+    Many chat templates refuse two user messages in a row.
     """
     last = messages[-1] if messages else None
     if not isinstance(last, HumanMessage):
@@ -124,4 +124,4 @@ _OF_TURNS = {
     "tools", "tool_choice", "functions", "function_call", "parallel_tool_calls", "strict", "response_format",
     "ls_structured_output_format", "stop", "n", "logprobs", "top_logprobs",
 }  # fmt: skip
-"""Arguments that belong to the agent's turns alone."""
+"""Arguments that only apply to the agent's turns."""

@@ -120,7 +120,7 @@ async def test_an_answer_that_cannot_be_read_keeps_the_thought_and_is_noted():
     for said in ("Hm.", "Decision: REFINE", "Decision: MAYBE\nThought: pull it", ""):
         decision = await deciding(Script(says=lambda prompt, said=said: said))
         assert decision.sample.action == "push"
-        assert "could not be read" in decision.notes[0]
+        assert "could not be parsed" in decision.notes[0]
         assert decision.thoughts[0].answer == said
 
 
@@ -445,7 +445,7 @@ async def test_a_critic_that_answers_nonsense_is_an_error_or_the_thought_stands(
         for more in ({}, {"refine": False}):
             decision = await deciding(Script(MANY), Nonsense(answer), on_critic_error="uniform", **more)
             assert (decision.sample.action, decision.thoughts[0].score) == ("push", None)
-            assert "the thought stands: CriticError" in decision.notes[0]
+            assert "the thought is kept: CriticError" in decision.notes[0]
 
 
 async def test_a_proposer_whose_model_fails_is_a_critics_failure():
@@ -489,7 +489,7 @@ async def test_goals_that_cannot_be_read_let_the_thought_stand():
         answers = Proposals(says=lambda prompt: "hm")
         decision = await deciding(Script(MANY), answers=answers, on_critic_error="uniform", **more)
         assert decision.sample.action == "push"
-        assert "the thought stands: DecisionError" in decision.notes[0]
+        assert "the thought is kept: DecisionError" in decision.notes[0]
 
 
 async def test_what_the_agent_raises_goes_through():
