@@ -120,7 +120,7 @@ path.write_text("second")
     code, _, err = posterior("edit", FILE, "worlds.lever")
     assert code == 2
     assert "Yours is kept as version 4" in err
-    kept = err.split("your text is kept in ")[1].splitlines()[0]
+    kept = err.split("your text is saved in ")[1].splitlines()[0]
     with open(kept, encoding="utf-8") as file:
         assert file.read() == "second"
     assert head().text == "first"
@@ -137,7 +137,7 @@ def test_rollback_adds_a_version(posterior):
     lines = posterior("show", FILE, "worlds.lever", "--history")[1].splitlines()
     assert len(lines) == 3
     assert lines[2].endswith("broken sensor")
-    assert "that is the text already" in posterior("rollback", FILE, "worlds.lever", "3")[1]
+    assert "already has this text" in posterior("rollback", FILE, "worlds.lever", "3")[1]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_rollback_adds_a_version(posterior):
         (("edit", FILE, "worlds.lever", "--file", "missing.txt"), "cannot be read from missing.txt"),
         (("edit", FILE, "worlds.lever", "--file", "empty.txt"), "the new text is empty: nothing was changed"),
         (("show", "text.db", "a"), "text.db cannot be used as a SQLite file"),
-        (("show", "other.db", "a"), "other.db is no LangGraph store: expected a table store, and it has notes"),
+        (("show", "other.db", "a"), "other.db is not a LangGraph store: expected a table named store, got notes"),
         (("show", FILE, "a..b"), "such as agents.lock"),
     ],
 )  # fmt: skip
