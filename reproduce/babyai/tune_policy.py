@@ -1,9 +1,9 @@
-"""Tunes the BabyAI policy on the very data that its verdict model was trained on: what a critic must be held against.
+"""Fine-tune the BabyAI policy on the data of its verdict model: the baseline for that critic.
 
-    python reproduce/babyai/tune_policy.py DATA OUT [--epochs 3] [--learning-rate 1e-3]
+    PYTHONPATH=reproduce python reproduce/babyai/tune_policy.py DATA OUT [--epochs 3] [--learning-rate 1e-3]
 
-DATA is that of `make_verdict.py`. The turns that the expert calls GOOD are imitated, those that were made and those
-that were candidates only; the others are context. All weights are tuned.
+DATA is the data of `make_verdict.py`. Turns that the expert labels GOOD are imitated, both steps and candidates; other
+turns are context. All weights are trained.
 """
 
 from __future__ import annotations
@@ -16,36 +16,30 @@ from typing import Any
 import numpy as np
 import torch
 from amc_agents_minigrid import MODEL
+from policy_training import optimizers, padded, set_learning_rate, token_losses, update, weighted_row
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from amc_agents.critics.render import turn
 from amc_agents.training.verdict.data import Judged, read_judged
 from amc_agents.types import Step
-from train_policy import learning_rate_factor, optimizers, padded
 
 BATCH = 8
 
 
 def dialogue(judged: Judged, tokenizer: Any, rng: np.random.Generator) -> tuple[list[int], list[float]]:
-    """Token ids of a trajectory and the loss weight of each token.
+    """Return the token ids of a trajectory and the loss weight of each token.
 
-    Where a step was BAD and a candidate was GOOD, the dialogue is cut there and ends with a GOOD candidate, at even
-    odds with going on: what to do in a state can then be learnt wherever it is known.
+    Where a step is BAD and a candidate is GOOD, the dialogue is cut with probability one half and ends with a GOOD
+    candidate, so that the correct action of such a state can be learnt.
     """
     pieces = [("<|user|>" + judged.trajectory.task.instruction, 0.0)]
     for t, (step, label) in enumerate(zip(judged.trajectory.steps, judged.labels, strict=True)):
-        better = [one.step for one in judged.options[t] if one.label == "GOOD"] if judged.options else []
+        better = [option.step for option in judged.options[t] if option.label == "GOOD"] if judged.options else []
         if label != "GOOD" and better and rng.random() < 0.5:
             pieces += _turn(better[int(rng.integers(len(better)))], 1.0)
             break
         pieces += [*_turn(step, float(label == "GOOD")), ("<|user|>" + step.observation, 0.0)]
-    ids: list[int] = []
-    weights: list[float] = []
-    for text, weight in pieces:
-        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids += tokens
-        weights += [weight] * len(tokens)
-    return ids, weights
+    return weighted_row(tokenizer, pieces)
 
 
 def _turn(step: Step, weight: float) -> list[tuple[str, float]]:
@@ -53,28 +47,21 @@ def _turn(step: Step, weight: float) -> list[tuple[str, float]]:
 
 
 def tune(judged: Sequence[Judged], epochs: int, learning_rate: float, seed: int) -> tuple[Any, Any]:
-    """(model, tokenizer) after some passes over the data."""
+    """Train for some epochs and return (model, tokenizer)."""
     rng = np.random.default_rng(seed)
     tokenizer, model = AutoTokenizer.from_pretrained(MODEL), AutoModelForCausalLM.from_pretrained(MODEL).float()
     parts = optimizers(model, learning_rate)
     steps, step = epochs * -(-len(judged) // BATCH), 0
     for epoch in range(epochs):
-        rows = [row for one in judged if any((row := dialogue(one, tokenizer, rng))[1])]
+        rows = [row for play in judged if any((row := dialogue(play, tokenizer, rng))[1])]
         order = rng.permutation(len(rows))
         losses = []
         for start in range(0, len(order), BATCH):
             ids, weights = padded([rows[i] for i in order[start : start + BATCH]])
-            for group in (group for part in parts for group in part.param_groups):
-                group["lr"] = learning_rate * learning_rate_factor(step, steps)
-            logits = model(input_ids=ids).logits[:, :-1]
-            entropy = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-            weight = weights[:, 1:].flatten()
+            set_learning_rate(parts, learning_rate, step, steps)
+            entropy, weight = token_losses(model, ids, weights)
             loss = (entropy * weight).sum() / weight.sum()
-            model.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for part in parts:
-                part.step()
+            update(parts, loss, list(model.parameters()))
             losses.append(float(loss.detach()))
             step += 1
         print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", flush=True)
@@ -82,7 +69,7 @@ def tune(judged: Sequence[Judged], epochs: int, learning_rate: float, seed: int)
 
 
 def main() -> None:
-    """Reads, tunes, saves in fp16."""
+    """Read the data, train, and save in float16."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
@@ -92,9 +79,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    judged = [one for file in sorted(options.data.glob("*/judged.jsonl")) for one in read_judged(file)]
+    judged = [play for file in sorted(options.data.glob("*/judged.jsonl")) for play in read_judged(file)]
     if not judged:
-        raise SystemExit(f"{options.data} has no */judged.jsonl: make it with make_verdict.py first")
+        raise SystemExit(f"{options.data} has no */judged.jsonl: run make_verdict.py first")
     model, tokenizer = tune(judged, options.epochs, options.learning_rate, options.seed)
     model.half().save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)

@@ -1,12 +1,12 @@
-"""Makes the base of a value model: the policy's weights, taught on the noisy expert's play how far the goal still is.
+"""Make the base of a value model: the policy's weights, trained on expert play to predict the distance to the goal.
 
-    python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--layers N] [--seed 0]
+    PYTHONPATH=reproduce python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--layers N] [--seed 0]
 
-FOLDER is the policy's. The expert is a cheap surrogate: it plays on past the horizon, so that one dialogue says of each
-of its states whether the goal would be reached within k more steps, for every k up to REACH at once: a far denser
-target than the one bit of a return. OUT gets the weights alone (float16) and the tokenizer: the base of a value
-adapter that is then trained on the policy's own play (`make_value.py --base OUT`). With more layers than the policy's
-the base is larger: it begins as the same function.
+FOLDER holds the policy. The expert is a cheap surrogate: it plays on past the horizon, so that a dialogue shows for
+each of its states whether the goal is reached within k more steps, for every k up to REACH. This target is much denser
+than a binary return. OUT gets the weights (float16) and the tokenizer: the base of a value adapter that is then trained
+on the policy's own play (`make_value.py --base OUT`). With more layers than the policy, the base starts as the same
+function.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from policy_training import batches, optimizers, padded_ids, set_learning_rate, update
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -29,13 +31,13 @@ from amc_agents.messages import split_turn
 from amc_agents.training.value.model import make_encoder
 from amc_agents.types import Step, Trajectory
 from expert import HORIZON, play
-from train_policy import batches, learning_rate_factor, optimizers, padded_ids
+from train_policy import pool_order
 
 SPLIT = "policy"
-"""The books that the policy was trained on, with numbers of their own: the splits "train" and "test" stay unseen."""
+"""The split that the policy was trained on, with other task numbers; "train" and "test" stay unseen."""
 FIRST = ord("V") << 32
 REACH = 24
-"""Most steps ahead that are asked about."""
+"""Maximum number of steps ahead."""
 PLAYED = HORIZON + REACH
 BATCH = 16
 ERROR_RATES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -52,11 +54,13 @@ class States(IterableDataset[Any]):
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
         encoder = make_encoder(AutoTokenizer.from_pretrained(self.folder), DIALOGUE, None)
         first = FIRST + (self.seed << 24)
-        return map(batched, batches(lambda index: dialogue(encoder, first + index), self.steps, BATCH, self.seed))
+        draw = partial(dialogue, encoder, first)
+        return map(batched, batches(draw, self.steps, BATCH, partial(pool_order, self.seed)))
 
 
-def dialogue(encoder: Encoder, number: int) -> tuple[tuple[int, ...], tuple[int, ...], np.ndarray]:
-    """Token ids of one dialogue up to the horizon, its states' marks, `[states, REACH]` whether the goal is near."""
+def dialogue(encoder: Encoder, first: int, index: int) -> tuple[tuple[int, ...], tuple[int, ...], np.ndarray]:
+    """Token ids of a dialogue up to the horizon, its states' marks, and `[states, REACH]` whether the goal is near."""
+    number = first + index
     rng = np.random.default_rng(number)
     task = generate_task(number, SPLIT, optimal_steps=OPTIMAL_STEPS)
     rounds = asyncio.run(play(task, rng, float(rng.choice(ERROR_RATES)), whole_way=True, horizon=PLAYED))
@@ -65,7 +69,7 @@ def dialogue(encoder: Encoder, number: int) -> tuple[tuple[int, ...], tuple[int,
     for message, answer in rounds[:HORIZON]:
         thought, action = split_turn(message)
         steps.append(Step(action, answer, thought))
-    # The last state of a dialogue that reached its goal asks nothing.
+    # The last state of a dialogue that reached its goal has no target.
     row = encoder.rows(Trajectory(task, tuple(steps)))[0]
     marks = row.marks[: needed if needed <= HORIZON else HORIZON + 1]
     left = needed - np.arange(len(marks))
@@ -75,7 +79,7 @@ def dialogue(encoder: Encoder, number: int) -> tuple[tuple[int, ...], tuple[int,
 def batched(
     rows: list[tuple[tuple[int, ...], tuple[int, ...], np.ndarray]],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows -> tensors."""
+    """Pad rows to tensors."""
     ids = padded_ids([tokens for tokens, _, _ in rows])
     counts = torch.tensor([len(marks) for _, marks, _ in rows])
     columns = torch.tensor([mark for _, marks, _ in rows for mark in marks])
@@ -84,20 +88,20 @@ def batched(
 
 
 def deepened(policy: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
-    """The policy's weights under further layers that at first add nothing."""
-    own = policy.config.num_hidden_layers
-    if layers < own:
-        raise SystemExit(f"the policy has {own} layers: --layers {layers} would take some away")
+    """Add layers to the policy that initially change nothing."""
+    n_layers = policy.config.num_hidden_layers
+    if layers < n_layers:
+        raise SystemExit(f"the policy has {n_layers} layers: --layers {layers} would remove some")
     model = LlamaForCausalLM(LlamaConfig(**{**policy.config.to_dict(), "num_hidden_layers": layers}))
-    model.load_state_dict(policy.state_dict(), strict=layers == own)
-    for layer in model.model.layers[own:]:
+    model.load_state_dict(policy.state_dict(), strict=layers == n_layers)
+    for layer in model.model.layers[n_layers:]:
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
     return model
 
 
 def train(folder: Path, out: Path, steps: int, layers: int | None, seed: int) -> None:
-    """Trains all weights and a head that is thrown away."""
+    """Train all weights and a head that is discarded."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -107,24 +111,17 @@ def train(folder: Path, out: Path, steps: int, layers: int | None, seed: int) ->
     parts = optimizers(model, LEARNING_RATE)
     parts.append(torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0))
     weights = [*model.model.parameters(), *head.parameters()]
-    begun, running = time.perf_counter(), 0.0
+    start, running = time.perf_counter(), 0.0
     for step, (ids, rows, columns, answers) in enumerate(
         DataLoader(States(folder, steps, seed), batch_size=None, num_workers=1, prefetch_factor=8)
     ):
-        for part in parts:
-            for group in part.param_groups:
-                group["lr"] = LEARNING_RATE * learning_rate_factor(step, steps)
+        set_learning_rate(parts, LEARNING_RATE, step, steps)
         hidden = model.model(input_ids=ids).last_hidden_state[rows, columns]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(head(hidden), answers)
-        for part in parts:
-            part.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        for part in parts:
-            part.step()
+        update(parts, loss, weights)
         running += float(loss.detach())
         if (step + 1) % 100 == 0:
-            print(f"step {step + 1} loss {running / 100:.4f} {time.perf_counter() - begun:.0f} s", flush=True)
+            print(f"step {step + 1} loss {running / 100:.4f} {time.perf_counter() - start:.0f} s", flush=True)
             running = 0.0
     model.half().save_pretrained(out)
     AutoTokenizer.from_pretrained(folder).save_pretrained(out)
