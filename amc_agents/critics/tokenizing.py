@@ -93,13 +93,17 @@ class TemplateTokenizer:
         return UnknownWords(unknown, words, example)
 
     def _counted(self, text: str) -> tuple[int, int]:
-        """(unknown, all) words of a text: what is cut into several unknown tokens is one word."""
+        """(unknown, all) words of a text. A run of unknown tokens is one word.
+
+        A phrase of the vocabulary may begin in the template and end in a piece ("Action: turn left"), so that the piece
+        alone is unknown but the whole text is not.
+        """
         unknown = words = 0
         for piece in _pieces(text) if self._unknown_id is not None else ():
             known = [token != self._unknown_id for token in self._plain(piece)]
             begun = sum(not now and before for before, now in pairwise([True, *known]))
             unknown, words = unknown + begun, words + begun + sum(known)
-        return unknown, words
+        return min(unknown, self(text).count(self._unknown_id) if unknown else 0), words
 
     def _unknown_word(self, text: str) -> str:
         return next((word for word in text.split() if self._unknown_id in self._plain(f" {word}")), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,19 @@ REFUND = Trajectory(
 @pytest.fixture(scope="module")
 def words():
     return TemplateTokenizer.of_words(WordTokenizer.from_folder(CRAFTING))
+
+
+def test_a_phrase_that_begins_in_the_template_is_known():
+    # As the BabyAI policy's vocabulary, which has a token for "Action: turn left" and none for "turn".
+    phrases = {"<unk>": 0, "Action: turn left": 1, "You": 2, "see": 3}
+    pattern = re.compile("|".join([*sorted(phrases, key=len, reverse=True), r"[^ \n]+"]))
+
+    def tokenize(text):
+        return [phrases.get(word, 0) for word in pattern.findall(str(text))]
+
+    tokenizer = TemplateTokenizer(tokenize, tokenize, {0}, 0)
+    assert tokenizer.unknown_words([Segment("Action: ", "turn left", "\nYou see", "")]).unknown == 0
+    assert tokenizer.unknown_words([Segment("Action: ", "turn back", "\nYou see", "")]).unknown == 1
 
 
 async def played(task, actions):
