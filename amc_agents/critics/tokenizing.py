@@ -103,7 +103,8 @@ class TemplateTokenizer:
             known = [token != self._unknown_id for token in self._plain(piece)]
             begun = sum(not now and before for before, now in pairwise([True, *known]))
             unknown, words = unknown + begun, words + begun + sum(known)
-        return min(unknown, self(text).count(self._unknown_id) if unknown else 0), words
+        in_context = sum(token == self._unknown_id for token in self(text)) if unknown else 0
+        return min(unknown, in_context), words
 
     def _unknown_word(self, text: str) -> str:
         return next((word for word in text.split() if self._unknown_id in self._plain(f" {word}")), "")
