@@ -348,7 +348,7 @@ def test_a_shard_is_packed_whole_and_read_back(study):
 def test_every_shard_and_ablation_has_a_plan_of_its_own(study, monkeypatch):
     monkeypatch.chdir(STUDY.parent.parent)
     settings, ablations = study["settings"], study["ablations"]
-    shards = [*settings.shards(), *map(ablations.Ablation, ablations.GROUPS)]
+    shards = [*settings.shards(), *ablations.ABLATIONS.values()]
     assert len({one.name for one in shards}) == len(shards)
     chosen = json.loads(settings.CHOSEN.read_text())
     for one in shards:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations import AGAIN, BASE, GROUPS, REFERENCE, TRAINED, Ablation
+from ablations import ABLATIONS, AGAIN, BASE, REFERENCE, TRAINED
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
@@ -30,7 +30,7 @@ Scores = Mapping[str, Mapping[str, Mapping[Any, float]]]
 
 def read_ablations() -> dict[str, Any]:
     """Group -> what it was run with, and for each method its scores and its differences from the reference."""
-    done = {group: unpack(Ablation(group).name) for group in GROUPS if packed(Ablation(group).name).exists()}
+    done = {group: unpack(shard.name) for group, shard in ABLATIONS.items() if packed(shard.name).exists()}
     scores = {group: _scores(told, records) for group, (told, records) in done.items()}
     # A method's name is part of its luck: the chosen setting was played under other names too.
     plays = [scores[group][name] for group, name in AGAIN.items() if name in scores.get(group, {})]

@@ -7,13 +7,13 @@ of seed 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
-from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.smc import AtSteps, EssBelow, EveryStep
-from settings import BANDS, LARGER, SHIPPED, TAUGHT, TUNED, adapter_of, chosen_of, critic_of, policy_of
+from settings import LARGER, SHIPPED, TAUGHT, TUNED, TrainingShard, adapter_of, chosen_of, critic_of
 
 BAND, SEED = "hard", 0
 FIRST_TASK, N_TASKS = 600_000, 200
@@ -98,28 +98,16 @@ REFERENCE = {"ceiling": BEST}
 """What a group is compared with, where that is not the chosen AMC: the mean of all its plays."""
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """A group of changes, as one shard."""
+def group_methods(group: str) -> list[Method]:
+    """The chosen AMC, then the methods of a group."""
+    base = replace(methods.amc(chosen_of(BAND, TUNED)[methods.AMC]), name=BASE)
+    return [base, *GROUPS[group](base)]
 
-    group: str
 
-    @property
-    def name(self) -> str:
-        """Its folder's, and its packed file's."""
-        return f"ablation-{self.group}"
-
-    @property
-    def plan(self) -> ComparisonPlan:
-        """What it runs."""
-        base = replace(methods.amc(chosen_of(BAND, TUNED)[methods.AMC]), name=BASE)
-        return ComparisonPlan(
-            methods=(base, *GROUPS[self.group](base)),
-            n_tasks=N_TASKS,
-            band=BANDS[BAND],
-            split="train",
-            first=FIRST_TASK,
-            critic=critic_of(SHIPPED, SEED, TUNED),
-            model=policy_of(SHIPPED),
-            plain=True,
-        )
+ABLATIONS = {
+    group: TrainingShard(
+        f"ablation-{group}", partial(group_methods, group), FIRST_TASK, N_TASKS, critic_of(SHIPPED, SEED, TUNED)
+    )
+    for group in GROUPS
+}
+"""Group -> its shard."""

@@ -6,14 +6,13 @@ Best-of-N for every N up to 60.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ablations import BAND, PLANNER
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
-from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.smc import EveryStep
-from settings import BANDS, SHIPPED, TUNED, chosen_of, policy_of
+from settings import TUNED, TrainingShard, chosen_of
 
 FIRST_TASK, TASKS_OF_A_SHARD, N_SHARDS = 900_000, 40, 6
 POOL = 60
@@ -32,30 +31,7 @@ def room_methods() -> tuple[Method, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Room:
-    """A part of the tasks, as one shard."""
-
-    part: int
-
-    @property
-    def name(self) -> str:
-        """Name of its folder and of its packed file."""
-        return f"room-{self.part}"
-
-    @property
-    def plan(self) -> ComparisonPlan:
-        """What it runs."""
-        return ComparisonPlan(
-            methods=room_methods(),
-            n_tasks=TASKS_OF_A_SHARD,
-            band=BANDS[BAND],
-            split="train",
-            first=FIRST_TASK + self.part * TASKS_OF_A_SHARD,
-            critic="uniform",
-            model=policy_of(SHIPPED),
-            plain=True,
-        )
-
-
-ROOMS = tuple(map(Room, range(N_SHARDS)))
+ROOMS = tuple(
+    TrainingShard(f"room-{part}", room_methods, FIRST_TASK + part * TASKS_OF_A_SHARD, TASKS_OF_A_SHARD)
+    for part in range(N_SHARDS)
+)

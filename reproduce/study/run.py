@@ -17,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from ablations import GROUPS, Ablation
+from ablations import ABLATIONS
 from amc_agents.bench.plan import run_plan
 from amc_agents.cli.compare import available_cpus
 from packed import pack, packed
-from room import ROOMS, Room
-from settings import Shard, shards
+from room import ROOMS
+from settings import Shard, TrainingShard, shards
 
 RUNS = Path("runs/study")
 TOGETHER = 1
@@ -30,7 +30,7 @@ TOGETHER = 1
 out of the processor's cache."""
 
 
-def run(shard: Shard | Ablation | Room, n_workers: int, console: Console) -> None:
+def run(shard: Shard | TrainingShard, n_workers: int, console: Console) -> None:
     """One shard, from where it was left."""
     plan, begun = shard.plan, time.perf_counter()
     with Bar(console=console) as bar:
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say which are done, and run nothing")
     options = parser.parse_args()
     console = Console()
-    every: list[Shard | Ablation | Room] = [*shards(), *map(Ablation, GROUPS), *ROOMS]
+    every: list[Shard | TrainingShard] = [*shards(), *ABLATIONS.values(), *ROOMS]
     known = {shard.name: shard for shard in every}
     unknown = sorted(set(options.shards) - set(known))
     if unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,6 +92,33 @@ class Shard:
             seeds=(self.seed,),
             critic=critic_of(self.policy, self.seed, self.regime, OFFICIAL if official else ""),
             model=policy_of(self.policy),
+            plain=True,
+        )
+
+
+@dataclass(frozen=True)
+class TrainingShard:
+    """A part of the study that runs on training tasks of the hardest band, with the shipped policy."""
+
+    name: str
+    """Name of its folder and of its packed file."""
+    methods: Callable[[], Iterable[Method]]
+    first: int
+    """Number of its first task."""
+    n_tasks: int
+    critic: str = "uniform"
+
+    @property
+    def plan(self) -> ComparisonPlan:
+        """The comparison that the shard runs."""
+        return ComparisonPlan(
+            methods=tuple(self.methods()),
+            n_tasks=self.n_tasks,
+            band=BANDS["hard"],
+            split="train",
+            first=self.first,
+            critic=self.critic,
+            model=policy_of(SHIPPED),
             plain=True,
         )
 
