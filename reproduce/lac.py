@@ -26,13 +26,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from amc_agents.bench import decision_report, methods, report
+from amc_agents.bench import decision_report, methods, report, report_tables
 from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plan import CRAFTING, ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import estimate
-from amc_agents.cli.compare import available_cpus
+from amc_agents.cli.options import available_cpus
 from amc_agents.envs.registry import WorldSpec
 from amc_agents.errors import ConfigurationError
 
@@ -130,7 +130,7 @@ def publish(folder: Path, raw: Path, plan: ComparisonPlan, records: Sequence[Run
     settings = plan.comparison().settings | {"settings_tried": tried}
     results = report.summarise(records, plan.methods, settings, command=_command())
     results.save(folder / "results.json")
-    (folder / "results.md").write_text(report.markdown(results), encoding="utf-8")
+    (folder / "results.md").write_text(report_tables.markdown(results), encoding="utf-8")
     labels = {method.name: method.label for method in plan.methods}
     (folder / "decisions.md").write_text(decision_report.markdown(read_decisions(raw), labels), encoding="utf-8")
 

@@ -471,7 +471,7 @@ def test_every_setting_of_the_compose_file_is_described():
 def test_the_commands_of_the_page_are_valid():
     import typer
 
-    from amc_agents.cli import app
+    from amc_agents.cli.commands import app
 
     page = (ROOT / "docs/serving.md").read_text().replace("\\\n", " ")
     lines = re.findall(r"^ {4}(?:\w+=\S+ )*amc serve (.*)$", page, re.MULTILINE)

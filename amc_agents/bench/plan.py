@@ -65,6 +65,11 @@ class ComparisonPlan:
         return world(self.world)
 
     @property
+    def difficulty(self) -> tuple[int, int] | None:
+        """The difficulty band of the crafting world; None in other worlds."""
+        return self.band or (crafting.BAND if self.world == CRAFTING else None)
+
+    @property
     def policy(self) -> str:
         """Name or folder of the policy.
 
@@ -95,13 +100,12 @@ class ComparisonPlan:
 
     def tasks(self) -> list[Task]:
         """Return the tasks."""
-        return list(_tasks(self.world, self.band, self.n_tasks, self.split, self.first))
+        return list(_tasks(self.world, self.difficulty, self.n_tasks, self.split, self.first))
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
         spec, policy = self.world_spec, self.policy
         folder = model_folder(policy)
-        band = {"band": list(self.band or crafting.BAND)} if self.world == CRAFTING else {}
         return Comparison(
             policy=lambda temperature: EmbeddedChatModel(model=policy, temperature=temperature),
             environment=spec.make,
@@ -116,7 +120,7 @@ class ComparisonPlan:
                 "world": self.world,
                 "policy": folder.name,
                 "policy_weights": weights_hash(folder),
-                **band,
+                **({"band": list(self.difficulty)} if self.difficulty else {}),
                 "split": self.split,
             },
             imagination=lambda depth: EmbeddedImagination(policy, depth=depth),
@@ -167,6 +171,6 @@ def run_plan(
 @lru_cache(maxsize=8)
 def _tasks(name: str, band: tuple[int, int] | None, n_tasks: int, split: str, first: int) -> tuple[Task, ...]:
     """Make the tasks. Cached, because a world may play each task to measure its difficulty."""
-    if name == CRAFTING:
-        return tuple(crafting.tasks(n_tasks, band or crafting.BAND, split=split, first=first))
+    if band is not None:
+        return tuple(crafting.tasks(n_tasks, band, split=split, first=first))
     return tuple(world(name).tasks(n_tasks, split, first))

@@ -1,4 +1,4 @@
-"""Pictures: the particles of one run, and the methods side by side."""
+"""Pictures of a comparison: the particles of one run, and the scores of all methods."""
 
 from __future__ import annotations
 
@@ -9,23 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection
-from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from amc_agents.bench.figures import (
+    FAINT,
+    INK,
+    Line2D,
+    LinearSegmentedColormap,
+    LineCollection,
+    Normalize,
+    PowerNorm,
+    ScalarMappable,
+    draw_grid,
+    hide_frame,
+    new_figure,
+    save_figure,
+)
 from amc_agents.bench.report import Results
 from amc_agents.run import Run
 from amc_agents.types import FloatArray
 
-INK, FAINT, SUCCESS = "#22303c", "#8a97a3", "#f5b301"
+SUCCESS = "#f5b301"
 VALUES = LinearSegmentedColormap.from_list(
     "values", ["#33418c", "#3f7fb5", "#55b6a3", "#9fd35f", "#f2d13c"]
 ).with_extremes(bad="#b6bcc4")
-"""Grey is unknown: the critic, or the particle, failed."""
+"""Grey marks an unknown value: the critic or the particle failed."""
 _PIECES = 40
-"""Straight pieces of a drawn line."""
+"""Number of straight pieces of a drawn line."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +42,21 @@ class Branch:
     """One particle between two resampling points."""
 
     row: int
-    """Where it is drawn: rows are ordered so that no two lines cross."""
+    """Vertical position; rows are ordered so that no two lines cross."""
     start: float
     end: float
-    """In steps; a finished particle's own last step."""
+    """In steps; the last step of a finished particle."""
     from_row: int | None
-    """Row of its ancestor in the stretch before; None at the start of the run."""
+    """Row of the ancestor; None at the start of the run."""
     value_before: float | None
     value: float
-    """The critic's at the end of the stretch, or the return of a finished particle."""
+    """The critic's value at the end of the branch, or the return of a finished particle."""
     ending: str
-    """"continued", "dropped", "success" or "failure"."""
+    """How the branch ends: "continued", "dropped", "success" or "failure"."""
 
 
 def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
-    """The family tree of a run's particles, laid out."""
+    """Lay out the family tree of a run's particles."""
     population = run.population
     n_particles = len(run.history[-1].log_weights)
     retired = iter(range(n_particles, len(population.trajectories)))
@@ -60,11 +69,11 @@ def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
         if ancestors is None:
             continue
         continued = set(ancestors.tolist())
-        put_away = {slot: next(retired) for slot in point.retired}
+        retired_index = {slot: next(retired) for slot in point.retired}
         for slot, row in rows.items():
             value = float(point.values[slot])
-            if slot in put_away:
-                trajectory = population.trajectories[put_away[slot]]
+            if slot in retired_index:
+                trajectory = population.trajectories[retired_index[slot]]
                 end, ending = float(len(trajectory.steps)), _ending(trajectory.return_, success)
             else:
                 end, ending = float(point.step), "continued" if slot in continued else "dropped"
@@ -84,20 +93,20 @@ def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
 
 
 def genealogy(run: Run, path: str | Path, *, title: str = "", success: float = 1.0) -> Path:
-    """Draw one run's particles over its steps, coloured by value: who was dropped, who was multiplied, who succeeded.
+    """Draw one run's particles over its steps, coloured by value: which were dropped, multiplied or successful.
 
     Args:
-        run: with at least one weighing point.
-        path: of the PNG, 1200 x 700 pixels.
-        title: the picture's first line.
-        success: least return that counts as a success.
+        run: a run with at least one weighing point.
+        path: where to write the PNG of 1200 x 700 pixels.
+        title: first line of the picture.
+        success: minimum return that counts as a success.
     """
     branches = branches_of(run, success=success)
     points = [point.step for point in run.history if point.ancestors is not None]
-    figure = Figure(figsize=(12, 7), dpi=100, facecolor="white")
+    figure = new_figure(12, 7)
     axes = figure.add_axes((0.055, 0.15, 0.83, 0.70))
     known = [branch.value for branch in branches if not math.isnan(branch.value)] + [0.0]
-    # Before the goal is near, values are small: the root spreads them over the colours.
+    # Values are small until the goal is near: the root spreads them over the colours.
     norm = PowerNorm(0.5, min(known), max([*known, success]))
     bend = _bend(branches)
     for step in points:
@@ -112,66 +121,62 @@ def genealogy(run: Run, path: str | Path, *, title: str = "", success: float = 1
     axes.set_xticks(range(0, int(last) + 1, 2))
     axes.set_xlabel("step of the agent", color=INK)
     axes.set_ylabel(f"{rows + 1} particles", color=INK)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    hide_frame(axes, ("top", "right", "left"))
     for step in points:
         dropped = sum(branch.end == step and branch.ending == "dropped" for branch in branches)
         axes.text(step, -0.6, f"resample:\n{dropped} dropped", va="bottom", fontsize=9, color=INK)
-    successes = sum(one.return_ >= success for one in run.population.trajectories)
+    successes = sum(trajectory.return_ >= success for trajectory in run.population.trajectories)
     figure.text(0.055, 0.945, title or "The particles of one AMC run", fontsize=15, weight="bold", color=INK)
     figure.text(0.055, 0.905, _subtitle(successes, len(run.population.trajectories)), fontsize=10.5, color=FAINT)
     bar = figure.colorbar(ScalarMappable(norm, VALUES), cax=figure.add_axes((0.905, 0.15, 0.014, 0.70)))
     bar.set_label("value: return so far + critic's prediction of the rest", color=INK)
     bar.outline.set_visible(False)
     figure.legend(handles=_legend(), loc="lower center", ncols=4, frameon=False, bbox_to_anchor=(0.47, 0.0))
-    return _saved(figure, path)
+    return save_figure(figure, path)
 
 
 def method_scores(results: Results, path: str | Path, *, title: str = "") -> Path:
-    """Draw each method's oracle's pick, deployable pick and mean particle, with 95% intervals."""
+    """Draw the oracle's pick, the deployable pick and the mean particle of each method, with 95% intervals."""
     kinds = {"oracle": ("oracle's pick", "#33418c", "o"), "deployable": ("deployable pick", "#2a9d8f", "s"),
              "mean_distinct": ("mean over distinct particles", "#c98a00", "D")}  # fmt: skip
-    figure = Figure(figsize=(12, 0.75 * len(results.methods) + 2.6), dpi=100, facecolor="white")
+    figure = new_figure(12, 0.75 * len(results.methods) + 2.6)
     axes = figure.add_subplot()
     for offset, (metric, (label, colour, marker)) in zip((-0.2, 0.0, 0.2), kinds.items(), strict=True):
-        found = [
-            (row, one.scores[metric])
-            for row, one in enumerate(results.methods)
-            if metric in one.scores and not (metric == "mean_distinct" and one.settings["n_particles"] == 1)
+        points = [
+            (row, method.scores[metric])
+            for row, method in enumerate(results.methods)
+            if metric in method.scores and not (metric == "mean_distinct" and method.settings["n_particles"] == 1)
         ]
-        if not found:
+        if not points:
             continue
         axes.errorbar(
-            [score.mean for _, score in found],
-            [row + offset for row, _ in found],
-            xerr=[1.96 * (score.standard_error or 0.0) for _, score in found],
+            [score.mean for _, score in points],
+            [row + offset for row, _ in points],
+            xerr=[1.96 * (score.standard_error or 0.0) for _, score in points],
             fmt=marker, color=colour, ecolor=colour, elinewidth=2, capsize=0, markersize=8, label=label,
         )  # fmt: skip
-    axes.set_yticks(range(len(results.methods)), [one.label for one in results.methods], fontsize=11)
+    axes.set_yticks(range(len(results.methods)), [method.label for method in results.methods], fontsize=11)
     axes.set_ylim(len(results.methods) - 0.4, -0.6)
-    lowest = min(score.mean for one in results.methods for score in one.scores.values())
+    lowest = min(score.mean for method in results.methods for score in method.scores.values())
     axes.set_xlim(left=min(0.0, lowest) - 0.015)
-    axes.grid(axis="x", color="#e3e8ec")
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    tasks = max(score.tasks for one in results.methods for score in one.scores.values())
+    draw_grid(axes, "x")
+    hide_frame(axes, ("top", "right", "left"))
+    tasks = max(score.tasks for method in results.methods for score in method.scores.values())
     axes.set_xlabel(f"mean return over {tasks} tasks; bars: 95% intervals (1.96 standard errors)", color=INK)
     axes.set_title(title or "Methods", loc="left", fontsize=15, weight="bold", color=INK, pad=34)
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, borderaxespad=0.2)
     figure.tight_layout()
-    return _saved(figure, path)
+    return save_figure(figure, path)
 
 
 def _draw(axes: Any, branch: Branch, norm: Normalize, bend: float) -> None:
     steps, rows = _path(branch, bend)
     dropped = branch.ending == "dropped"
     before = branch.value if branch.value_before is None else branch.value_before
-    # Between two weighings the colour runs from one value to the next.
+    # Between two weighing points the colour changes from one value to the next.
     values = before + (branch.value - before) * np.linspace(0, 1, len(steps) - 1) ** 2
     corners = np.stack([steps, rows], axis=1)
-    # Each piece reaches over the next one, so that no seams are seen.
+    # Each piece overlaps the next, which hides the seams.
     ends = np.concatenate([corners[2:], corners[-1:]])
     colours = VALUES(norm(values))
     if dropped:
@@ -192,17 +197,17 @@ def _draw(axes: Any, branch: Branch, norm: Normalize, bend: float) -> None:
 
 
 def _path(branch: Branch, bend: float) -> tuple[FloatArray, FloatArray]:
-    """Steps and rows along a branch: a smooth turn from its ancestor's row, then straight on."""
+    """Return steps and rows along a branch: a smooth turn from the ancestor's row, then a straight line."""
     steps = np.linspace(branch.start, branch.end, _PIECES + 1)
     if branch.from_row is None:
         return steps, np.full(len(steps), float(branch.row))
-    way = np.clip((steps - branch.start) / bend, 0.0, 1.0)
-    smooth = way * way * (3 - 2 * way)
+    progress = np.clip((steps - branch.start) / bend, 0.0, 1.0)
+    smooth = progress * progress * (3 - 2 * progress)
     return steps, branch.from_row + (branch.row - branch.from_row) * smooth
 
 
 def _bend(branches: Sequence[Branch]) -> float:
-    """Steps that a fork takes to reach its row: shorter than the shortest branch."""
+    """Return the steps that a fork takes to reach its row: less than the shortest branch."""
     lengths = [branch.end - branch.start for branch in branches if branch.from_row is not None]
     return float(min([1.2, *(0.9 * length for length in lengths if length > 0)]))
 
@@ -213,7 +218,7 @@ def _ending(return_: float, success: float) -> str:
 
 def _subtitle(successes: int, trajectories: int) -> str:
     return (
-        f"One agent, run side by side. At each resampling the critic's favourites are multiplied and others dropped; "
+        f"One agent, run in parallel. Each resampling multiplies the critic's favourites and drops others; "
         f"in the end {successes} of {trajectories} succeed."
     )
 
@@ -228,10 +233,3 @@ def _legend() -> list[Line2D]:
         mark("*", "reached the goal", color=SUCCESS, markeredgecolor=INK, markersize=15),
         mark("o", "ended without it", color="white", markeredgecolor=INK, markersize=6),
     ]
-
-
-def _saved(figure: Figure, path: str | Path) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path

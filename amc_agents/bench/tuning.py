@@ -1,8 +1,9 @@
-"""Chooses a method's temperature, resampling steps and beta, on training tasks.
+"""Choose a method's temperature, resampling steps and beta on training tasks.
 
-One setting at a time: temperature first (from two starts), then the steps, then beta, each with the best of the others
-so far. A setting is as good as the average of its pick and its top 5 (of few tasks the pick alone is mostly noise); on
-a tie the mean particle decides. The pick is the oracle's, and the deployable one where rewards are hidden.
+Settings are tried one after the other: the temperature first (from two starting points), then the resampling steps,
+then beta, each with the best values of the others so far. The merit of a setting is the average of its pick and its
+top 5, because the pick alone is noisy on few tasks; the mean particle breaks ties. The pick is the oracle's, or the
+deployable one for methods that hide rewards.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from amc_agents.bench import methods
-from amc_agents.bench.comparison import Comparison
+from amc_agents.bench.comparison import Comparison, predicts_return, ready_critic, steered_blindly
 from amc_agents.bench.methods import Method, Tuned
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import compare
@@ -33,41 +35,46 @@ MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.AMC: methods.amc,
     methods.AMC_HIDDEN: methods.amc_hidden,
 }
-"""The methods that have something to choose."""
+"""The methods that can be tuned, by name."""
 RESAMPLED = (methods.SMC, methods.AMC, methods.AMC_HIDDEN)
 STAGES = 3
 SCORED = ("oracle", "deployable", "top5", "mean", "mean_distinct")
 _OF_20 = ((4, 8, 12), (4, 8), (6, 12), (8,), (8, 12), (3, 6, 9, 12, 15), (9, 12, 15), (8, 11, 14, 17))
-"""Schedules of an episode of 20 steps: few and many, early and late."""
+"""Schedules for an episode of 20 steps, with few or many resampling points, early or late."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried."""
+    """The values to try."""
 
     temperatures: tuple[float, ...] = (0.4, 0.6, 0.8, 1.0, 1.2)
     steps: tuple[tuple[int, ...], ...] = _OF_20
     betas: tuple[float, ...] = (0.05, 0.1, 0.2)
-    """In the reward's units, for weights by the predicted mean."""
+    """In reward units, for weights by the predicted mean return."""
     success_reward: float | None = None
-    """The one return besides 0, where there is no other: weights by eq. 5 are tried too."""
+    """The return of a success, if every other return is 0; weights by eq. 5 are then tried too."""
     soft_betas: tuple[float, ...] = (0.2, 0.4)
-    """For weights by eq. 5."""
+    """Values of beta for weights by eq. 5."""
 
     @classmethod
-    def of_horizon(cls, horizon: int, **given: Any) -> Grid:
-        """The usual schedules, for episodes of at most so many steps."""
-        return cls(steps=tuple(dict.fromkeys(scaled(steps, horizon) for steps in _OF_20)), **given)
+    def of_horizon(cls, horizon: int, **settings: Any) -> Grid:
+        """Return the default grid, with schedules for episodes of `horizon` steps.
+
+        Args:
+            horizon: maximum number of steps of an episode.
+            **settings: other fields.
+        """
+        return cls(steps=tuple(dict.fromkeys(scaled(steps, horizon) for steps in _OF_20)), **settings)
 
     @property
     def starts(self) -> tuple[Tuned, Tuned]:
-        """Two, for they like other temperatures: the greedier one earns more where particles differ more."""
+        """Two starting points with different best temperatures: more resampling favours more diverse particles."""
         many = max(self.steps, key=len)
         return Tuned(steps=self.steps[0], beta=self.betas[len(self.betas) // 2]), Tuned(steps=many, beta=self.betas[0])
 
 
 def scaled(steps: Iterable[int], horizon: int) -> tuple[int, ...]:
-    """A schedule of 20 steps for another horizon."""
+    """Scale a schedule for 20 steps to another horizon."""
     return tuple(sorted({max(1, round(step * horizon / 20)) for step in steps}))
 
 
@@ -81,40 +88,40 @@ class Cell:
 
     @classmethod
     def of(cls, method: str, tuned: Tuned, records: Sequence[RunResult]) -> Cell:
-        """Scored by its runs, with standard errors over tasks."""
-        found = {metric: measured(records, metric) for metric in SCORED}
-        return cls(method, tuned, {metric: estimate(values) for metric, values in found.items() if values})
+        """Score a setting by its runs, with standard errors over tasks."""
+        scores = {metric: measured(records, metric) for metric in SCORED}
+        return cls(method, tuned, {metric: estimate(values) for metric, values in scores.items() if values})
 
     @property
     def name(self) -> str:
-        """In the kept runs."""
+        """Name of the method in the stored runs."""
         return cell_name(self.method, self.tuned)
 
     @property
     def merit(self) -> tuple[float, float]:
-        """What the best cell has most of."""
+        """(average of pick and top 5, mean particle): the best cell has the largest."""
         pick = self.scores["deployable" if self.method == methods.AMC_HIDDEN else "oracle"]
         return (pick.mean + self.scores["top5"].mean) / 2, self.scores["mean"].mean
 
     def as_plain(self) -> dict[str, Any]:
-        """For JSON."""
-        scores = {metric: one._asdict() for metric, one in self.scores.items()}
+        """Convert to JSON values."""
+        scores = {metric: score._asdict() for metric, score in self.scores.items()}
         return {"method": self.method, **asdict(self.tuned), "scores": scores}
 
 
 Score = Callable[[Sequence[tuple[str, Tuned]]], list[Cell]]
-"""Runs (method, setting) pairs and scores them."""
+"""Runs and scores (method, setting) pairs."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was tried, and the best of each method."""
+    """All cells that were tried, and the best cell of each method."""
 
     tried: Sequence[Cell]
     best: Mapping[str, Cell]
 
     def save(self, path: Path, command: str, settings: Mapping[str, Any]) -> None:
-        """Write all of it as JSON."""
+        """Write the cells as JSON."""
         table = {
             "command": command,
             "settings": dict(settings),
@@ -125,58 +132,86 @@ class Tuning:
 
 
 def tune(comparison: Comparison, out: str | Path, *, grid: Grid | None = None, full: bool = False) -> Tuning:
-    """Choose the settings of a comparison's methods, by running it with others.
+    """Choose the settings of a comparison's methods by running it with other settings.
 
     Args:
-        comparison: what is run, with any policy, agent and world, on training tasks; the settings of its methods do
-            not matter.
-        out: every run is kept there; what it holds is not run again.
-        grid: what is tried; None: the usual.
-        full: every combination, instead of one setting after the other.
+        comparison: what to run, with any policy, agent and world, on training tasks. The settings of its methods are
+            ignored.
+        out: folder that stores every run; stored runs are not repeated.
+        grid: the values to try; None: the default grid.
+        full: try every combination, instead of one setting after the other.
 
     Raises:
-        ConfigurationError: a method with nothing to choose, or `out` holds results of another comparison.
+        ConfigurationError: a method cannot be tuned, or `out` holds results of another comparison.
     """
     names = [method.name for method in comparison.methods]
     check_names(names)
 
-    def score(wanted: Sequence[tuple[str, Tuned]]) -> list[Cell]:
-        asked = replace(comparison, methods=[method_of(*one) for one in wanted])
-        return cells_of(wanted, run_in_background(compare(asked, out, resume=True), n_workers=1))
+    def score(settings: Sequence[tuple[str, Tuned]]) -> list[Cell]:
+        tried = replace(comparison, methods=[method_of(name, tuned) for name, tuned in settings])
+        return cells_of(settings, run_in_background(compare(tried, out, resume=True), n_workers=1))
 
     return choose(names, grid or Grid.of_horizon(comparison.horizon), score, full=full)
 
 
-def choose(names: Sequence[str], grid: Grid, score: Score, *, full: bool = False) -> Tuning:
-    """Try settings of the named methods, and take the best.
+def tuning_grid(
+    names: Sequence[str], plan: ComparisonPlan, temperatures: tuple[float, ...] | None, success_reward: float | None
+) -> Grid:
+    """Return the grid for a plan.
 
     Args:
-        names: of `MAKERS`.
-        grid: what is tried.
-        score: runs settings.
-        full: every combination of temperature, steps and beta, instead of one after the other.
+        names: the methods to tune.
+        plan: what to run.
+        temperatures: the temperatures to try; None: the default ones.
+        success_reward: the return of a success, if every other return is 0.
+
+    Raises:
+        ConfigurationError: a method cannot be tuned, or not with the plan's critic.
+    """
+    check_names(names)
+    settings = {} if temperatures is None else {"temperatures": temperatures}
+    grid = Grid.of_horizon(plan.world_spec.horizon, success_reward=success_reward, **settings)
+    for name in names:
+        if steered_blindly(MAKERS[name](grid.starts[0])) and not predicts_return(ready_critic(plan.critic_spec)):
+            raise ConfigurationError(
+                f"{name}: the critic must predict the whole return: choose another critic, or leave the method out"
+            )
+    return grid
+
+
+def choose(names: Sequence[str], grid: Grid, score: Score, *, full: bool = False) -> Tuning:
+    """Try settings of the named methods, and choose the best.
+
+    Args:
+        names: keys of `MAKERS`.
+        grid: the values to try.
+        score: runs and scores settings.
+        full: try every combination of temperature, steps and beta, instead of one setting after the other.
     """
     tried: dict[str, Cell] = {}
     best: dict[str, Cell] = {}
     for stage in range(1 if full else STAGES):
-        wanted: list[tuple[str, Tuned]] = []
-        for name in names:
-            if full and name in RESAMPLED:
-                wanted += [(name, Tuned(*one)) for one in product(grid.temperatures, grid.steps, grid.betas)]
-            elif stage == 0:
-                starts = grid.starts if name in RESAMPLED else (Tuned(beta=grid.starts[0].beta),)
-                wanted += [(name, replace(one, temperature=t)) for one in starts for t in grid.temperatures]
-            elif name in RESAMPLED:
-                wanted += [(name, one) for one in _changed(name, best[name].tuned, stage, grid)]
-        # Where the grid is small, the two starts are one.
-        for cell in score(list(dict.fromkeys(wanted))) if wanted else []:
+        settings = [setting for name in names for setting in _to_try(name, best.get(name), stage, grid, full=full)]
+        # In a small grid the two starting points can be equal.
+        for cell in score(list(dict.fromkeys(settings))) if settings else []:
             tried[cell.name] = cell
         for name in names:
             best[name] = max((cell for cell in tried.values() if cell.method == name), key=lambda cell: cell.merit)
     return Tuning(list(tried.values()), best)
 
 
+def _to_try(name: str, best: Cell | None, stage: int, grid: Grid, *, full: bool) -> list[tuple[str, Tuned]]:
+    """Return the settings of a method that a stage tries."""
+    if full and name in RESAMPLED:
+        return [(name, Tuned(*values)) for values in product(grid.temperatures, grid.steps, grid.betas)]
+    if best is None:
+        starts = grid.starts if name in RESAMPLED else (Tuned(beta=grid.starts[0].beta),)
+        return [(name, replace(start, temperature=t)) for start in starts for t in grid.temperatures]
+    return [(name, tuned) for tuned in _changed(name, best.tuned, stage, grid)] if name in RESAMPLED else []
+
+
 def _changed(name: str, best: Tuned, stage: int, grid: Grid) -> list[Tuned]:
+    """Return the best setting so far with other steps (stage 1) or another beta (stage 2)."""
     if stage == 1:
         return [replace(best, steps=steps) for steps in grid.steps]
     means = [replace(best, beta=beta) for beta in grid.betas]
@@ -186,7 +221,7 @@ def _changed(name: str, best: Tuned, stage: int, grid: Grid) -> list[Tuned]:
 
 
 def cell_name(name: str, tuned: Tuned) -> str:
-    """A setting's name in the kept runs."""
+    """Return the name of a setting's method in the stored runs."""
     if name not in RESAMPLED:
         return f"{name} T={tuned.temperature}"
     soft = " soft" if tuned.success_reward else ""
@@ -194,40 +229,40 @@ def cell_name(name: str, tuned: Tuned) -> str:
 
 
 def method_of(name: str, tuned: Tuned) -> Method:
-    """The method of a cell, under the cell's name."""
+    """Return the method with a setting, named as its cell."""
     return replace(MAKERS[name](tuned), name=cell_name(name, tuned))
 
 
-def cells_of(wanted: Sequence[tuple[str, Tuned]], records: Sequence[RunResult]) -> list[Cell]:
-    """The cells of (method, setting) pairs, from their runs."""
+def cells_of(settings: Sequence[tuple[str, Tuned]], records: Sequence[RunResult]) -> list[Cell]:
+    """Score (method, setting) pairs by their runs."""
     runs: dict[str, list[RunResult]] = defaultdict(list)
     for record in records:
         runs[record.method].append(record)
-    return [Cell.of(name, tuned, runs[cell_name(name, tuned)]) for name, tuned in wanted]
+    return [Cell.of(name, tuned, runs[cell_name(name, tuned)]) for name, tuned in settings]
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse methods with nothing to choose.
+    """Refuse methods that cannot be tuned.
 
     Raises:
-        ConfigurationError: there are some; the message lists those that have.
+        ConfigurationError: a method cannot be tuned; the message lists those that can.
     """
     unknown = [name for name in names if name not in MAKERS]
     if unknown:
-        raise ConfigurationError(f"nothing to tune of {', '.join(unknown)}; there are: {', '.join(MAKERS)}")
+        raise ConfigurationError(f"cannot tune {', '.join(unknown)}; choose from: {', '.join(MAKERS)}")
 
 
 def tuned_of(plain: Mapping[str, Any]) -> Tuned:
-    """The setting of a cell that was kept as JSON."""
+    """Read the setting of a cell from JSON values."""
     known = {"temperature", "beta", "success_reward", "alpha", "k"}
     return Tuned(steps=tuple(plain["steps"]), **{key: plain[key] for key in known & plain.keys()})
 
 
 def read_chosen(path: Path) -> dict[str, Tuned]:
-    """What a tuning chose, by method.
+    """Read the setting that `amc tune` chose for each method.
 
     Raises:
-        ConfigurationError: there is no such file, or it is no tuning.
+        ConfigurationError: the file cannot be read, or is not a tuning.json.
     """
     try:
         chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
@@ -241,21 +276,21 @@ def read_chosen(path: Path) -> dict[str, Tuned]:
 
 
 def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method]:
-    """The methods with the settings that were chosen for them.
+    """Return the methods with the settings chosen for them; a method without a chosen setting stays unchanged.
 
-    Where rewards are hidden, those of AMC hold unless others were chosen; a method that nothing was chosen for stays.
+    A method that hides rewards uses AMC's setting if it has none of its own.
     """
-    found = dict(chosen)
-    if methods.AMC in found:
-        found.setdefault(methods.AMC_HIDDEN, found[methods.AMC])
-    return [MAKERS[one.name](found[one.name]) if one.name in found else one for one in given]
+    tuned = dict(chosen)
+    if methods.AMC in tuned:
+        tuned.setdefault(methods.AMC_HIDDEN, tuned[methods.AMC])
+    return [MAKERS[method.name](tuned[method.name]) if method.name in tuned else method for method in given]
 
 
-def config_text(tuned: Tuned, *, critic: str, n_particles: int, horizon: int, told: str) -> str:
-    """The setting as a configuration file that `amc()` reads; the model's temperature is yours to set."""
+def config_text(tuned: Tuned, *, critic: str, n_particles: int, horizon: int, comment: str) -> str:
+    """Write a setting as a configuration file of `amc()`. The model's temperature can only be a comment."""
     success = [] if tuned.success_reward is None else [f"success_reward = {tuned.success_reward}"]
     lines = [
-        f"# {told}",
+        f"# {comment}",
         f"# Sampling temperature of the model that acts: {tuned.temperature}",
         f"critic = {json.dumps(critic)}",
         "",

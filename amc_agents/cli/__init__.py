@@ -1,84 +1,39 @@
-"""The command line, `amc`: demo, bench, tune, explore, collect, train, score, posterior, serve, doctor.
+"""The command line, `amc`.
 
-Commands import what they need when they run, so that `amc --help` answers at once.
+This module imports without typer and rich, so that `amc` can name the missing extra.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from importlib import import_module
 
-import typer
-
-from amc_agents.cli.compare import bench, demo
-from amc_agents.cli.doctor import doctor
-from amc_agents.cli.explore import explore
-from amc_agents.cli.goal import goal
-from amc_agents.cli.posterior import posterior_app
-from amc_agents.cli.printable import echo
-from amc_agents.cli.score import score
-from amc_agents.cli.serve import serve_app
-from amc_agents.cli.train import collect, value
-from amc_agents.cli.tune import tune
-from amc_agents.cli.verdict import verdict
-from amc_agents.errors import AmcError
+from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.files import cause_and_remedy
-
-app = typer.Typer(
-    name="amc",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Agentic Monte Carlo for LangGraph agents: better decisions of a frozen model, guided by a small critic. "
-    "Start with [bold]amc demo[/bold]: it needs no key, no server and no GPU.",
-)
-train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (needs the extra: train).")
-
-app.command()(demo)
-app.command()(bench)
-app.command()(tune)
-app.command()(collect)
-app.command()(doctor)
-app.command()(explore)
-app.command()(score)
-app.add_typer(train_app, name="train")
-app.add_typer(serve_app, name="serve")
-app.add_typer(posterior_app, name="posterior")
-train_app.command("value")(value)
-train_app.command("goal")(goal)
-train_app.command("verdict")(verdict)
+from amc_agents.quoting import printable
 
 
 def main() -> None:
-    """Run the command line; an error of the library, or of the disk, is one line and exit code 2."""
+    """Run the command line; an error of the library or of the file system is one line and exit status 2."""
     try:
-        app()
+        _require("typer")
+        _require("rich")
+        import_module("amc_agents.cli.commands").app()
     except AmcError as error:
-        echo(f"amc: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
     except OSError as error:
         if error.filename is None:
             raise
-        echo(f"amc: {error.filename}: {cause_and_remedy(error)}", err=True)
-        sys.exit(2)
+        _fail(f"{error.filename}: {cause_and_remedy(error)}")
 
 
-def _show_version(wanted: bool) -> None:
-    if not wanted:
-        return
+def _require(package: str) -> None:
     try:
-        echo(f"amc-agents {version('amc-agents')}")
-    except PackageNotFoundError:
-        echo("amc-agents, run from its sources without being installed")
-    raise typer.Exit
+        import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or package, "cli") from error
 
 
-@app.callback()
-def _root(
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
+def _fail(message: str) -> None:
+    sys.stderr.write(printable(f"amc: {message}\n"))
+    sys.exit(2)

@@ -1,4 +1,4 @@
-"""The one rich console of the command line. Imported where something is drawn, since rich takes its time."""
+"""The rich console of the command line. Commands import it when they print, because rich is slow to import."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from amc_agents.quoting import printable
 
 
 class PlainConsole(Console):
-    """Prints texts as they are: brackets are no markup, names between colons no emoji, control characters written out.
+    """A console that prints text literally: without markup or emoji codes, and with control characters escaped.
 
     Args:
-        **settings: as for rich's `Console`.
+        **settings: arguments of rich's `Console`.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """A string, neutralised before its width is measured."""
+        """Escape a string before its width is measured."""
         return super().render_str(printable(text), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Whatever else a text came in, such as a `Text`, is neutralised here."""
+        """Escape text that comes as another type, such as `Text`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: shown, never obeyed."""
+"""Print untrusted text on a terminal without executing its control characters."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from amc_agents.quoting import printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text that others may have written: the one way to do so in the command line, beside `console`."""
+    """Print a text with its control characters escaped. Commands print through this function or `console` only."""
     typer.echo(printable(text), err=err)

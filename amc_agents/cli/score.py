@@ -1,4 +1,4 @@
-"""`amc score`: the values of all states of a dataset."""
+"""`amc score`: score every state of a dataset."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ def score(
     critic: Annotated[
         str,
         typer.Option(
-            help="hf:FOLDER (with ?device=cuda&dtype=bfloat16, say) and embedded:NAME read each trajectory once; any "
-            "other critic is asked state by state."
+            help="Critic to score with. hf:FOLDER (options such as ?device=cuda&dtype=bfloat16) and embedded:NAME "
+            "score a trajectory in one pass; other critics are called for every state."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Parquet file; an interrupted call goes on where it was.")],
-    success: Annotated[float, typer.Option(help="The least return that counts as a success, in the summary.")] = 1.0,
+    out: Annotated[Path, typer.Option(help="Parquet file to write; an interrupted command continues it.")],
+    success: Annotated[
+        float, typer.Option(help="Minimum return that counts as a success in the printed metrics.")
+    ] = 1.0,
 ) -> None:
-    """Score all states of collected trajectories, and print how well that predicts what came (extra: train)."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
+    """Score every state of collected trajectories, and print how well the values predict the returns (extra: train)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.report import print_metrics
@@ -32,24 +33,24 @@ def score(
 
     console = PlainConsole()
     columns = TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
-    with Bar(*columns, console=console) as bar:
+    with Progress(*columns, console=console) as bar:
         line = bar.add_task("scoring", total=None, pace="")
 
         def show(progress: ScoringProgress) -> None:
             pace = f"{progress.states_per_second:,.0f} states/s" if progress.states_per_second else "scored before"
             if progress.seconds_left:
-                pace += f", {_time(progress.seconds_left)} left"
+                pace += f", {_duration(progress.seconds_left)} left"
             bar.update(line, completed=progress.trajectories, total=progress.n_trajectories, pace=pace)
 
         write_scores(critic, data, out, progress=show)
-    print_metrics(score_metrics(out, success), console, title="values against what came")
+    print_metrics(score_metrics(out, success), console, title="values against returns")
     console.print(f"Written: {out}")
 
 
-def _time(seconds: float) -> str:
-    """Hours and minutes, or minutes and seconds.
+def _duration(seconds: float) -> str:
+    """Format a duration.
 
-    >>> _time(8000), _time(75.2)
+    >>> _duration(8000), _duration(75.2)
     ('2 h 13 min', '1 min 15 s')
     """
     minutes, rest = divmod(round(seconds), 60)

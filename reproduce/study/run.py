@@ -19,7 +19,7 @@ from rich.progress import Progress as Bar
 
 from ablations import ABLATIONS
 from amc_agents.bench.plan import run_plan
-from amc_agents.cli.compare import available_cpus
+from amc_agents.cli.options import available_cpus
 from packed import pack, packed
 from room import ROOMS
 from settings import Shard, TrainingShard, shards

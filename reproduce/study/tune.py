@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 
 from amc_agents.bench.plan import CRAFTING
-from amc_agents.cli.compare import available_cpus
+from amc_agents.cli.options import available_cpus
 from amc_agents.cli.tune import tune
 from settings import (
     BANDS,

@@ -13,11 +13,13 @@ from amc_agents.bench.decisions import DecisionsFile, RunDecisions, read_decisio
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Tuned, chosen, lac, lac_variants, react, react_greedy, vote
 from amc_agents.bench.planner_critic import PlannerCritic
-from amc_agents.bench.report import Results, asked_first, difference_table, summarise
-from amc_agents.bench.report import markdown as report_markdown
+from amc_agents.bench.report import Results, summarise
+from amc_agents.bench.report_tables import main_differences
+from amc_agents.bench.report_tables import markdown as report_markdown
 from amc_agents.bench.results_folder import clear
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.cli import main
+from amc_agents.cli.comparison_tables import difference_table
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.planner import plan
@@ -139,14 +141,14 @@ async def test_lac_is_held_against_the_better_of_vote_and_greedy(make_comparison
     comparison = make_comparison(4, [*METHODS, *oracle])
     results = summarise(await compare(comparison, tmp_path), comparison.methods, comparison.settings)
     # Greedy coins always say 1: nothing is better.
-    assert {(one.a, one.b, one.metric) for one in asked_first(results)} == {
+    assert {(one.a, one.b, one.metric) for one in main_differences(results)} == {
         ("lac", "react", "deployable"), ("lac", "react-greedy", "deployable"),
         ("lac-oracle", "react", "oracle"), ("lac-oracle", "react-greedy", "oracle"),
     }  # fmt: skip
     assert "deployable" not in results.of("lac-oracle").scores
     assert "ReAct, greedy: the best here" in str(difference_table(results).caption)
     text = report_markdown(results)
-    assert "ORACLE: judged by what knows the world" in text
+    assert "ORACLE: judged by a critic that knows the world" in text
     assert "top 5" not in text
     assert "imagined" not in text
     assert Results.load(results.save(tmp_path / "results.json")) == results

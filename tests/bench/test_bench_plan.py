@@ -102,5 +102,5 @@ def test_what_a_world_lacks_is_said(tmp_path, bench):
     shutil.copytree(model_folder("crafting"), folder, ignore=shutil.ignore_patterns(ADAPTER, "verdict"))
     assert ComparisonPlan(methods=(lac(),), n_tasks=1, world="miserly", model=str(folder)).critic_spec == "uniform"
     told = bench("--methods", "react,lac", "--model", str(folder))
-    assert "left out: lac (nothing to judge by" in " ".join(told.split())
+    assert "left out: lac (no critic judges their decisions" in " ".join(told.split())
     assert [one.name for one in Results.load(tmp_path / "out" / "results.json").methods] == ["react"]

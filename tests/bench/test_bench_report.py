@@ -10,18 +10,11 @@ from rich.console import Console
 
 from amc_agents.bench.methods import best_of_n, lac, react, react_greedy, vote
 from amc_agents.bench.records import RunResult
-from amc_agents.bench.report import (
-    Results,
-    asked_first,
-    detail_table,
-    difference_table,
-    markdown,
-    results_schema,
-    score_table,
-    summarise,
-)
+from amc_agents.bench.report import Results, results_schema, summarise
+from amc_agents.bench.report_tables import main_differences, markdown
 from amc_agents.bench.runner import compare
 from amc_agents.bench.scores import Cost, Scores
+from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.errors import ConfigurationError
 from tests.bench.coins import comparison_of_coins
 
@@ -120,7 +113,7 @@ def test_where_a_success_is_not_always_worth_the_same_both_are_compared_each_wit
     methods = [react_greedy(), vote(), lac()]
     records = [record(name, str(task), one) for name, both in returns.items() for task, one in enumerate(both)]
     results = summarise(records, methods, {"success": 0.1, "n_particles": 15, "settings_tried": {"vote": 4, "lac": 16}})
-    asked = {(one.a, one.b, one.metric): one.difference for one in asked_first(results)}
+    asked = {(one.a, one.b, one.metric): one.difference for one in main_differences(results)}
     assert asked == {
         ("lac", "react-greedy", "deployable"): pytest.approx(0.1),
         ("lac", "vote", "success"): pytest.approx(0.0),

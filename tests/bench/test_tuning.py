@@ -96,7 +96,7 @@ def test_tuning_a_comparison_of_ones_own(make_comparison, tmp_path):
 
 def test_what_has_nothing_to_choose_is_refused(make_comparison, tmp_path):
     comparison = make_comparison()
-    with pytest.raises(ConfigurationError, match="nothing to tune of react-greedy; there are: react, best-of-n"):
+    with pytest.raises(ConfigurationError, match="cannot tune react-greedy; choose from: react, best-of-n"):
         tune(comparison, tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_what_was_chosen_is_given_to_methods():
 
 def test_the_configuration_file_is_read_as_it_was_meant(tmp_path):
     text = config_text(
-        Tuned(0.7, (3, 6), 0.05, 1.0), critic='embedded:a?adapter="b"', n_particles=7, horizon=9, told="x"
+        Tuned(0.7, (3, 6), 0.05, 1.0), critic='embedded:a?adapter="b"', n_particles=7, horizon=9, comment="x"
     )
     (tmp_path / "amc.toml").write_text(text)
     config = Config.load(tmp_path / "amc.toml")
@@ -144,11 +144,11 @@ def test_tune_then_bench_with_what_was_chosen(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--methods", "react,vote"], "nothing to tune of vote; there are: react, best-of-n"),
+        (["--methods", "react,vote"], "cannot tune vote; choose from: react, best-of-n"),
         (["--temperatures", "warm"], "--temperatures takes numbers, as in 0.4,0.6,0.8; got 'warm'"),
         (["--temperatures", "0,1"], "above 0"),
-        (["--success-reward", "0"], "above 0, and got 0"),
-        (["--critic", "uniform", "--methods", "amc-hidden"], "amc-hidden: the critic has to predict the whole return"),
+        (["--success-reward", "0"], "must be above 0, got 0"),
+        (["--critic", "uniform", "--methods", "amc-hidden"], "amc-hidden: the critic must predict the whole return"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_run(command, tmp_path, arguments, told):

@@ -117,7 +117,7 @@ def test_steps_and_success_are_said_for_all_that_resample(command, tmp_path):
     [
         (["bench", "--beta", "0"], "above 0"),
         (["bench", "--success-reward", "0"], "above 0"),
-        (["bench", "--steps", "4;8"], "as in 4,8,12, and got '4;8'"),
+        (["bench", "--steps", "4;8"], "as in 4,8,12; got '4;8'"),
         (["bench", "--steps", "0"], "from 1"),
         (["bench", "--steps", "x", "--methods", "react"], "as in 4,8,12"),
         (["demo", "--methods", "amk"], "no method amk; there are: react"),

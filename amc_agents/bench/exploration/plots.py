@@ -9,45 +9,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from amc_agents.bench.exploration.measures import Curve
 from amc_agents.bench.exploration.report import ExplorationResults, ExplorerResult
-from amc_agents.bench.plots import FAINT, INK
+from amc_agents.bench.figures import FAINT, INK, Figure, MaxNLocator, draw_grid, hide_frame, new_figure, save_figure
 
 COLOURS = ("#33418c", "#c98a00", "#2a9d8f", "#b5446e", "#5b7f2f", "#7a5fb0", "#8a97a3", "#a34e20")
 STYLES = ("-", "--", "-.", ":")
 
 
 def regret_curves(results: ExplorationResults, path: str | Path, *, title: str = "") -> Path:
-    """Draw the cumulative regret, and the regret of each episode, shaded by a standard error on either side."""
+    """Draw the cumulative regret and the regret of each episode, with a band of one standard error."""
     figure, panels = _panels(results, title, 2)
-    for one, style in _styled(results.explorers):
-        _draw(panels[0], one.cumulative_regret, label=one.name, **style)
-        _draw(panels[1], one.episode_regret, **style)
+    for explorer, style in _styled(results.explorers):
+        _draw(panels[0], explorer.cumulative_regret, label=explorer.name, **style)
+        _draw(panels[1], explorer.episode_regret, **style)
     panels[0].set_ylabel("cumulative regret", color=INK)
     panels[1].set_ylabel("regret of the episode", color=INK)
     for axes in panels:
         axes.set_xlabel("episode", color=INK)
         axes.set_ylim(bottom=0)
-    return _saved(figure, path, "Lower and flatter is better; shaded: one standard error over trials")
+    return _save(figure, path, "Lower and flatter is better; shaded: one standard error over trials")
 
 
 def surrogates(results: ExplorationResults, path: str | Path, *, title: str = "") -> Path:
     """Draw suffix failure frequency and scaled minimum action frequency, by episode and against each other.
 
-    As in LLM-PSRL, figures 11 to 13. Of which period the scatter's numbers are the paper does not say: here the
-    suffix failures are those of the second half, the minimum frequency that of the whole.
+    As in LLM-PSRL, figures 11 to 13. The paper does not say which period its scatter plots show. Here, suffix failures
+    are those of the second half, and the minimum frequency is that of all episodes.
     """
     figure, panels = _panels(results, title, 3)
     half = results.settings["n_episodes"] // 2
-    for one, style in _styled(results.explorers):
-        _draw(panels[0], one.suffix_failure, label=one.name, **style)
-        _draw(panels[1], one.minimum_frequency, **style)
+    for explorer, style in _styled(results.explorers):
+        _draw(panels[0], explorer.suffix_failure, label=explorer.name, **style)
+        _draw(panels[1], explorer.minimum_frequency, **style)
         panels[2].errorbar(
-            [one.minimum_frequency.mean[-1]], [one.suffix_failure.mean[half]],
-            xerr=_error(one.minimum_frequency, -1), yerr=_error(one.suffix_failure, half),
+            [explorer.minimum_frequency.mean[-1]], [explorer.suffix_failure.mean[half]],
+            xerr=_error(explorer.minimum_frequency, -1), yerr=_error(explorer.suffix_failure, half),
             fmt="o", color=style["color"], markersize=8, elinewidth=2,
         )  # fmt: skip
     for axes, label in zip(panels, ("suffix failure frequency", "min. action frequency, scaled"), strict=False):
@@ -58,45 +56,43 @@ def surrogates(results: ExplorationResults, path: str | Path, *, title: str = ""
     panels[2].set_ylabel(f"suffix failure frequency at {half + 1}", color=INK)
     panels[2].set_xlim(-0.02, 1.02)
     panels[2].set_ylim(-0.02, 1.02)
-    return _saved(figure, path, "Suffix failure: nothing optimal from here on. Shaded and bars: one standard error")
+    return _save(figure, path, "Suffix failure: no optimal episode from here on. Shaded and bars: one standard error")
 
 
 def temperature_sweep(results: ExplorationResults, path: str | Path, *, title: str = "") -> Path | None:
-    """Draw the total regret over the sampler's temperature; None where no agent was played at two or more.
+    """Draw the total regret over the temperature; None if no agent was played at two temperatures or more.
 
     Agents without a temperature are horizontal lines.
     """
-    swept = {one.agent for one in results.explorers if one.temperature is not None}
-    if max((sum(one.agent == agent for one in results.explorers) for agent in swept), default=0) < 2:
+    swept = {explorer.agent for explorer in results.explorers if explorer.temperature is not None}
+    if max((sum(explorer.agent == agent for explorer in results.explorers) for agent in swept), default=0) < 2:
         return None
     figure, (axes,) = _panels(results, title, 1)
-    fixed = [one for one in results.explorers if one.temperature is None]
     colours = cycle(COLOURS)
     for agent in sorted(swept):
-        found = sorted((one.temperature, one.total_regret) for one in results.explorers
-                       if one.agent == agent and one.temperature is not None)  # fmt: skip
+        points = sorted((explorer.temperature, explorer.total_regret) for explorer in results.explorers
+                        if explorer.agent == agent and explorer.temperature is not None)  # fmt: skip
         axes.errorbar(
-            [temperature for temperature, _ in found], [score.mean for _, score in found],
-            yerr=[score.standard_error or 0.0 for _, score in found],
+            [temperature for temperature, _ in points], [regret.mean for _, regret in points],
+            yerr=[regret.standard_error or 0.0 for _, regret in points],
             marker="o", markersize=8, linewidth=2, color=next(colours), label=agent,
         )  # fmt: skip
-    for one in fixed:
-        axes.axhline(one.total_regret.mean, color=next(colours), linestyle="--", linewidth=2, label=one.name)
+    for explorer in results.explorers:
+        if explorer.temperature is None:
+            regret = explorer.total_regret.mean
+            axes.axhline(regret, color=next(colours), linestyle="--", linewidth=2, label=explorer.name)
     axes.set_xlabel("temperature of the role that explores", color=INK)
     axes.set_ylabel(f"regret after {results.settings['n_episodes']} episodes", color=INK)
     axes.set_ylim(bottom=0)
-    return _saved(figure, path, "Bars: one standard error over trials")
+    return _save(figure, path, "Bars: one standard error over trials")
 
 
 def _panels(results: ExplorationResults, title: str, n_panels: int) -> tuple[Figure, Sequence[Any]]:
-    figure = Figure(figsize=(5.2 * n_panels + (2 if n_panels == 1 else 0), 5.2), dpi=100, facecolor="white")
+    figure = new_figure(5.2 * n_panels + (2 if n_panels == 1 else 0), 5.2)
     panels = figure.subplots(1, n_panels, squeeze=False)[0]
     for axes in panels:
-        axes.grid(color="#e3e8ec")
-        axes.set_axisbelow(True)
-        axes.tick_params(length=0)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        draw_grid(axes, "both")
+        hide_frame(axes, ("top", "right"))
     figure.text(0.02, 0.935, title or results.settings["world"], fontsize=15, weight="bold", color=INK)
     return figure, panels
 
@@ -106,30 +102,28 @@ def _styled(explorers: Sequence[ExplorerResult]) -> list[tuple[ExplorerResult, d
     return list(zip(explorers, cycle(styles), strict=False))
 
 
-def _draw(axes: Any, measured: Curve, *, label: str | None = None, **style: Any) -> None:
-    mean = np.array(measured.mean)
+def _draw(axes: Any, values: Curve, *, label: str | None = None, **style: Any) -> None:
+    mean = np.array(values.mean)
     episodes = np.arange(1, len(mean) + 1)
-    # Of few episodes each is seen.
+    # Mark the episodes if they are few.
     axes.plot(episodes, mean, linewidth=2, label=label, marker="o" if len(mean) <= 12 else "", **style)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if measured.standard_error is not None:
-        error = np.array(measured.standard_error)
+    if values.standard_error is not None:
+        error = np.array(values.standard_error)
         axes.fill_between(episodes, mean - error, mean + error, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def _error(measured: Curve, episode: int) -> float:
-    return 0.0 if measured.standard_error is None else measured.standard_error[episode]
+def _error(values: Curve, episode: int) -> float:
+    return 0.0 if values.standard_error is None else values.standard_error[episode]
 
 
-def _saved(figure: Figure, path: str | Path, note: str) -> Path:
+def _save(figure: Figure, path: str | Path, note: str) -> Path:
+    """Add a note and a legend below the panels, and write the figure."""
     figure.text(0.02, 0.885, note, fontsize=10.5, color=FAINT)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    # About 12 letters an inch, and 6 for a handle.
+    # About 12 letters fit into an inch, and a handle takes the space of 6.
     n_columns = max(1, min(4, int(figure.get_figwidth() * 12 / (6 + max(map(len, labels))))))
     n_rows = math.ceil(len(labels) / n_columns)
     figure.tight_layout(rect=(0, 0.03 + 0.045 * n_rows, 1, 0.88))
     figure.legend(handles, labels, loc="lower center", ncols=n_columns, frameon=False)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)

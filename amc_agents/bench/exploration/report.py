@@ -1,4 +1,4 @@
-"""What an exploration found: curves and scores of each explorer, as JSON, Markdown and a table for the terminal."""
+"""The results of an exploration: curves and scores of each explorer, as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from amc_agents.bench.exploration.agents import Explorer
 from amc_agents.bench.exploration.measures import (
@@ -22,9 +20,10 @@ from amc_agents.bench.exploration.measures import (
     suffix_failures,
 )
 from amc_agents.bench.exploration.trials import Trial
+from amc_agents.bench.report_tables import score_text
 from amc_agents.bench.statistics import Estimate, Paired, estimate, paired
 from amc_agents.files import replace_file
-from amc_agents.markdown import table as markdown_table
+from amc_agents.markdown import table
 from amc_agents.types import FloatArray
 
 VERSION = 1
@@ -32,7 +31,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ExplorerResult:
-    """One explorer's results. `K` episodes."""
+    """The results of one explorer over `K` episodes."""
 
     name: str
     agent: str
@@ -47,24 +46,24 @@ class ExplorerResult:
     minimum_frequency: Curve
     """`[K]` scaled minimum action frequency."""
     total_regret: Estimate
-    """Of all K episodes."""
+    """Sum over all K episodes."""
     early_regret: Estimate
-    """Per episode, over the first quarter of the episodes."""
+    """Mean per episode over the first quarter of the episodes."""
     late_regret: Estimate
-    """Per episode, over the last quarter: below the early one where regret grows less than linearly."""
+    """Mean per episode over the last quarter: below `early_regret` if regret grows less than linearly."""
     lost_turns: float
-    """Share of the steps whose action was none of the world's."""
+    """Share of steps whose action the world does not know."""
     calls: float
-    """Requests to language models, per trial."""
+    """Requests to language models per trial."""
     tokens: float
-    """Read and written by them, per trial; a lower bound where `unreported` is above 0."""
+    """Tokens read and written by language models per trial; a lower bound if `unreported` is above 0."""
     unreported: float
-    """Requests per trial of which no usage was reported."""
+    """Requests per trial without reported usage."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two explorers' total regrets, a - b, over the hidden instances that both have played."""
+    """The difference a - b of two explorers' total regrets over the hidden instances that both have played."""
 
     a: str
     b: str
@@ -73,74 +72,96 @@ class Difference:
 
 @dataclass(frozen=True)
 class ExplorationResults:
-    """What `exploration.json` holds."""
+    """The content of `exploration.json`."""
 
     settings: Mapping[str, Any]
     """What all trials share."""
     command: str
     explorers: tuple[ExplorerResult, ...]
     differences: tuple[Difference, ...]
-    """Every other explorer less the first."""
+    """Every other explorer minus the first."""
 
     def save(self, path: str | Path) -> Path:
-        """Write JSON."""
-        written = Path(path)
+        """Write the results as JSON."""
+        path = Path(path)
         values = {"version": VERSION, **_plain(asdict(self))}
-        replace_file(written, json.dumps(values, indent=1, allow_nan=False) + "\n")
-        return written
+        replace_file(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
+        return path
 
 
 def summarise(
     trials: Sequence[Trial], explorers: Sequence[Explorer], settings: Mapping[str, Any], *, command: str = ""
 ) -> ExplorationResults:
-    """Curves, scores and paired differences of an exploration's trials.
+    """Compute the curves, scores and paired differences of an exploration's trials.
 
     Raises:
-        ConfigurationError: an explorer without a trial.
+        ConfigurationError: an explorer has no trial.
     """
-    by_name = {one.name: [trial for trial in trials if trial.agent == one.name] for one in explorers}
-    explored = tuple(_explored(one, by_name[one.name]) for one in explorers)
+    by_name = {explorer.name: [trial for trial in trials if trial.agent == explorer.name] for explorer in explorers}
+    results = tuple(_explorer_result(explorer, by_name[explorer.name]) for explorer in explorers)
     first, *others = by_name
-    # Of a single instance no interval could be given.
-    compared = [name for name in others if len(_totals(by_name[name]).keys() & _totals(by_name[first]).keys()) > 1]
+    # A single common instance has no interval.
+    paired_names = [name for name in others if len(_totals(by_name[name]).keys() & _totals(by_name[first]).keys()) > 1]
     differences = tuple(
-        Difference(name, first, paired(_totals(by_name[name]), _totals(by_name[first]))) for name in compared
+        Difference(name, first, paired(_totals(by_name[name]), _totals(by_name[first]))) for name in paired_names
     )
-    return ExplorationResults(dict(settings), command, explored, differences)
-
-
-def table(results: ExplorationResults, title: str = "") -> Table:
-    """The scores, for the terminal."""
-    drawn = Table(
-        title=title, title_justify="left", caption=_caption(results), caption_justify="left", box=box.SIMPLE_HEAD,
-        show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    drawn.add_column("agent", no_wrap=True)
-    for heading in _headings(results):
-        drawn.add_column(heading, justify="right", min_width=7)
-    for one in results.explorers:
-        drawn.add_row(one.name, *_cells(one, results))
-    return drawn
+    return ExplorationResults(dict(settings), command, results, differences)
 
 
 def markdown(results: ExplorationResults) -> str:
-    """The scores and the paired differences."""
-    headings = _headings(results)
+    """Format the scores and the paired differences as Markdown."""
+    columns = headings(results)
     lines = [f"    {results.command}\n"] if results.command else []
-    rows = [[one.name, *_cells(one, results)] for one in results.explorers]
-    lines.append(markdown_table(["agent", *headings], rows, "l" + "r" * len(headings)))
+    rows = [[explorer.name, *cells(explorer, results)] for explorer in results.explorers]
+    lines.append(table(["agent", *columns], rows, "l" + "r" * len(columns)))
     if results.differences:
-        paired = [
-            [f"{one.a} - {one.b}", f"{regret.difference:+.3f}", f"{regret.low:+.3f} to {regret.high:+.3f}"]
-            for one in results.differences
-            for regret in [one.total_regret]
+        pairs = [
+            [f"{pair.a} - {pair.b}", f"{regret.difference:+.3f}", f"{regret.low:+.3f} to {regret.high:+.3f}"]
+            for pair in results.differences
+            for regret in (pair.total_regret,)
         ]
-        headings = ["paired over instances", "difference in total regret", "95% interval"]
-        lines += ["", markdown_table(headings, paired, "lrr")]
-    return "\n".join([*lines, "", _caption(results), ""])
+        lines += ["", table(["paired over instances", "difference in total regret", "95% interval"], pairs, "lrr")]
+    return "\n".join([*lines, "", caption(results), ""])
 
 
-def _explored(explorer: Explorer, trials: Sequence[Trial]) -> ExplorerResult:
+def headings(results: ExplorationResults) -> list[str]:
+    """Return the headings of the score columns."""
+    n_episodes = results.settings["n_episodes"]
+    quarter, half = max(1, n_episodes // 4), n_episodes // 2 + 1
+    return [
+        f"regret after {n_episodes} episodes",
+        f"per episode, first {quarter}",
+        f"per episode, last {quarter}",
+        f"suffix failures at {half}",
+        f"min. action frequency at {n_episodes}",
+        *(["lost turns"] if _has_lost_turns(results) else []),
+        *(["calls per trial", "tokens per trial"] if _has_calls(results) else []),
+    ]
+
+
+def cells(explorer: ExplorerResult, results: ExplorationResults) -> list[str]:
+    """Return the score columns of an explorer."""
+    half = results.settings["n_episodes"] // 2
+    return [
+        *(score_text(regret) for regret in (explorer.total_regret, explorer.early_regret, explorer.late_regret)),
+        f"{explorer.suffix_failure.mean[half]:.3f}",
+        f"{explorer.minimum_frequency.mean[-1]:.3f}",
+        *([f"{explorer.lost_turns:.3f}"] if _has_lost_turns(results) else []),
+        *([f"{explorer.calls:.0f}", f"{explorer.tokens:.0f}"] if _has_calls(results) else []),
+    ]
+
+
+def caption(results: ExplorationResults) -> str:
+    """Describe the world, the number of trials and the scores."""
+    counts = sorted({explorer.n_trials for explorer in results.explorers})
+    trials = " to ".join(str(count) for count in counts[:: max(1, len(counts) - 1)])
+    return (
+        f"World {results.settings['world']}, {trials} trial(s), each with its own hidden instance; mean ± standard "
+        "error over trials. Regret is the expected loss of the actions, so it excludes the randomness of rewards."
+    )
+
+
+def _explorer_result(explorer: Explorer, trials: Sequence[Trial]) -> ExplorerResult:
     per_episode = regrets(trials)
     frequencies = [minimum_frequencies(trial.choices, trial.n_actions) for trial in trials]
     quarter = max(1, per_episode.shape[-1] // 4)
@@ -154,8 +175,8 @@ def _explored(explorer: Explorer, trials: Sequence[Trial]) -> ExplorerResult:
         suffix_failure=curve(suffix_failures(per_episode)),
         minimum_frequency=curve(np.array(frequencies)),
         total_regret=estimate(_totals(trials)),
-        early_regret=_estimated(trials, per_episode[:, :quarter]),
-        late_regret=_estimated(trials, per_episode[:, -quarter:]),
+        early_regret=_mean_regret(trials, per_episode[:, :quarter]),
+        late_regret=_mean_regret(trials, per_episode[:, -quarter:]),
         lost_turns=float(np.mean([lost_turns(trial) for trial in trials])),
         calls=float(np.mean([trial.usage.calls for trial in trials])),
         tokens=float(np.mean([trial.usage.tokens for trial in trials])),
@@ -167,63 +188,21 @@ def _totals(trials: Sequence[Trial]) -> dict[tuple[str, int], float]:
     return {(trial.task, trial.seed): sum(trial.regrets) for trial in trials}
 
 
-def _estimated(trials: Sequence[Trial], per_episode: FloatArray) -> Estimate:
+def _mean_regret(trials: Sequence[Trial], per_episode: FloatArray) -> Estimate:
     means = per_episode.mean(axis=1).tolist()
     return estimate({(trial.task, trial.seed): mean for trial, mean in zip(trials, means, strict=True)})
 
 
-def _headings(results: ExplorationResults) -> list[str]:
-    n_episodes = results.settings["n_episodes"]
-    quarter, half = max(1, n_episodes // 4), n_episodes // 2 + 1
-    lost = ["lost turns"] if _some_lost(results) else []
-    asked = ["calls per trial", "tokens per trial"] if _some_asked(results) else []
-    return [
-        f"regret after {n_episodes} episodes",
-        f"per episode, first {quarter}",
-        f"per episode, last {quarter}",
-        f"suffix failures at {half}",
-        f"min. action frequency at {n_episodes}",
-        *lost,
-        *asked,
-    ]
+def _has_lost_turns(results: ExplorationResults) -> bool:
+    return any(explorer.lost_turns > 0 for explorer in results.explorers)
 
 
-def _cells(one: ExplorerResult, results: ExplorationResults) -> list[str]:
-    half = results.settings["n_episodes"] // 2
-    lost = [f"{one.lost_turns:.3f}"] if _some_lost(results) else []
-    asked = [f"{one.calls:.0f}", f"{one.tokens:.0f}"] if _some_asked(results) else []
-    return [
-        *(_cell(score.mean, score.standard_error) for score in (one.total_regret, one.early_regret, one.late_regret)),
-        f"{one.suffix_failure.mean[half]:.3f}",
-        f"{one.minimum_frequency.mean[-1]:.3f}",
-        *lost,
-        *asked,
-    ]
-
-
-def _some_lost(results: ExplorationResults) -> bool:
-    return any(one.lost_turns > 0 for one in results.explorers)
-
-
-def _some_asked(results: ExplorationResults) -> bool:
-    return any(one.calls > 0 for one in results.explorers)
-
-
-def _cell(mean: float, standard_error: float | None) -> str:
-    return f"{mean:.3f}" if standard_error is None else f"{mean:.3f} ± {standard_error:.3f}"
-
-
-def _caption(results: ExplorationResults) -> str:
-    counts = sorted({one.n_trials for one in results.explorers})
-    told = " to ".join(str(count) for count in counts[:: max(1, len(counts) - 1)])
-    return (
-        f"World {results.settings['world']}, {told} trial(s), each with a hidden instance of its own; mean ± standard "
-        "error over trials. Regret is what the actions lose in expectation, not what luck lost."
-    )
+def _has_calls(results: ExplorationResults) -> bool:
+    return any(explorer.calls > 0 for explorer in results.explorers)
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as objects, which `json` would write as lists."""
+    """Turn named tuples into dictionaries; `json` would write them as lists."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return _plain(value._asdict())
     if isinstance(value, dict):

@@ -12,9 +12,10 @@ from rich.console import Console
 from amc_agents.bench.exploration.agents import Explorer, explorers
 from amc_agents.bench.exploration.measures import curve, minimum_frequencies, regrets, suffix_failures
 from amc_agents.bench.exploration.plots import regret_curves, surrogates, temperature_sweep
-from amc_agents.bench.exploration.report import markdown, summarise, table
+from amc_agents.bench.exploration.report import markdown, summarise
 from amc_agents.bench.exploration.running import Exploration, explore
 from amc_agents.bench.exploration.trials import Trial
+from amc_agents.cli.explore import table
 from amc_agents.errors import ConfigurationError
 from amc_agents.usage import Usage
 

@@ -266,7 +266,7 @@ def test_the_command_trains_and_says_what_to_do_next(toy_trajectories, tmp_path)
     pytest.importorskip("pyarrow")
     from typer.testing import CliRunner
 
-    from amc_agents.cli import app
+    from amc_agents.cli.commands import app
 
     write_shard(tmp_path / "data", [LoggedTrajectory(one, n) for n, one in enumerate(toy_trajectories(10, 3))])
     arguments = ["train", "goal", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "goal")]

@@ -243,7 +243,7 @@ def test_the_defaults_are_the_papers():
 def test_the_command_line_trains_on_what_it_collected(tmp_path):
     from typer.testing import CliRunner
 
-    from amc_agents.cli import app
+    from amc_agents.cli.commands import app
 
     run, data = CliRunner().invoke, str(tmp_path / "data")
     collected = run(app, ["collect", "--out", data, "--tasks", "6", "--trajectories", "1", "--band", "3", "6"])

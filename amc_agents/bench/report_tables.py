@@ -1,0 +1,185 @@
+"""What the tables of a comparison show: metrics, costs, the main differences and notes; and all of it as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from amc_agents.bench.report import Mean, MethodCost, MethodResult, PairedDifference, Results
+from amc_agents.bench.scores import METRICS
+from amc_agents.bench.statistics import Estimate
+from amc_agents.markdown import table
+
+CostText = Callable[[MethodCost], str]
+"""Formats one cost of a method."""
+
+_COSTS: Mapping[str, CostText] = {
+    "steps": lambda cost: "-" if cost.steps is None else f"{cost.steps:.1f}",
+    "model calls": lambda cost: f"{cost.policy_calls:,.0f}",
+    "tokens out": lambda cost: f"{cost.policy_output_tokens:,.0f}",
+    "critic tokens": lambda cost: f"{cost.critic_tokens - cost.critic_cached_tokens:,.0f}",
+    "imagined tokens": lambda cost: f"{cost.world_model_tokens - cost.world_model_cached_tokens:,.0f}",
+    "time (s)": lambda cost: f"{cost.seconds:.1f}",
+}
+"""Costs per task. Cached tokens are not counted for critics and forward models."""
+
+_SHOWN = ("success", "oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinct")
+"""Metrics of the Markdown table; the JSON has all of them."""
+
+_ALONE = ("react-greedy", "vote", "vote-greedy", "vote-list")
+"""Methods that use the policy without a critic."""
+
+_MAIN_DIFFERENCES = {
+    ("best-of-n", "react", "oracle"),
+    ("amc", "best-of-n", "oracle"),
+    ("amc", "smc", "oracle"),
+    ("amc", "best-of-n", "top5"),
+    ("amc", "best-of-n", "mean"),
+    ("amc", "best-of-n", "mean_distinct"),
+    ("amc-hidden", "best-of-n", "deployable"),
+    ("amc-hidden", "react-greedy", "deployable"),
+}
+
+
+def markdown(results: Results) -> str:
+    """Format the scores and the main differences as Markdown."""
+    metrics = used_metrics(results, {metric: METRICS[metric] for metric in _SHOWN})
+    costs = used_costs(results)
+    headings = ["method", *metrics.values(), *costs]
+    rows = [row_of(method, metrics, costs) for method in results.methods]
+    parts = [table(headings, rows, "l" + "r" * (len(headings) - 1)), caption(results)]
+    differences = [
+        [pair, metric, f"{difference.difference:+.3f}", f"{difference.low:+.3f} to {difference.high:+.3f}"]
+        for pair, metric, difference in labelled_differences(results)
+    ]
+    if differences:
+        parts.append(table(["paired difference", "metric", "mean", "95% interval"], differences, "llrr"))
+        parts.append(rival_note(results))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def main_differences(results: Results) -> list[PairedDifference]:
+    """Select the differences that matter most.
+
+    A method that decides by a critic is compared with ReAct, and with the best method without a critic: most of its
+    gain over ReAct may come from voting. A method with an oracle critic has no deployable pick.
+    """
+    wanted = _MAIN_DIFFERENCES | {
+        (method.name, rival, metric)
+        for method in results.methods
+        if _uses_critic(method)
+        for metric in _decisive_metrics(results, method)
+        for rival in ("react", _rival(results, metric))
+    }
+    return [pair for pair in results.comparisons if (pair.a, pair.b, pair.metric) in wanted]
+
+
+def labelled_differences(results: Results) -> list[tuple[str, str, PairedDifference]]:
+    """Return (pair of methods, metric, difference) as tables print them, for the main differences."""
+    labels = {method.name: method.label for method in results.methods}
+    return [(f"{labels[pair.a]} - {labels[pair.b]}", METRICS[pair.metric], pair) for pair in main_differences(results)]
+
+
+def used_metrics(results: Results, headings: Mapping[str, str]) -> dict[str, str]:
+    """Select the metrics that at least one method has: single trajectories have no top 5.
+
+    Args:
+        results: the results.
+        headings: metric -> its heading.
+    """
+    return {
+        metric: heading
+        for metric, heading in headings.items()
+        if any(_score_cell(method, metric) != "-" for method in results.methods)
+        and (metric != "success" or _success_differs(results))
+    }
+
+
+def used_costs(results: Results) -> dict[str, CostText]:
+    """Select the costs to show: steps if a method decides each step, imagined tokens if any were used."""
+    unused = {
+        "steps": not any(method.settings.get("decision") for method in results.methods),
+        "imagined tokens": not any(method.cost.world_model_tokens for method in results.methods),
+    }
+    return {name: cost_text for name, cost_text in _COSTS.items() if not unused.get(name)}
+
+
+def row_of(method: MethodResult, metrics: Mapping[str, str], costs: Mapping[str, CostText]) -> list[str]:
+    """Return the cells of a method: its label, scores and costs."""
+    scores = [_score_cell(method, metric) for metric in metrics]
+    return [method.label, *scores, *(cost_text(method.cost) for cost_text in costs.values())]
+
+
+def score_text(score: Mean | Estimate | None) -> str:
+    """Format a mean and its standard error."""
+    if score is None:
+        return "-"
+    if score.standard_error is None or not math.isfinite(score.standard_error):
+        return f"{score.mean:.3f}"
+    return f"{score.mean:.3f} ± {score.standard_error:.3f}"
+
+
+def caption(results: Results) -> str:
+    """Describe the size of the comparison and the columns."""
+    means = [score for method in results.methods for score in method.scores.values()]
+    tasks, seeds = {mean.tasks for mean in means}, {mean.seeds for mean in means}
+    alone = all(method.settings["n_particles"] == 1 for method in results.methods)
+    particles = "" if alone else f", N = {results.settings.get('n_particles', '?')}"
+    sentences = [
+        f"{_range(tasks)} tasks, {_range(seeds)} seed(s){particles}; mean ± standard error over tasks.",
+        "The oracle's pick sees the rewards; the deployable pick does not.",
+    ]
+    if _success_differs(results):
+        minimum = results.settings.get("success", 1)
+        sentences.append(f"Success: the oracle's pick returned {minimum:g} or more; the picks' columns are returns.")
+    tried = results.settings.get("settings_tried")
+    if tried:
+        counts = ", ".join(f"{name} {count}" for name, count in tried.items())
+        sentences.append(f"Settings tried on training tasks: {sum(tried.values())} ({counts}).")
+    return " ".join(sentences)
+
+
+def rival_note(results: Results) -> str:
+    """Explain which methods without a critic were compared with, and special kinds of methods."""
+    judged = [method for method in results.methods if _uses_critic(method)]
+    rivals = {_rival(results, metric) for method in judged for metric in _decisive_metrics(results, method)}
+    named = " and ".join(method.label for method in results.methods if method.name in rivals)
+    notes = [f"{named}: the best here of {', '.join(_ALONE)}, chosen by these figures."] if named else []
+    if any(method.settings.get("oracle") for method in judged):
+        notes.append("ORACLE: judged by a critic that knows the world; an upper bound, not a method.")
+    if any(method.settings.get("listed") for method in results.methods):
+        notes.append("listed: all actions that the world lists are candidates, under the exact prior.")
+    return " ".join(notes)
+
+
+def _success_differs(results: Results) -> bool:
+    """Return whether a success is not worth 1, so that success rate and return are two metrics."""
+    pairs = [(method.scores[name].mean for name in ("success", "oracle")) for method in results.methods]
+    return any(success != return_ for success, return_ in pairs)
+
+
+def _uses_critic(method: MethodResult) -> bool:
+    return bool((method.settings.get("decision") or {}).get("use_critic"))
+
+
+def _decisive_metrics(results: Results, method: MethodResult) -> list[str]:
+    """Return the metrics by which a method of single trajectories is compared."""
+    pick = "oracle" if method.settings.get("oracle") else "deployable"
+    return ["success", pick] if _success_differs(results) else [pick]
+
+
+def _rival(results: Results, metric: str) -> str | None:
+    """Return the best method without a critic, by its mean."""
+    rivals = [method for method in results.methods if method.name in _ALONE and metric in method.scores]
+    return max(rivals, key=lambda method: method.scores[metric].mean).name if rivals else None
+
+
+def _score_cell(method: MethodResult, metric: str) -> str:
+    # A single trajectory has no top 5 and no spread: its return is the pick, with and without seeing rewards.
+    single = method.settings["n_particles"] == 1
+    hidden = single and metric not in ("success", "oracle", "deployable")
+    return score_text(None if hidden else method.scores.get(metric))
+
+
+def _range(numbers: set[int]) -> str:
+    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

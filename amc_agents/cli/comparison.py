@@ -1,0 +1,152 @@
+"""Run a comparison from the command line: a progress bar, then tables, files and pictures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from amc_agents.bench import decision_report, plots
+from amc_agents.bench.decisions import read_decisions
+from amc_agents.bench.methods import AMC
+from amc_agents.bench.plan import ComparisonPlan, run_plan
+from amc_agents.bench.records import RunResult
+from amc_agents.bench.report import Results, summarise
+from amc_agents.bench.report_tables import markdown
+from amc_agents.bench.runner import quiet_about_identical_particles, run_one
+from amc_agents.bench.selection import MethodChoice
+from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
+from amc_agents.cli.options import command_line
+from amc_agents.concurrency.background import run_in_background
+from amc_agents.files import replace_file
+
+
+def with_methods(plan: ComparisonPlan, choice: MethodChoice, console: Console) -> ComparisonPlan:
+    """Choose the methods of a plan, and print which of them cannot run."""
+    plan, notes = choice.applied_to(plan)
+    for note in notes:
+        console.print(note)
+    return plan
+
+
+def run_and_report(
+    plan: ComparisonPlan,
+    out: Path,
+    console: Console,
+    title: str,
+    *,
+    n_workers: int,
+    resume: bool = False,
+    keep_decisions: bool = False,
+) -> None:
+    """Run a plan, print its tables, and write its files.
+
+    Args:
+        plan: what to run.
+        out: the results folder.
+        console: where to print.
+        title: the title of tables and pictures begins with it.
+        n_workers: number of processes.
+        resume: continue with the results in `out`.
+        keep_decisions: store every decision too.
+    """
+    started = time.perf_counter()
+    records = run_with_bar(
+        plan, out, console, "runs", resume=resume, n_workers=n_workers, keep_decisions=keep_decisions
+    )
+    seconds = time.perf_counter() - started
+    results = summarise(
+        records,
+        plan.methods,
+        plan.comparison().settings,
+        command=command_line(),
+        seconds=None if resume else seconds,
+    )
+    band = plan.difficulty
+    title = f"{title} in the {plan.world} world" + (f": tasks of {band[0]} to {band[1]} steps" if band else "")
+    _print_tables(results, title, console)
+    files = [
+        results.save(out / "results.json"),
+        _write(out / "results.md", markdown(results)),
+        plots.method_scores(results, out / "scores.png", title=title),
+        _draw_telling_run(plan, records, out / "genealogy.png"),
+        _write_decision_report(plan, out),
+    ]
+    console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
+    print_files(files, console)
+
+
+def run_with_bar(
+    plan: ComparisonPlan,
+    out: Path,
+    console: Console,
+    title: str,
+    *,
+    resume: bool,
+    n_workers: int,
+    keep_decisions: bool = False,
+) -> list[RunResult]:
+    """Execute the runs of a plan with a progress bar."""
+    with progress_bar(console) as bar:
+        line = bar.add_task(title, total=plan.n_runs)
+        return run_plan(
+            plan,
+            out,
+            resume=resume,
+            n_workers=n_workers,
+            progress=lambda done: bar.update(line, completed=done),
+            keep_decisions=keep_decisions,
+        )
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return a bar that counts finished items."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=console)
+
+
+def print_files(files: list[Path | None], console: Console) -> None:
+    """Print the files that were written, one a line."""
+    for file in files:
+        if file is not None:
+            console.print(f"  {file}", highlight=False)
+
+
+def _print_tables(results: Results, title: str, console: Console) -> None:
+    console.print(score_table(results, title))
+    console.print(detail_table(results))
+    differences = difference_table(results)
+    if differences is not None:
+        console.print(differences)
+
+
+def _write(path: Path, text: str) -> Path:
+    replace_file(path, text)
+    return path
+
+
+def _write_decision_report(plan: ComparisonPlan, out: Path) -> Path | None:
+    """Report on the stored decisions; None if no decision used a critic."""
+    keys = {(task.id, seed) for task in plan.tasks() for seed in plan.seeds}
+    runs = [run for run in read_decisions(out) if (run.task, run.seed) in keys]
+    text = decision_report.markdown(runs, {method.name: method.label for method in plan.methods})
+    return _write(out / "decisions.md", text) if text else None
+
+
+def _draw_telling_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> Path | None:
+    """Repeat the most telling AMC run with its seed, and draw it; None without an AMC run that resampled."""
+    amc_records = [record for record in records if record.method == AMC]
+    if not amc_records:
+        return None
+    # A run in which some particles succeed shows the effect of resampling.
+    record = max(amc_records, key=lambda record: (record.scores.success, -abs(record.scores.mean - 0.4)))
+    comparison = plan.comparison()
+    task = next(task for task in comparison.tasks if task.id == record.task)
+    method = next(method for method in plan.methods if method.name == AMC)
+    with quiet_about_identical_particles():
+        _, run = run_in_background(run_one(comparison, record.seed, task, method), n_workers=1)
+    if not any(point.ancestors is not None for point in run.history):
+        return None
+    return plots.genealogy(run, path, title=f"AMC at work: {getattr(task.payload, 'goal', task.id)}")

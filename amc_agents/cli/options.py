@@ -1,0 +1,95 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from amc_agents.errors import ConfigurationError
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="The policy: name of a shipped model, or a model folder. Default: the world's own policy."),
+]
+Critic = Annotated[
+    str | None,
+    typer.Option(
+        help="Critic of AMC's resampling, such as hf:path/to/value or my_module:object. "
+        "Default: the critic of the config file, otherwise the value model shipped with the policy.",
+        envvar="AMC_CRITIC",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Configuration file that names the critic.", envvar="AMC_CONFIG")
+]
+Tasks = Annotated[int, typer.Option(min=1, help="Number of tasks. Tasks are generated, the same ones every time.")]
+Particles = Annotated[
+    int, typer.Option(min=1, help="N: number of trajectories that Best-of-N, SMC and AMC run in parallel.")
+]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated methods: react, react-greedy, best-of-n, smc, amc, amc-hidden (the default: all six). "
+        "More methods run only if named: 'decisions' compares ReAct, voting and LAC; an unknown name lists all."
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Number of worker processes. Default: one for each CPU, at most 4.")
+]
+Band = Annotated[
+    tuple[int, int] | None,
+    typer.Option(
+        metavar="LOW HIGH",
+        help="Difficulty of crafting tasks: minimum and maximum steps of the planner's solution. Default: 12 16.",
+    ),
+]
+World = Annotated[str, typer.Option(help="The world: crafting, or a world that an installed package registers.")]
+First = Annotated[int, typer.Option(min=0, help="Number of the first task of the split.")]
+Split = Annotated[str, typer.Option(help='"test", or "train" for choosing settings.')]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue with the results in the folder.")]
+SuccessReward = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        help="The return of a success, if every other return is 0. AMC then weights particles by eq. 5 of the paper.",
+    ),
+]
+
+
+def check_split(split: str) -> None:
+    """Refuse an unknown split."""
+    if split not in ("test", "train"):
+        raise ConfigurationError(f'--split must be "test" or "train", got {split!r}')
+
+
+def positive(option: str, value: float | None) -> float | None:
+    """Return the value of an option that must not be 0."""
+    if value == 0.0:
+        raise ConfigurationError(f"{option} must be above 0, got 0")
+    return value
+
+
+def critic_name(critic: str | None, config: Path | None) -> str | None:
+    """Return the critic that --critic or AMC_CRITIC names, otherwise the critic of the configuration file."""
+    if config is None:
+        return critic
+    from amc_agents.config import Config
+
+    file = Config.load(config)
+    return file.critic if critic is None else critic
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs that this process may use, at most 4: every worker loads the models."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(4, usable)
+
+
+def command_line() -> str:
+    """Return the command line of this process, which results record."""
+    program = Path(sys.argv[0])
+    return " ".join([f"python {program}" if program.suffix == ".py" else "amc", *sys.argv[1:]])
