@@ -1,6 +1,6 @@
-"""Templates of prompts, and texts that remember which of their words are the template's.
+"""Templates of prompts, and segments, which record the parts of a text that come from the template.
 
-Special tokens come from a template alone: what an agent or a world writes is text, even where it spells a role token.
+Only a template may contain special tokens. Text from an agent or a world stays text, even if it spells a role token.
 """
 
 from __future__ import annotations
@@ -14,65 +14,65 @@ from amc_agents.errors import ConfigurationError
 
 
 class Segment(str):
-    """A text made of pieces: the template's words at even places, what others wrote at odd ones.
+    """A text in pieces: the template's words at even positions, filled-in text at odd positions.
 
-    Equal to another segment only where the pieces are: one text may be cut in two ways, and mean two things.
+    Segments are equal if their pieces are equal: the same text in different pieces has a different meaning.
     """
 
     pieces: tuple[str, ...]
 
     def __new__(cls, *pieces: str) -> Segment:
-        """The pieces, joined."""
+        """Join the pieces."""
         segment = super().__new__(cls, "".join(pieces))
         segment.pieces = pieces
         return segment
 
     def __eq__(self, other: object) -> bool:
-        """By pieces; a plain text is compared as text."""
+        """Compare pieces with a segment, and text with a plain string."""
         return self.pieces == other.pieces if isinstance(other, Segment) else str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
-        """The opposite: `str` has one of its own."""
+        """Negate `__eq__`, since `str` defines `__ne__`, too."""
         return not self == other
 
     __hash__ = str.__hash__
 
     def __reduce__(self) -> tuple[type[Segment], tuple[str, ...]]:
-        """For pickle and copy."""
+        """Support pickle and copy."""
         return Segment, self.pieces
 
 
 class Template(NamedTuple):
-    """Words of ours around fields for texts of others. Plain fields alone: no formats, no attributes."""
+    """A text with fields. Fields are plain names, without formats or attributes."""
 
     words: tuple[str, ...]
-    """What stands before each field, and after the last one."""
+    """The text before each field, and the text after the last field."""
     fields: tuple[str, ...]
-    """Names of the fields, in their order."""
+    """Names of the fields, in order."""
 
     @classmethod
     def parse(cls, text: str, what: str) -> Template:
-        """Read `"{turn}<|end|>{observation}"`; a brace that is meant as one is written twice.
+        """Parse a template such as `"{turn}<|end|>{observation}"`. A literal brace is doubled.
 
         Args:
             text: the template.
-            what: whose it is, for the message.
+            what: the template's name, for the message.
 
         Raises:
-            ConfigurationError: a brace stands alone, or a field is more than a name (`{turn:>9}`, `{turn.x}`).
+            ConfigurationError: a brace is unbalanced, or a field is more than a name (`{turn:>9}`, `{turn.x}`).
         """
         return _parsed(text, what)
 
     def fill(self, ending: str = "", **texts: str) -> Segment:
-        """The template with its fields filled in, and `ending` added to its own words."""
+        """Fill in the fields, and append `ending` to the template's words."""
         *before, last = self.words
         filled = (piece for words, field in zip(before, self.fields, strict=True) for piece in (words, texts[field]))
         return Segment(*filled, last + ending)
 
     def wrote(self, text: str, ending: str = "") -> bool:
-        """Whether the template can have written a text: its words stand there in their order.
+        """Whether a text can come from the template: it contains the template's words in order.
 
-        Each is looked for once, behind the one before: linear, as a regular expression is not.
+        The search takes linear time, unlike a regular expression.
         """
         first, *between, last = self.words
         at = len(first)
@@ -90,14 +90,16 @@ def _parsed(text: str, what: str) -> Template:
     try:
         parts = list(string.Formatter().parse(text))
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{what}: {text!r:.100} is no template ({error}): write a lone brace twice") from error
+        raise ConfigurationError(
+            f"{what}: {text!r:.100} is not a template ({error}): double a literal brace"
+        ) from error
     for before, field, layout, conversion in parts:
         words[-1] += before
         if field is None:
             continue
         if layout or conversion or not field.isidentifier():
             raise ConfigurationError(
-                f"{what}: expected fields that are names alone, such as {{turn}}, got {field[:40]!r} with the format "
+                f"{what}: expected fields that are plain names, such as {{turn}}, got {field[:40]!r} with the format "
                 f"{(layout or '')[:40]!r} and the conversion {conversion!r}: formats and attributes are refused"
             )
         fields.append(field)
@@ -106,10 +108,10 @@ def _parsed(text: str, what: str) -> Template:
 
 
 def segments_to_json(texts: Iterable[str]) -> list[str | list[str]]:
-    """Texts as plain values: a segment as its pieces, any other text as it is."""
+    """Convert texts to plain values: a segment to the list of its pieces, any other text to itself."""
     return [list(text.pieces) if isinstance(text, Segment) else text for text in texts]
 
 
 def segments_from_json(values: Iterable[str | list[str]]) -> tuple[str, ...]:
-    """Back from `segments_to_json`."""
+    """Restore from `segments_to_json`."""
     return tuple(value if isinstance(value, str) else Segment(*value) for value in values)

@@ -1,4 +1,4 @@
-"""Texts to token ids, special tokens from the template alone, whatever tokenizer does it."""
+"""Tokenize segments with any tokenizer, so that only the template's words become special tokens."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from amc_agents.critics.template import Segment
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 
 Tokenize = Callable[[str], Sequence[int]]
-"""Token ids of one segment, without special tokens of its own."""
+"""Maps the text of a segment to token ids, without automatic special tokens."""
 
 
 MOST_UNKNOWN = 0.05
-"""Share of unknown words above which a text cannot be read."""
+"""Share of unknown words above which a model cannot read a text."""
 
 
 class UnknownWords(NamedTuple):
-    """What a tokenizer of whole words does not know of some texts. One without unknown words counts none at all."""
+    """Unknown words in texts. A tokenizer without a token for unknown words counts no words at all."""
 
     unknown: int
     words: int
     example: str
-    """One of the unknown words."""
+    """An unknown word."""
 
     @property
     def too_many(self) -> bool:
-        """Whether the texts cannot be read."""
+        """Whether the model cannot read the texts."""
         return self.unknown > MOST_UNKNOWN * self.words
 
     def __str__(self) -> str:
@@ -37,16 +37,16 @@ class UnknownWords(NamedTuple):
 
 
 class TemplateTokenizer:
-    """A `Tokenize` that lets nobody but the template write a special token.
+    """A `Tokenize` that makes special tokens of the template's words only.
 
-    A text that is no `Segment` is all the template's. A segment without forged tokens gets the very ids that its text
-    gets, so that a model is asked exactly as it was trained.
+    A plain string counts as template. A segment without forged special tokens gets exactly the ids of its text, so that
+    a model reads in use what it read in training.
 
     Args:
-        tokenize: reads special tokens that are spelled out in a text.
-        plain: reads them as any other text.
-        special_ids: the special tokens. The one for unknown words does not count: ordinary text brings it about.
-        unknown_id: the token for unknown words; None: there is none.
+        tokenize: turns special tokens that a text spells out into special tokens.
+        plain: treats them as ordinary text.
+        special_ids: the special tokens, except the token for unknown words, which ordinary text may contain.
+        unknown_id: the token for unknown words; None: the tokenizer has no such token.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class TemplateTokenizer:
 
     @classmethod
     def of_transformers(cls, tokenizer: Any) -> TemplateTokenizer:
-        """Of a `transformers` tokenizer, fast or slow."""
+        """Wrap a `transformers` tokenizer, fast or slow."""
 
-        def ids(text: str, **how: bool) -> list[int]:
-            return list(tokenizer(text, add_special_tokens=False, **how)["input_ids"])
+        def ids(text: str, **options: bool) -> list[int]:
+            return list(tokenizer(text, add_special_tokens=False, **options)["input_ids"])
 
         special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         return cls(ids, lambda text: ids(text, split_special_tokens=True), special, tokenizer.unk_token_id)
 
     @classmethod
     def of_words(cls, tokenizer: WordTokenizer) -> TemplateTokenizer:
-        """Of the embedded models' own tokenizer."""
+        """Wrap the tokenizer of the embedded models."""
         plain = partial(tokenizer.encode, special=False)
         return cls(tokenizer.encode, plain, tokenizer.special_ids, tokenizer.unknown_id)
 
     def __call__(self, text: str) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
         ids = list(self._tokenize(str(text)))
         if not isinstance(text, Segment):
             return ids
@@ -82,18 +82,18 @@ class TemplateTokenizer:
         return ids if self._among(ids) == expected else self._apart(text)
 
     def unknown_words(self, texts: Iterable[str]) -> UnknownWords:
-        """How much of some texts the tokenizer does not know; of segments, what the template did not write."""
+        """Count the unknown words of texts; in segments, template words are ignored."""
         unknown = words = 0
         example = ""
         for text in texts:
-            some, of = self._words(text)
-            unknown, words = unknown + some, words + of
-            if some and not example:
+            unknown_here, words_here = self._words(text)
+            unknown, words = unknown + unknown_here, words + words_here
+            if unknown_here and not example:
                 example = next(filter(None, map(self._unknown_word, _pieces(text))), "")
         return UnknownWords(unknown, words, example)
 
     def _counted(self, text: str) -> tuple[int, int]:
-        """(unknown, all) words of a text. A run of unknown tokens is one word.
+        """(unknown, all) words of a text. Consecutive unknown tokens count as one word.
 
         A phrase of the vocabulary may begin in the template and end in a piece ("Action: turn left"), so that the piece
         alone is unknown but the whole text is not.
@@ -101,8 +101,8 @@ class TemplateTokenizer:
         unknown = words = 0
         for piece in _pieces(text) if self._unknown_id is not None else ():
             known = [token != self._unknown_id for token in self._plain(piece)]
-            begun = sum(not now and before for before, now in pairwise([True, *known]))
-            unknown, words = unknown + begun, words + begun + sum(known)
+            starts = sum(not now and before for before, now in pairwise([True, *known]))
+            unknown, words = unknown + starts, words + starts + sum(known)
         in_context = sum(token == self._unknown_id for token in self(text)) if unknown else 0
         return min(unknown, in_context), words
 
@@ -110,11 +110,11 @@ class TemplateTokenizer:
         return next((word for word in text.split() if self._unknown_id in self._plain(f" {word}")), "")
 
     def _apart(self, text: Segment) -> list[int]:
-        """Ids of a segment with forged tokens: cut where the template has its own, plain text in between."""
+        """Ids of a segment with forged special tokens, which are tokenized as ordinary text."""
         ids: list[int] = []
         plain = ""
-        for place, piece in enumerate(text.pieces):
-            if place % 2 or not self._special(piece):
+        for position, piece in enumerate(text.pieces):
+            if position % 2 or not self._special(piece):
                 plain += piece
                 continue
             ids += [*(self._plain(plain) if plain else ()), *self._tokenize(piece)]
@@ -122,7 +122,7 @@ class TemplateTokenizer:
         return ids + list(self._plain(plain) if plain else ())
 
     def _special(self, words: str) -> list[int]:
-        """The special tokens in a template's words: few texts, asked for again and again."""
+        """The special tokens in a template's words, cached because they are few."""
         if words not in self._written:
             self._written[words] = self._among(self._tokenize(words)) if words else []
         return self._written[words]
@@ -132,10 +132,10 @@ class TemplateTokenizer:
 
 
 def _pieces(text: str) -> tuple[str, ...]:
-    """What the template did not write."""
+    """The filled-in pieces of a segment, or the whole of a plain string."""
     return text.pieces[1::2] if isinstance(text, Segment) else (text,)
 
 
 def as_stored(text: str, tokenize: Tokenize) -> str:
-    """A segment as a checkpoint keeps it: as plain text, unless that alone would give other token ids."""
+    """Reduce a segment to plain text for a checkpoint, unless its token ids would change."""
     return str(text) if list(tokenize(str(text))) == list(tokenize(text)) else text

@@ -67,12 +67,12 @@ async def test_the_activation_left_on(value_url, value_folder):
 @pytest.mark.parametrize("side", ["right", "left"])
 async def test_prompts_cut_on_the_way(value_url, value_folder, side, kept):
     proxy = Edited(truncate_prompt_tokens=kept, truncation_side=side)
-    assert f"cut on the {side}" in await refusal(VLLMCritic(value_url, checkpoint=value_folder, transport=proxy))
+    assert f"truncated on the {side}" in await refusal(VLLMCritic(value_url, checkpoint=value_folder, transport=proxy))
 
 
 async def test_prompts_cut_on_the_servers_own_side(value_url, value_folder):
     proxy = Edited(truncate_prompt_tokens=300)
-    assert "cut on the right, so that the newest state is lost" in await refusal(
+    assert "truncated on the right, which loses the newest state" in await refusal(
         VLLMCritic(value_url, checkpoint=value_folder, transport=proxy)
     )
 

@@ -1,7 +1,7 @@
-"""Golden prompts, and what wrong answers to them say about the server that gave them.
+"""Golden prompts, and the diagnosis of a server that answers them with wrong scores.
 
-A server that is set up wrong still answers with numbers. The prompts' right scores show that something is wrong; the
-scores that typical faults would give, and two lengthened prompts, show what.
+A misconfigured server still answers with numbers. The expected scores of golden prompts reveal a fault. The scores that
+typical faults would give, and two lengthened prompts, the probes, reveal its cause.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ FIRST_TOKEN_POOLING = "first-token pooling"
 WITHOUT_ADAPTER = "without the adapter"
 BFLOAT16 = "bfloat16"
 PROBE_TOKENS = 16
-"""Tokens by which a probe is longer than the longest golden prompt."""
+"""Number of tokens that a probe adds to the longest golden prompt."""
 
 
 @dataclass(frozen=True)
 class Golden:
-    """One prompt and the score that the trained model gave it."""
+    """A prompt and the score that the trained model gave it."""
 
     segments: tuple[str, ...]
-    """The prompt's texts, each tokenized on its own; a `Segment` where its plain text has other token ids."""
+    """The prompt's texts, each tokenized on its own; a `Segment` if its plain text has other token ids."""
     token_ids: tuple[int, ...]
     score: float
     """The raw score, before `scale`."""
     faults: Mapping[str, float] = field(default_factory=dict)
-    """What the same model gives when it is served wrong: name of the fault -> score. Empty in older files."""
+    """Scores of the same model with a fault: name of the fault -> score. Empty in older files."""
 
 
 def longest(golden: Sequence[Golden]) -> int:
-    """Index of the longest golden prompt, the one that the probes lengthen."""
+    """Index of the longest golden prompt, which the probes lengthen."""
     return max(range(len(golden)), key=lambda index: len(golden[index].token_ids))
 
 
 def probes(golden: Sequence[Golden], prefix_ids: Sequence[int] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The longest golden prompt, once with its first `PROBE_TOKENS` tokens at its end, once with its last in front.
+    """Two probes: the longest golden prompt with its first `PROBE_TOKENS` tokens appended, and with its last prepended.
 
-    A server that cuts prompts on the right never sees the one addition, one that cuts on the left never the other:
-    wherever it cuts, that probe gets the very score that the golden prompt gets.
+    A server that truncates prompts on the right does not read the appended tokens, and a server that truncates on the
+    left does not read the prepended tokens. So that probe gets the same score as the golden prompt.
     """
     whole = golden[longest(golden)].token_ids
     prefix, text = whole[: len(prefix_ids)], whole[len(prefix_ids) :]
@@ -53,7 +53,7 @@ def probes(golden: Sequence[Golden], prefix_ids: Sequence[int] = ()) -> tuple[tu
 
 
 def misfit(prompt_format: PromptFormat, golden: Golden) -> str | None:
-    """The part of a prompt format that cannot have written a golden prompt ("opening" or "round"); None: it fits."""
+    """The part of a prompt format that does not fit a golden prompt: "opening", "round", or None."""
     first, *rounds = golden.segments
     if not prompt_format.opening_template.wrote(first, prompt_format.marker):
         return "opening"
@@ -63,13 +63,13 @@ def misfit(prompt_format: PromptFormat, golden: Golden) -> str | None:
 
 
 def likely_cause(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray, tolerance: float) -> str:
-    """Names the fault that explains wrong answers best.
+    """Name the fault that explains wrong answers best.
 
     Args:
         golden: the prompts, with the scores that typical faults would give.
-        expected: `[rows]` right scores of the golden prompts, then of the probes where a checkpoint has them.
-        actual: `[rows]` the answers, at least one of them wrong.
-        tolerance: how far a right answer may be.
+        expected: `[rows]` expected scores of the golden prompts, then of the probes if the checkpoint has them.
+        actual: `[rows]` the server's scores, at least one of them wrong.
+        tolerance: how far a correct score may be off.
     """
     if not np.all(np.isfinite(actual)):
         return f"the scores are not finite: the number type is too small (use float32 or bfloat16), or {_NO_HEAD}"
@@ -85,21 +85,21 @@ def likely_cause(golden: Sequence[Golden], expected: FloatArray, actual: FloatAr
 
 
 def _known_fault(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray, tolerance: float) -> str | None:
-    """The fault whose scores leave less than a tenth of what the right ones leave unexplained."""
-    right, answers = expected[: len(golden)], actual[: len(golden)]
-    explanations = {_SIGMOID: 1 / (1 + np.exp(-right)), _SOFTMAX: np.ones_like(right)}
+    """The fault whose scores reduce the largest error to less than a tenth."""
+    correct, answers = expected[: len(golden)], actual[: len(golden)]
+    explanations = {_SIGMOID: 1 / (1 + np.exp(-correct)), _SOFTMAX: np.ones_like(correct)}
     for name, explanation in _STORED_FAULTS.items():
-        if all(name in one.faults for one in golden):
-            explanations[explanation] = np.array([one.faults[name] for one in golden])
+        if all(name in prompt.faults for prompt in golden):
+            explanations[explanation] = np.array([prompt.faults[name] for prompt in golden])
     distances = {explanation: _distance(answers, scores) for explanation, scores in explanations.items()}
     best = min(distances, key=distances.__getitem__)
-    if distances[best] <= max(tolerance, 0.1 * _distance(answers, right)):
+    if distances[best] <= max(tolerance, 0.1 * _distance(answers, correct)):
         return best
     return None
 
 
 def _cut_side(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray, tolerance: float) -> str | None:
-    """Truncation, where the longest prompt and a probe get one score that should be two (see `probes`)."""
+    """Truncation on a known side: the longest prompt and a probe get equal scores that should differ (see `probes`)."""
     whole, at_end, at_front = longest(golden), len(golden), len(golden) + 1
     if len(actual) <= at_front:
         return None
@@ -109,32 +109,32 @@ def _cut_side(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray
 
     if confused(at_end) == confused(at_front):
         return None
-    side = "right, so that the newest state is lost" if confused(at_end) else "left, so that the task is lost"
-    return f"prompts are cut on the {side} ({_where_cut(golden, expected, actual, tolerance)}). {_NO_TRUNCATION}"
+    side = "right, which loses the newest state" if confused(at_end) else "left, which loses the task"
+    return f"prompts are truncated on the {side} ({_where_cut(golden, expected, actual, tolerance)}). {_NO_TRUNCATION}"
 
 
 def _precision(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray, tolerance: float) -> str | None:
-    """Answers as near as those of a number type with less precision."""
+    """Rounding in a number type with less precision."""
     distance = _distance(actual, expected)
-    rounded = [abs(one.faults[BFLOAT16] - one.score) for one in golden if BFLOAT16 in one.faults]
+    rounded = [abs(prompt.faults[BFLOAT16] - prompt.score) for prompt in golden if BFLOAT16 in prompt.faults]
     if distance > (_LIKE_BFLOAT16 * max(rounded) if rounded else _NEAR * tolerance):
         return None
     return (
         "a number type with less precision than the checkpoint's (bfloat16 or float16), or an adapter merged in it. "
-        f"Serve it in the checkpoint's own type, or accept the loss by tolerance={_rounded_up(2 * distance)}"
+        f"Serve the model in the checkpoint's type, or accept the loss by tolerance={_rounded_up(2 * distance)}"
     )
 
 
 def _cut_somewhere(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray, tolerance: float) -> str | None:
-    """Truncation on a side unknown: all prompts up to some length are right, and all longer ones wrong."""
+    """Truncation on an unknown side: all prompts up to some length are right, and all longer prompts are wrong."""
     lengths, errors = _lengths(golden, len(actual)), np.abs(actual - expected)
     wrong = errors > tolerance
     if wrong.all() or lengths[~wrong].max() >= lengths[wrong].min():
         return None
-    # Rounding errs everywhere, though it may stay below the tolerance somewhere.
+    # Rounding changes all scores, even if some errors stay below the tolerance.
     if errors[~wrong].max() > 0.01 * errors[wrong].max():
         return None
-    return f"prompts are cut ({_where_cut(golden, expected, actual, tolerance)}). {_NO_TRUNCATION}"
+    return f"prompts are truncated ({_where_cut(golden, expected, actual, tolerance)}). {_NO_TRUNCATION}"
 
 
 def _where_cut(golden: Sequence[Golden], expected: FloatArray, actual: FloatArray, tolerance: float) -> str:
@@ -145,43 +145,43 @@ def _where_cut(golden: Sequence[Golden], expected: FloatArray, actual: FloatArra
 
 
 def _lengths(golden: Sequence[Golden], rows: int) -> FloatArray:
-    lengths = [len(one.token_ids) for one in golden]
+    lengths = [len(prompt.token_ids) for prompt in golden]
     return np.array((lengths + [max(lengths) + PROBE_TOKENS] * 2)[:rows])
 
 
-def _distance(one: FloatArray, other: FloatArray) -> float:
-    return float(np.max(np.abs(one - other)))
+def _distance(a: FloatArray, b: FloatArray) -> float:
+    return float(np.max(np.abs(a - b)))
 
 
 def _rounded_up(number: float) -> float:
-    """To one significant digit."""
+    """Round up to one significant digit."""
     digit = 10.0 ** math.floor(math.log10(number))
     return float(f"{math.ceil(number / digit) * digit:.0e}")
 
 
 _LIKE_BFLOAT16 = 3.0
-"""How many times further than bfloat16 rounding took the golden scores still counts as rounding."""
+"""Errors up to this multiple of bfloat16's rounding of the golden scores count as rounding."""
 _NEAR = 30.0
-"""Tolerances that count as rounding, where a checkpoint does not say what bfloat16 does to its scores."""
+"""Errors up to this multiple of the tolerance count as rounding if the checkpoint has no bfloat16 scores."""
 
-_SIGMOID = "a sigmoid was applied (a server needs use_activation=false)"
-_SOFTMAX = "a softmax over the one score was applied (a server needs use_activation=false)"
+_SIGMOID = "a sigmoid was applied (the server needs use_activation=false)"
+_SOFTMAX = "a softmax over the single score was applied (the server needs use_activation=false)"
 _STORED_FAULTS = {
-    MEAN_POOLING: "mean pooling: all tokens are averaged, and the score belongs to the last one "
+    MEAN_POOLING: "mean pooling: all tokens are averaged, but the score belongs to the last token "
     """(vLLM: --pooler-config '{"pooling_type": "LAST"}')""",
-    FIRST_TOKEN_POOLING: "first-token pooling: the score belongs to the last token "
+    FIRST_TOKEN_POOLING: "first-token pooling, but the score belongs to the last token "
     """(vLLM: --pooler-config '{"pooling_type": "LAST"}')""",
     WITHOUT_ADAPTER: "the base model is served without the adapter (serve the merged folder that training wrote)",
 }
 _ABSURD = 1e4
-"""How many times larger than the right ones scores are that no trained head gives."""
+"""Scores larger than this multiple of the expected scores do not come from a trained head."""
 _NO_HEAD = (
-    "the served folder has no trained value head, as a language model has none (vLLM then answers from memory that was "
-    "never written): serve the merged folder that training wrote"
+    "the served folder has no trained value head, like a plain language model (vLLM then answers from uninitialised "
+    "memory): serve the merged folder that training wrote"
 )
-_CONSTANT = f"every prompt got the same score: first-token pooling, prompts cut to very few tokens, or {_NO_HEAD}"
+_CONSTANT = f"every prompt got the same score: first-token pooling, prompts truncated to very few tokens, or {_NO_HEAD}"
 _NO_TRUNCATION = (
-    "Look for a proxy or a setting that truncates (truncate_prompt_tokens): a prompt that is too long must be refused"
+    "Look for a proxy or a setting that truncates (truncate_prompt_tokens): the server must refuse long prompts"
 )
 _OTHER_WEIGHTS = (
     "other weights (another base model or adapter than the checkpoint's, or no trained value head), or pooling of "

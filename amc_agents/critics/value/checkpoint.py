@@ -1,7 +1,7 @@
-"""What a saved value model carries beside its weights: how to write prompts, and proof that it is served right.
+"""The checkpoint of a value model, beside its weights: prompt format, scale, and golden scores.
 
-A wrong template, tokenizer, activation, pooling or truncation side still gives numbers. The golden scores, made
-where the model was trained, are compared wherever it is loaded: that is how such a mistake is caught.
+A wrong template, tokenizer, activation, pooling or truncation side still gives numbers. To catch such a mistake, every
+server of the model is compared with golden scores from the training process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray
 
 FILE = "amc_value.json"
-"""Name of the file in a checkpoint's folder."""
+"""Name of the file in a checkpoint folder."""
 VERSION = 2
-"""Of a file with a link or a calibration, which the library's older versions would pass over in silence; a file
-without either is of version 1, which they read."""
+"""Version of a file with a link or a calibration, which older versions of the library would ignore. A file without
+either has version 1, which they read."""
 Link = Literal["identity", "sigmoid"]
 
 
@@ -41,32 +41,32 @@ class ValueCheckpoint:
 
     prompt_format: PromptFormat
     max_tokens: int | None
-    """The most tokens of a prompt; older rounds are dropped beyond it."""
+    """Maximum number of tokens in a prompt; older rounds are dropped beyond it."""
     prefix_ids: tuple[int, ...]
-    """Ids put before the first segment (beginning of text)."""
+    """Ids before the first segment (beginning of text)."""
     golden: tuple[Golden, ...]
     tolerance: float = 1e-4
-    """How far a score may be from its golden one."""
+    """How far a score may be from its golden score."""
     scale: float = 1.0
     """A value in the world's reward units is calibration(scale x link(score))."""
     link: Link = "identity"
     """"sigmoid": the score is the logit of a 0/1 return (binary cross-entropy)."""
     calibration: ValueCalibration | None = None
-    """Fitted on held-out tasks after training; None: values are taken as they are."""
+    """Fitted on held-out tasks after training; None: no calibration."""
     target: str = "future"
-    """What it predicts: "future", the return still to come (eq. 7), or "return", the whole return."""
+    """The predicted quantity: "future", the return still to come (eq. 7), or "return", the whole return."""
     beta: float | None = None
-    """The beta of an eq. 5 model, whose values hold for that beta alone; None for the other kinds."""
+    """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
     probe_scores: tuple[float, ...] = ()
-    """`[2]` right scores of the two probes (`golden.probes`); empty in older files: no probes are then sent."""
+    """`[2]` expected scores of the two probes (`golden.probes`); empty in older files, which have no probes."""
     base_model_hash: str = ""
-    """`weights_hash` of the folder that the adapter was trained on."""
+    """`weights_hash` of the base model's folder."""
     data_hash: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what would give wrong values later."""
+        """Refuse settings that would give wrong values."""
         if self.link not in ("identity", "sigmoid"):
             raise CheckpointError(f"a value model's link is 'identity' or 'sigmoid', got {self.link!r}")
         if self.target not in ("future", "return"):
@@ -77,32 +77,32 @@ class ValueCheckpoint:
             raise CheckpointError(f"the beta of an eq. 5 model is a positive number, got {self.beta}")
 
     def values(self, scores: FloatArray) -> FloatArray:
-        """`[n]` values in the world's reward units of `[n]` raw scores: what a run weighs by."""
+        """Convert `[n]` raw scores to values in the world's reward units."""
         raw = self.uncalibrated(scores)
         return raw if self.calibration is None else self.calibration(raw)
 
     def uncalibrated(self, scores: FloatArray) -> FloatArray:
-        """`[n]` scale x link(score): what a calibration is fitted on."""
-        found = np.asarray(scores, dtype=np.float64)
-        # Written by tanh, as exp of a large score would overflow.
-        linked: FloatArray = found if self.link == "identity" else 0.5 * (1.0 + np.tanh(0.5 * found))
+        """`[n]` scale x link(score), the input of the calibration."""
+        raw = np.asarray(scores, dtype=np.float64)
+        # The sigmoid by tanh, because exp of a large score would overflow.
+        linked: FloatArray = raw if self.link == "identity" else 0.5 * (1.0 + np.tanh(0.5 * raw))
         return self.scale * linked
 
     def conversion(self) -> dict[str, Any]:
-        """What makes values of raw scores, as plain values; only what is not left out of an ordinary checkpoint."""
-        said = {
+        """Scale, link and calibration as plain values, without those that have their default."""
+        settings = {
             "scale": (self.scale, 1.0),
             "link": (self.link, "identity"),
             "calibration": (None if self.calibration is None else self.calibration.to_json(), None),
         }
-        return {name: value for name, (value, usual) in said.items() if value != usual}
+        return {name: value for name, (value, default) in settings.items() if value != default}
 
     def encoder(self, tokenize: Tokenize) -> Encoder:
-        """Renders trajectories exactly as in training."""
+        """An encoder that renders trajectories exactly as in training."""
         return Encoder(self.prompt_format, tokenize, self.max_tokens, self.prefix_ids)
 
     def save(self, folder: str | Path) -> Path:
-        """Writes `amc_value.json` into a folder."""
+        """Write `amc_value.json` into a folder."""
         values = {
             "kind": "amc-value",
             "version": 1 if self.link == "identity" and self.calibration is None else VERSION,
@@ -121,31 +121,31 @@ class ValueCheckpoint:
             "metrics": self.metrics,
             "golden": [
                 {
-                    "segments": segments_to_json(one.segments),
-                    "token_ids": list(one.token_ids),
-                    "score": one.score,
-                    "faults": dict(one.faults),
+                    "segments": segments_to_json(golden.segments),
+                    "token_ids": list(golden.token_ids),
+                    "score": golden.score,
+                    "faults": dict(golden.faults),
                 }
-                for one in self.golden
+                for golden in self.golden
             ],
             "probe_scores": list(self.probe_scores),
         }
         path = Path(folder) / FILE
-        # One line per entry: readable, and no line per token id.
+        # A line per field is readable, unlike a line per token id.
         lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
         path.write_text(f"{{\n{lines}\n}}\n")
         return path
 
     @classmethod
     def load(cls, folder: str | Path) -> ValueCheckpoint:
-        """Reads a folder's `amc_value.json`. Raises `CheckpointError` where it is missing or not understood."""
+        """Read a folder's `amc_value.json`. Raises `CheckpointError` if it is missing or invalid."""
         path = Path(folder) / FILE
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist: expected a folder written by `amc train value`")
         values = read_saved(path, _Saved, "a value checkpoint", kind="amc-value", versions=(1, VERSION))
         try:
             return cls._from_json(values)
-        except (CheckpointError, TypeError, ValueError) as error:  # of the format or the calibration
+        except (CheckpointError, TypeError, ValueError) as error:  # from the format or the calibration
             raise CheckpointError(f"{path}: {excerpt(str(error), 300)}") from error
 
     @classmethod
@@ -156,8 +156,10 @@ class ValueCheckpoint:
             max_tokens=values["max_tokens"],
             prefix_ids=tuple(values["prefix_ids"]),
             golden=tuple(
-                Golden(segments_from_json(one["segments"]), tuple(one["token_ids"]), one["score"], one["faults"])
-                for one in values["golden"]
+                Golden(
+                    segments_from_json(saved["segments"]), tuple(saved["token_ids"]), saved["score"], saved["faults"]
+                )
+                for saved in values["golden"]
             ),
             tolerance=values["tolerance"],
             scale=values["scale"],
@@ -173,51 +175,51 @@ class ValueCheckpoint:
         )
 
     def check_prompts(self, tokenize: Tokenize, where: str) -> None:
-        """Compares prompt format and tokenizer with those that wrote the golden prompts.
+        """Check that prompt format and tokenizer reproduce the golden prompts.
 
         Args:
             tokenize: the tokenizer in use.
-            where: what is being checked, for the message.
+            where: the critic's name, for the message.
 
         Raises:
-            CheckpointError: they differ; the message names which.
+            CheckpointError: the format or the tokenizer differs.
         """
-        for one in self.golden:
-            if part := misfit(self.prompt_format, one):
+        for golden in self.golden:
+            if part := misfit(self.prompt_format, golden):
                 raise CheckpointError(
                     f"{where}: the prompt format {self.prompt_format.name!r} did not write the golden prompts (its "
                     f"{part} does not fit). Likely cause: another template than in training; restore `format` in {FILE}"
                 )
-            ids = self.prefix_ids + tuple(token for text in one.segments for token in tokenize(text))
-            if ids != one.token_ids:
+            ids = self.prefix_ids + tuple(token for text in golden.segments for token in tokenize(text))
+            if ids != golden.token_ids:
                 raise CheckpointError(
-                    f"{where}: a golden prompt gives other token ids than in training (first difference at token "
-                    f"{_first_difference(ids, one.token_ids)}). Likely cause: another tokenizer than the checkpoint's"
+                    f"{where}: the token ids of a golden prompt differ from training (first difference at token "
+                    f"{_first_difference(ids, golden.token_ids)}). Likely cause: another tokenizer than in training"
                 )
 
     def handshake_rows(self) -> list[tuple[int, ...]]:
-        """Token ids of the prompts to score at the first use, in one request: the golden ones, then the probes."""
-        rows = [one.token_ids for one in self.golden]
+        """Token ids of the prompts to score at the first use, in one request: golden prompts, then probes."""
+        rows = [golden.token_ids for golden in self.golden]
         return [*rows, *probes(self.golden, self.prefix_ids)] if self.probe_scores else rows
 
     def check_scores(self, scores: FloatArray, where: str, tolerance: float | None = None) -> None:
-        """Compares the answers to `handshake_rows` with the right ones.
+        """Compare the scores of `handshake_rows` with the expected scores.
 
         Args:
             scores: `[rows]` raw scores, in the order of the rows.
-            where: what answered, for the message.
-            tolerance: how far they may be; None: the checkpoint's own `tolerance`.
+            where: the critic's name, for the message.
+            tolerance: how far scores may be off; None: the checkpoint's `tolerance`.
 
         Raises:
-            CheckpointError: they differ; the message names the likely cause.
+            CheckpointError: a score differs; the message names the likely cause.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
-        expected = np.array([*(one.score for one in self.golden), *self.probe_scores])
+        expected = np.array([*(golden.score for golden in self.golden), *self.probe_scores])
         actual = np.asarray(scores, dtype=np.float64)
         if actual.shape != expected.shape:
             raise CheckpointError(
                 f"{where}: scores of shape {actual.shape} for {len(expected)} prompts. Likely cause: a model with "
-                "more labels than one; a value model has num_labels=1"
+                "several labels; a value model has num_labels=1"
             )
         if not np.all(np.abs(actual - expected) <= tolerance):
             raise CheckpointError(
@@ -235,7 +237,7 @@ class _SavedGolden(SavedFields):
 
 
 class _Saved(SavedFields):
-    """`amc_value.json`. Files of the first version have neither link nor calibration; the oldest lack a few more."""
+    """Fields of `amc_value.json`. Files of version 1 have no link and no calibration; the oldest lack more fields."""
 
     format: dict[str, Any]
     max_tokens: TokenCount | None
@@ -255,17 +257,17 @@ class _Saved(SavedFields):
 
 
 def weights_hash(folder: str | Path) -> str:
-    """SHA-256 of a model folder's safetensors files (file names excluded, in their order)."""
+    """SHA-256 of the contents of a model folder's safetensors files, sorted by name."""
     digest = hashlib.sha256()
-    found = sorted(Path(folder).glob("*.safetensors"))
-    if not found:
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
         raise CheckpointError(f"{folder} holds no *.safetensors: expected a model's folder")
-    for path in found:
+    for path in files:
         with path.open("rb") as file:
             while block := file.read(1 << 24):
                 digest.update(block)
     return digest.hexdigest()
 
 
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _first_difference(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

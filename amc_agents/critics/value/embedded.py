@@ -33,14 +33,14 @@ def from_spec(target: str, options: Mapping[str, str]) -> EmbeddedCritic:
 
 
 def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
-    """The folder of a shipped model, or one of that layout.
+    """Find the folder of a shipped model, or check a folder of the same layout.
 
     Args:
         name: a shipped model's name, or a folder.
-        adapter: name of the adapter's folder that it must hold.
+        adapter: name of the adapter's folder inside it.
 
     Raises:
-        CheckpointError: there is no such model with such an adapter; the message lists those that are shipped.
+        CheckpointError: no shipped model has this name and this adapter; the message lists the models that do.
     """
     if (Path(name) / "config.json").is_file():
         return Path(name)
@@ -51,14 +51,24 @@ def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
     return folder
 
 
+def load_checkpoint(folder: Path, adapter: Path) -> ValueCheckpoint:
+    """Load a value adapter's checkpoint. Raises `CheckpointError` if it was not trained on the weights in `folder`."""
+    checkpoint = ValueCheckpoint.load(adapter)
+    if checkpoint.base_model_hash != weights_hash(folder):
+        raise CheckpointError(
+            f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
+        )
+    return checkpoint
+
+
 def check_words(tokenize: TemplateTokenizer, texts: Iterable[str], name: str) -> None:
-    """Refuse a prompt that a word-level model cannot read. Raises `CriticError`."""
+    """Refuse texts with too many words unknown to a word-level model. Raises `CriticError`."""
     words = tokenize.unknown_words(texts)
     if words.too_many:
         raise CriticError(
             f"critic {name} cannot read this text: {words}. It knows the words of its own world alone: train a critic "
-            "on text like this (amc train value --base with a language model), or name one that reads any text, such "
-            "as judge:provider:model"
+            "on similar text (amc train value --base with a language model), or name a critic that reads any text, "
+            "such as judge:provider:model"
         )
 
 
@@ -71,26 +81,22 @@ _HOME = Path(amc_agents.models.embedded.__path__[0])
 
 
 class EmbeddedCritic(ScoringCritic):
-    """The embedded policy's weights with the value adapter merged in, and a score head.
+    """The embedded policy's weights with the merged value adapter and a score head.
 
-    Keys and values of prompts seen before are kept: siblings share their past, and a later state costs its new
-    tokens alone.
-
-    Text that its tokenizer does not know is a `CriticError`: it would be scored all the same, by what is left of it.
+    Keys and values of earlier prompts are cached, so that a later state costs only its new tokens.
 
     Args:
         folder: the policy's folder.
-        adapter: the value adapter's folder; None: `value/` inside the policy's.
+        adapter: the value adapter's folder; None: `value/` inside the policy's folder.
+
+    Raises:
+        CheckpointError: a folder is not a model's, or the adapter was trained on other weights.
     """
 
     def __init__(self, folder: str | Path, adapter: str | Path | None = None) -> None:
         folder = Path(folder)
         adapter = folder / ADAPTER if adapter is None else Path(adapter)
-        checkpoint = ValueCheckpoint.load(adapter)
-        if checkpoint.base_model_hash != weights_hash(folder):
-            raise CheckpointError(
-                f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
-            )
+        checkpoint = load_checkpoint(folder, adapter)
         self._scorer = LlamaScorer(NumpyLlama.load(folder, adapter))
         tokenize = TemplateTokenizer.of_words(WordTokenizer.from_folder(folder))
         super().__init__(f"embedded:{folder.name}", checkpoint, tokenize)

@@ -1,4 +1,4 @@
-"""The shipped value model as a folder of its own, for vLLM and transformers: policy and adapter merged, no torch."""
+"""Export an embedded value model, policy and adapter merged, for vLLM and transformers; needs no torch."""
 
 from __future__ import annotations
 
@@ -7,40 +7,35 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_hash
-from amc_agents.critics.value.embedded import ADAPTER
-from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.critics.value.checkpoint import FILE
+from amc_agents.critics.value.embedded import ADAPTER, load_checkpoint
+from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded.weights import merge_adapter, read_json, read_weights
 
 
 def export_embedded_value(folder: str | Path, out: str | Path) -> Path:
-    """Writes a shipped policy with its value adapter merged in, as a sequence classifier in float32.
+    """Write an embedded policy with its merged value adapter, as a sequence classifier in float32.
 
-    vLLM's pooling runner and `AutoModelForSequenceClassification` load the folder, and give the scores that
-    `embedded:` gives.
+    vLLM's pooling runner and `AutoModelForSequenceClassification` load the folder, and give the scores of `embedded:`.
 
     Args:
-        folder: the policy's folder, its adapter in `value/`.
-        out: the folder to write; it must not exist yet, or be empty. It appears whole or not at all.
+        folder: the policy's folder, with the adapter in `value/`.
+        out: the folder to write, atomically; it must be new or empty.
 
     Returns:
         `out`.
 
     Raises:
-        CheckpointError: `folder` is not such a model, or the adapter was trained on other weights.
-        ConfigurationError: `out` holds something already.
+        CheckpointError: `folder` is not a policy's folder, or the adapter was trained on other weights.
+        ConfigurationError: `out` is not empty.
     """
     folder, out = Path(folder), Path(out)
     adapter = folder / ADAPTER
-    checkpoint = ValueCheckpoint.load(adapter)
-    if checkpoint.base_model_hash != weights_hash(folder):
-        raise CheckpointError(
-            f"the value adapter in {adapter} was trained on other weights than those in {folder}: train it again"
-        )
+    load_checkpoint(folder, adapter)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
+        raise ConfigurationError(f"{out} is not empty: choose another folder, or remove it first")
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Beside `out`, so that the last step is one rename.
+    # In the same parent folder, so that a rename completes the export.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
         whole = Path(scratch) / "model"
         whole.mkdir()
@@ -69,5 +64,5 @@ _CLASSIFIER = {
     "id2label": {"0": "LABEL_0"},
     "label2id": {"LABEL_0": 0},
 }
-"""What the policy's config.json becomes; the one label is transformers' way to say num_labels=1."""
+"""Changes to the policy's config.json. A single label is transformers' way to write num_labels=1."""
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")

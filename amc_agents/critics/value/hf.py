@@ -1,4 +1,4 @@
-"""A value model as a folder of transformers: `hf:path`."""
+"""A value model in a transformers folder: `hf:path`."""
 
 from __future__ import annotations
 
@@ -39,45 +39,45 @@ class HFCritic(ScoringCritic):
     """An `AutoModelForSequenceClassification` with one label and last-token pooling, as training saves it.
 
     Args:
-        folder: what `amc train value` wrote.
-        device: where torch computes.
-        dtype: "float32", "bfloat16" or "auto" (as saved).
-        batch_size: prompts, or whole trajectories, of one forward pass.
+        folder: a folder that `amc train value` wrote.
+        device: torch's device.
+        dtype: "float32", "bfloat16", "float16" or "auto" (as saved).
+        batch_size: maximum number of prompts, or whole trajectories, per forward pass.
 
     Raises:
-        CheckpointError: the folder is not a value model's, or is damaged.
+        CheckpointError: the folder is not a value model's folder, or it is damaged.
     """
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", dtype: str = "auto", batch_size: int = 32) -> None:
         checkpoint = ValueCheckpoint.load(folder)
         number_type: Any = dtype if dtype == "auto" else getattr(torch, dtype)
         try:
-            # A folder's own code is never run.
+            # Code in the folder is never run.
             tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
             model: Any = AutoModelForSequenceClassification.from_pretrained(
                 str(folder), dtype=number_type, trust_remote_code=False
             )
-        except Exception as error:  # of transformers, tokenizers and safetensors
-            said = excerpt(f"{type(error).__name__}: {error}")
-            raise CheckpointError(f"{folder} is not a value model's folder, or is damaged: {said}") from error
+        except Exception as error:  # from transformers, tokenizers and safetensors
+            detail = excerpt(f"{type(error).__name__}: {error}")
+            raise CheckpointError(f"{folder} is not a value model's folder, or is damaged: {detail}") from error
         self._model = model.to(device).eval()
         self._batch_size = batch_size
         super().__init__(f"hf:{folder}", checkpoint, TemplateTokenizer.of_transformers(tokenizer))
 
     def _score(self, prompts: Sequence[Prompt]) -> Scores:
         ids = [tuple(token for segment in prompt for token in segment) for prompt in prompts]
-        return Scores(self._score_marks([Row(one, (len(one) - 1,), (0,)) for one in ids]))
+        return Scores(self._score_marks([Row(prompt_ids, (len(prompt_ids) - 1,), (0,)) for prompt_ids in ids]))
 
     def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
-        found: dict[int, FloatArray] = {}
+        by_row: dict[int, FloatArray] = {}
         for chosen in self._batches([len(row.ids) for row in rows]):
             scores = self._forward([rows[index] for index in chosen])
             ends = np.cumsum([len(rows[index].marks) for index in chosen])
-            found |= dict(zip(chosen, np.split(scores, ends[:-1]), strict=True))
-        return np.concatenate([found[index] for index in range(len(rows))]) if rows else np.zeros(0)
+            by_row |= dict(zip(chosen, np.split(scores, ends[:-1]), strict=True))
+        return np.concatenate([by_row[index] for index in range(len(rows))]) if rows else np.zeros(0)
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Rows that go together: of like length, at most `batch_size` of them and `_TOKENS` with their padding."""
+        """Batches of rows of similar length, with at most `batch_size` rows and `_TOKENS` tokens including padding."""
         chosen: list[int] = []
         for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
             if chosen and (len(chosen) == self._batch_size or (len(chosen) + 1) * lengths[index] > _TOKENS):
@@ -96,12 +96,12 @@ class HFCritic(ScoringCritic):
         device = self._model.device
         transformer = getattr(self._model, self._model.base_model_prefix)
         with torch.inference_mode():
-            # Without a mask: what fills up a row is on its right, where a causal model does not look, and the fastest
-            # kernels take none. The head sees the marks alone.
+            # No attention mask: padding is on the right, which a causal model does not read, and the fastest kernels
+            # take no mask. The head reads only the marks.
             hidden = transformer(input_ids=ids.to(device), use_cache=False).last_hidden_state
             scores = self._model.score(hidden[where.to(device), marks.to(device)])
         return np.asarray(scores[:, 0].double().cpu())
 
 
 _TOKENS = 16_384
-"""The most tokens of a forward pass: enough to keep a large accelerator busy."""
+"""Maximum number of tokens per forward pass: enough to keep a large accelerator busy."""

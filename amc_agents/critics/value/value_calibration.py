@@ -1,7 +1,7 @@
-"""Value -> calibrated value: a map that never falls, fitted to what really came of held-out states.
+"""Calibration of a value model: a non-decreasing map, fitted to the outcomes of held-out states.
 
-A value model that ranks states well may still be too sure or too cautious, and AMC exponentiates its values: the
-weights exp(V / beta) feel a wrong slope as a wrong beta.
+A value model that ranks states well may still be over- or underconfident. AMC exponentiates its values, so in the
+weights exp(V / beta) a wrong slope acts like a wrong beta.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.types import FloatArray
 
 Kind = Literal["affine", "isotonic"]
-"""A straight line, or any rising curve."""
+"""A straight line, or any non-decreasing curve."""
 
 
 @dataclass(frozen=True)
 class AffineCalibration:
-    """A straight line that does not fall."""
+    """A non-decreasing straight line."""
 
     slope: float
     intercept: float
 
     def __post_init__(self) -> None:
-        """Refuse a line that would turn the critic's ranking around."""
+        """Refuse a line that would reverse the critic's ranking."""
         if not (math.isfinite(self.slope) and math.isfinite(self.intercept) and self.slope >= 0):
             raise CheckpointError(
                 f"a calibration has slope {self.slope} and intercept {self.intercept}: expected finite numbers, and a "
@@ -38,35 +38,35 @@ class AffineCalibration:
             )
 
     def __call__(self, values: FloatArray) -> FloatArray:
-        """`[n]` calibrated values of `[n]` values."""
-        found: FloatArray = self.slope * np.asarray(values, dtype=np.float64) + self.intercept
-        return found
+        """Return `[n]` calibrated values of `[n]` values."""
+        calibrated: FloatArray = self.slope * np.asarray(values, dtype=np.float64) + self.intercept
+        return calibrated
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return {"kind": "affine", "slope": self.slope, "intercept": self.intercept}
 
 
 @dataclass(frozen=True)
 class IsotonicCalibration:
-    """Rising steps, with straight lines from one to the next; level beyond."""
+    """A piecewise linear, non-decreasing curve, constant beyond its ends."""
 
     value: tuple[float, ...]
-    """`[n]` values, rising."""
+    """`[n]` values of the corners, increasing."""
     calibrated: tuple[float, ...]
-    """`[n]` what came of such states on average; never falls."""
+    """`[n]` calibrated values of the corners, non-decreasing."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not a rising curve."""
+        """Refuse corners of a falling curve."""
         check_rising(self.value, self.calibrated, ("values", "calibrated values"))
 
     def __call__(self, values: FloatArray) -> FloatArray:
-        """`[n]` calibrated values of `[n]` values."""
-        found: FloatArray = np.interp(values, self.value, self.calibrated)
-        return found
+        """Return `[n]` calibrated values of `[n]` values."""
+        calibrated: FloatArray = np.interp(values, self.value, self.calibrated)
+        return calibrated
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return {"kind": "isotonic", "value": list(self.value), "calibrated": list(self.calibrated)}
 
 
@@ -74,7 +74,7 @@ ValueCalibration = AffineCalibration | IsotonicCalibration
 
 
 def calibration_from_json(plain: Mapping[str, Any]) -> ValueCalibration:
-    """Back from `to_json`. Raises `CheckpointError` where the kind is not known or the map would fall."""
+    """Restore from `to_json`. Raises `CheckpointError` for an unknown kind, or a map that falls."""
     match plain:
         case {"kind": "affine", "slope": int() | float() as slope, "intercept": int() | float() as intercept}:
             return AffineCalibration(float(slope), float(intercept))
@@ -90,32 +90,31 @@ def fit_value_calibration(
     groups: npt.NDArray[Any],
     weights: FloatArray | None = None,
 ) -> ValueCalibration:
-    """The best map of its kind by (weighted) squared error.
+    """Fit a calibration by (weighted) least squares.
 
     Args:
-        kind: "affine" has two numbers to fit and suits few tasks; "isotonic" also bends, and needs many.
-        values: `[n]` what the critic says of held-out states, in reward units, uncalibrated.
-        targets: `[n]` what it was to say of them.
+        kind: "affine" has two parameters and suits few tasks; "isotonic" is more flexible and needs many tasks.
+        values: `[n]` uncalibrated values of held-out states, in reward units.
+        targets: `[n]` their training targets.
         groups: `[n]` the task of each state.
-        weights: `[n]` positive: those of the loss that the critic was trained by, so that its values keep their
-            meaning; None: all alike.
+        weights: `[n]` positive weights of the training loss, which keep the values' meaning; None: equal weights.
 
     Raises:
-        ConfigurationError: the kind is not known, lengths differ, a number is not finite, a weight is not positive, or
-            the states are of one task: a map fitted to it would say more of that task than of the critic.
+        ConfigurationError: the kind is unknown, lengths differ, a number is not finite, a weight is not positive, or
+            all states belong to the same task: the fit would describe that task rather than the critic.
 
-    >>> said, came = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 1.5, 2.0, 2.5])
-    >>> fit_value_calibration("affine", said, came, np.array([0, 0, 1, 1]))
+    >>> values, targets = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 1.5, 2.0, 2.5])
+    >>> fit_value_calibration("affine", values, targets, np.array([0, 0, 1, 1]))
     AffineCalibration(slope=0.5, intercept=1.0)
     """
-    said, came = np.asarray(values, dtype=np.float64), np.asarray(targets, dtype=np.float64)
-    weight = np.ones(said.shape) if weights is None else np.asarray(weights, dtype=np.float64)
-    if said.ndim != 1 or not said.shape == came.shape == np.shape(groups) == weight.shape:
+    values, targets = np.asarray(values, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    weights = np.ones(values.shape) if weights is None else np.asarray(weights, dtype=np.float64)
+    if values.ndim != 1 or not values.shape == targets.shape == np.shape(groups) == weights.shape:
         raise ConfigurationError(
-            f"expected [n] values, targets, groups and weights, got {said.shape}, {came.shape}, {np.shape(groups)} and "
-            f"{weight.shape}"
+            f"expected [n] values, targets, groups and weights, got {values.shape}, {targets.shape}, "
+            f"{np.shape(groups)} and {weights.shape}"
         )
-    if not all(np.isfinite(one).all() for one in (said, came, weight)) or (weight <= 0).any():
+    if not all(np.isfinite(array).all() for array in (values, targets, weights)) or (weights <= 0).any():
         raise ConfigurationError("a calibration needs finite values and targets, and weights above 0")
     n_groups = len(np.unique(groups))
     if n_groups < 2:
@@ -124,24 +123,24 @@ def fit_value_calibration(
             "larger share, or train without calibration"
         )
     if kind == "isotonic":
-        return _steps(said, came, weight)
+        return _steps(values, targets, weights)
     if kind == "affine":
-        return _line(said, came, weight)
+        return _line(values, targets, weights)
     raise ConfigurationError(f"a calibration is 'affine' or 'isotonic', got {kind!r}")
 
 
 def _steps(values: FloatArray, targets: FloatArray, weights: FloatArray) -> IsotonicCalibration:
     corners: dict[float, float] = {}
     for pool in rising_pools(values, targets, weights):
-        # Level within a pool: that is the best fit, and states in it were not told apart by what came of them.
+        # Constant within a pool, which is the best fit: outcomes do not distinguish the states in it.
         corners |= {pool.low: pool.height, pool.high: pool.height}
     return IsotonicCalibration(tuple(corners), tuple(corners.values()))
 
 
 def _line(values: FloatArray, targets: FloatArray, weights: FloatArray) -> AffineCalibration:
-    centre, height = (float(np.average(one, weights=weights)) for one in (values, targets))
+    centre, height = (float(np.average(array, weights=weights)) for array in (values, targets))
     spread = float(np.average((values - centre) ** 2, weights=weights))
-    together = float(np.average((values - centre) * (targets - height), weights=weights))
-    # A critic whose values rise where outcomes fall knows nothing that can be used: the mean is the best that is left.
-    slope = max(0.0, together / spread) if spread > 0 else 0.0
+    covariance = float(np.average((values - centre) * (targets - height), weights=weights))
+    # If values rise where outcomes fall, no non-decreasing line is better than the mean.
+    slope = max(0.0, covariance / spread) if spread > 0 else 0.0
     return AffineCalibration(slope, height - slope * centre)

@@ -125,13 +125,13 @@ def test_scores_without_the_adapter_are_those_of_the_base_model_with_the_trained
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_truncation_and_its_side_are_named_wherever_it_cuts(checkpoint, score, side, kept):
     cut = [row[:kept] if side == "right" else row[-kept:] for row in checkpoint.handshake_rows()]
-    assert f"cut on the {side}" in cause(checkpoint, score(cut))
+    assert f"truncated on the {side}" in cause(checkpoint, score(cut))
 
 
 @pytest.mark.parametrize("cut", [slice(420), slice(-420, None)])
 def test_a_cut_that_only_the_probes_see_is_named(checkpoint, score, cut):
     named = cause(checkpoint, score([row[cut] for row in checkpoint.handshake_rows()]))
-    assert "cut (prompts of 432 tokens are wrong, those of 416 are not)" in named
+    assert "truncated (prompts of 432 tokens are wrong, those of 416 are not)" in named
 
 
 def test_without_stored_faults_less_is_said_and_nothing_false(checkpoint, score):

@@ -68,7 +68,7 @@ async def test_the_hf_critic_loads_it(exported):
 
 def test_what_is_there_already_stays(exported, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigurationError, match="holds something already"):
+    with pytest.raises(ConfigurationError, match="is not empty"):
         export_embedded_value(SHIPPED, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     empty = tmp_path / "empty"

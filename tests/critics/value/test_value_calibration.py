@@ -319,5 +319,5 @@ def test_a_comparison_with_another_beta_is_refused_before_its_first_run(tmp_path
 async def test_the_doctor_tells_the_beta(tmp_path):
     check = await critic_scores(parse_critic(f"embedded:{eq_5_folder(tmp_path)}"))
     assert check.state == "ok"
-    assert check.detail.endswith("handshake passed; trained by eq. 5, for runs with beta=0.3 alone")
+    assert check.detail.endswith("handshake passed; trained by eq. 5, only for runs with beta=0.3")
     assert "beta" not in (await critic_scores(EmbeddedCritic(SHIPPED))).detail
