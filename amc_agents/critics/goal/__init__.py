@@ -1,1 +1,1 @@
-"""Goal critics: the probability of reaching a goal, from embeddings and a small network."""
+"""Goal critics: the probability of reaching a goal, computed by a small network from embeddings."""

@@ -1,4 +1,4 @@
-"""Q -> probability: a monotone map fitted to what really happened after (state, thought, goal) triples."""
+"""Calibrate Q to probabilities by a monotone map, fitted to the outcomes of (state, thought, goal) triples."""
 
 from __future__ import annotations
 
@@ -16,43 +16,46 @@ from amc_agents.types import FloatArray
 
 @dataclass(frozen=True)
 class Calibration:
-    """A rising curve through a few points, straight between them and level beyond."""
+    """A monotone piecewise linear curve, constant beyond its first and last point."""
 
     q: tuple[float, ...]
-    """`[n]` values of Q, rising."""
+    """`[n]` values of Q, ascending."""
     probability: tuple[float, ...]
-    """`[n]` how often the goal was reached there; never falls."""
+    """`[n]` frequency with which the goal was reached, non-decreasing."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not a rising curve within [0, 1]."""
+        """Check that the curve is monotone and within [0, 1]. Raises `CheckpointError`."""
         check_rising(self.q, self.probability, ("values of Q", "probabilities"))
         if self.probability[0] < 0 or self.probability[-1] > 1:
-            raise CheckpointError(f"a calibration's probabilities are {self.probability[0]} to {self.probability[-1]}")
+            raise CheckpointError(
+                f"a calibration's probabilities must be within [0, 1], got {self.probability[0]} to "
+                f"{self.probability[-1]}: train the critic again"
+            )
 
     def __call__(self, q: FloatArray) -> FloatArray:
-        """`[n]` probabilities of `[n]` values of Q."""
-        found: FloatArray = np.interp(q, self.q, self.probability)
-        return found
+        """Return `[n]` probabilities of `[n]` values of Q."""
+        probability: FloatArray = np.interp(q, self.q, self.probability)
+        return probability
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the curve as JSON values."""
         return {"q": list(self.q), "probability": list(self.probability)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Calibration:
-        """Back from `to_json`."""
+        """Read the result of `to_json`."""
         return cls(tuple(values["q"]), tuple(values["probability"]))
 
 
 def fit_calibration(q: Sequence[float] | FloatArray, reached: Sequence[bool] | npt.NDArray[Any]) -> Calibration:
-    """The best rising curve by squared error (isotonic regression, pool adjacent violators).
+    """Fit a calibration by isotonic regression (pool adjacent violators).
 
-    The triples must be held out, and their goals drawn without a look at the trajectory's own future: goals picked in
-    hindsight are all reached, and a critic calibrated on them believes in everything.
+    The triples must be held out, and their goals must be chosen independently of the trajectory's future: goals chosen
+    in hindsight are all reached, and a critic calibrated on them predicts success for every goal.
 
     Args:
-        q: `[n]` what the critic says of each triple, uncalibrated.
-        reached: `[n]` whether that trajectory later reached the goal.
+        q: `[n]` the critic's uncalibrated Q of each triple.
+        reached: `[n]` whether the trajectory later reached the goal.
 
     Raises:
         ConfigurationError: lengths differ, a number is not finite, or all triples have the same label.
@@ -64,11 +67,11 @@ def fit_calibration(q: Sequence[float] | FloatArray, reached: Sequence[bool] | n
     if values.ndim != 1 or values.shape != labels.shape:
         raise ConfigurationError(f"expected [n] values of Q and [n] labels, got {values.shape} and {labels.shape}")
     if not np.all(np.isfinite(values)) or not np.all((labels == 0) | (labels == 1)):
-        raise ConfigurationError("expected finite values of Q, and labels that say reached or not")
+        raise ConfigurationError("expected finite values of Q and boolean labels (reached or not)")
     if not 0 < labels.sum() < len(labels):
         raise ConfigurationError(
             f"{int(labels.sum())} of {len(labels)} goals were reached: both outcomes are needed. Take goals from the "
-            "proposer, or at random; goals picked from a trajectory's own future are reached by construction"
+            "proposer, or at random; goals chosen from a trajectory's own future are reached by construction"
         )
     pools = rising_pools(values, labels)
-    return Calibration(tuple(one.centre for one in pools), tuple(one.height for one in pools))
+    return Calibration(tuple(pool.centre for pool in pools), tuple(pool.height for pool in pools))

@@ -1,10 +1,10 @@
-"""What `amc train goal` saves: two small networks, what to feed them, and proof that it is fed right.
+"""The checkpoint that `amc train goal` saves: two small networks and their embedding model.
 
-    amc_goal.json               settings, metrics, golden texts and scores; names the weights' file
+    amc_goal.json               settings, metrics, golden texts and scores; names the file of the weights
     goal-<hash>.safetensors     weights, and the embeddings of the golden texts
 
-Another embedding model gives other vectors, of which the networks still make numbers: the golden texts are embedded
-again at the first use, and compared.
+The networks compute numbers from the vectors of any embedding model. To detect a wrong model, the golden texts are
+embedded again at the first use and compared with their saved embeddings and scores.
 """
 
 from __future__ import annotations
@@ -38,33 +38,34 @@ VERSION = 1
 class GoalNetwork:
     """Q(s, a, g) and V(s, g) over embeddings, in numpy. `n` rows, `D` dimensions.
 
-    A network is linear layers with ReLU between them: `<name>.<i>.weight` `[out, in]` and `<name>.<i>.bias` `[out]` for
-    the names q (q2 too with twins: the smaller counts) and v.
+    Each network consists of linear layers with ReLU between them.
     """
 
     weights: Mapping[str, Vectors]
+    """`<name>.<i>.weight` `[out, in]` and `<name>.<i>.bias` `[out]` of the networks q and v, and of q2 with twin
+    networks, whose minimum is used."""
     scale: float
-    """Embeddings are multiplied by it, so that their coordinates are about 1 in size."""
+    """Factor of the embeddings, which brings their coordinates to a size of about 1."""
     nearness: bool = True
-    """Whether the inner products with the goal are inputs too."""
+    """Whether the inner products with the goal are additional inputs."""
 
     def q(self, states: Vectors, thoughts: Vectors, goals: Vectors) -> FloatArray:
-        """`[n]` Q of rows of embeddings `[n, D]`; near [0, 1], not forced into it."""
+        """Return Q `[n]` of rows of embeddings `[n, D]`; near [0, 1], but not clipped to it."""
         inputs = self._features(states, thoughts, goals)
-        found = self._run("q", inputs)
-        return np.minimum(found, self._run("q2", inputs)) if "q2.0.weight" in self.weights else found
+        q = self._run("q", inputs)
+        return np.minimum(q, self._run("q2", inputs)) if "q2.0.weight" in self.weights else q
 
     def v(self, states: Vectors, goals: Vectors) -> FloatArray:
-        """`[n]` V of rows of embeddings `[n, D]`."""
+        """Return V `[n]` of rows of embeddings `[n, D]`."""
         return self._run("v", self._features(states, goals))
 
     def _features(self, *embeddings: Vectors) -> Vectors:
-        """`[n, inputs]`: the embeddings side by side (the goal's last), then how near each is to the goal."""
-        scaled = [self.scale * one for one in embeddings]
-        *others, goals = scaled
+        """Return `[n, inputs]`: the embeddings (the goal's last), then the inner product of each with the goal."""
+        inputs = [self.scale * embedding for embedding in embeddings]
+        *others, goals = inputs
         if self.nearness:
-            scaled += [np.sum(one * goals, axis=1, keepdims=True) / np.sqrt(goals.shape[1]) for one in others]
-        return np.concatenate(scaled, axis=1).astype(np.float32)
+            inputs += [np.sum(other * goals, axis=1, keepdims=True) / np.sqrt(goals.shape[1]) for other in others]
+        return np.concatenate(inputs, axis=1).astype(np.float32)
 
     def _run(self, name: str, rows: Vectors) -> FloatArray:
         n_layers = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in self.weights)
@@ -77,7 +78,7 @@ class GoalNetwork:
 
 @dataclass(frozen=True)
 class GoldenTriple:
-    """A state, a thought and a goal, and what the trained network says of them."""
+    """A state, a thought and a goal with their Q in training."""
 
     state: str
     thought: str
@@ -91,26 +92,26 @@ class GoalCheckpoint:
 
     network: GoalNetwork
     dimensions: int
-    """D."""
+    """Dimensions of the embeddings (D)."""
     embeddings: str
-    """The embedding model that it was trained on."""
+    """The embedding model of training."""
     summary: str
-    """How states are described: "none", a chat model, or the name of a function."""
+    """Description of states: "none", a chat model, or the name of a function."""
     golden: tuple[GoldenTriple, ...]
     golden_vectors: Vectors
-    """`[golden, 3, D]` embeddings of the golden texts, as in training."""
+    """`[golden, 3, D]` embeddings of the golden texts in training."""
     tolerance: float = 0.02
-    """How far a golden score may be off, through embeddings of less precision."""
+    """Allowed difference of golden scores, which embeddings of lower precision cause."""
     prompt: str | None = None
-    """Of a chat model's summary."""
+    """Prompt of a chat model's summary."""
     calibration: Calibration | None = None
-    """Q -> probability; None: Q itself, cut to [0, 1]."""
+    """Maps Q to a probability; None: Q itself, clipped to [0, 1]."""
     data_hash: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Writes both files, whole or not at all: an older checkpoint in the folder stays until the last moment."""
+        """Write both files atomically; an older checkpoint in the folder stays valid until the end."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         content = save({**self.network.weights, "golden": np.ascontiguousarray(self.golden_vectors)})
@@ -131,7 +132,7 @@ class GoalCheckpoint:
             "data_hash": self.data_hash,
             "settings": self.settings,
             "metrics": self.metrics,
-            "golden": [[one.state, one.thought, one.goal, one.q] for one in self.golden],
+            "golden": [[triple.state, triple.thought, triple.goal, triple.q] for triple in self.golden],
         }
         lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
         path = folder / FILE
@@ -144,21 +145,23 @@ class GoalCheckpoint:
 
     @classmethod
     def load(cls, folder: str | Path) -> GoalCheckpoint:
-        """Reads a folder, and checks that the weights are those that were saved.
+        """Read a folder and check its weights against their hash.
 
         Raises:
             CheckpointError: a file is missing, damaged, or of another version.
         """
         path = Path(folder) / FILE
         if not path.is_file():
-            raise CheckpointError(f"{path} does not exist: expected a folder written by `amc train goal`")
+            raise CheckpointError(f"{path} does not exist: expected a folder that `amc train goal` wrote")
         values = read_saved(path, _Saved, "a goal checkpoint", kind="amc-goal", versions=(VERSION,))
         try:
             content = (path.parent / values["weights"]).read_bytes()
             if hashlib.sha256(content).hexdigest() != values["weights_hash"]:
-                raise CheckpointError(f"{path.parent / values['weights']} is damaged, or not the file that was saved")
+                raise CheckpointError(
+                    f"{path.parent / values['weights']} is damaged, or another file: copy the folder again"
+                )
             weights = load(content)
-            found = cls(
+            checkpoint = cls(
                 golden_vectors=weights.pop("golden"),
                 network=GoalNetwork(weights, values["scale"], values["nearness"]),
                 dimensions=values["dimensions"],
@@ -170,45 +173,45 @@ class GoalCheckpoint:
                 data_hash=values["data_hash"],
                 settings=values["settings"],
                 metrics=values["metrics"],
-                golden=tuple(GoldenTriple(*one) for one in values["golden"]),
+                golden=tuple(GoldenTriple(*triple) for triple in values["golden"]),
             )
-            found.check(found.golden_vectors, str(path.parent), tolerance=1e-4)
+            checkpoint.check(checkpoint.golden_vectors, str(path.parent), tolerance=1e-4)
         except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
-            said = excerpt(f"{type(error).__name__}: {error}")
-            raise CheckpointError(f"{path.parent} is not a goal checkpoint: {said}") from error
-        return found
+            reason = excerpt(f"{type(error).__name__}: {error}")
+            raise CheckpointError(f"{path.parent} is not a goal checkpoint, or is damaged: {reason}") from error
+        return checkpoint
 
     def check(self, vectors: Vectors, where: str, *, tolerance: float | None = None) -> None:
-        """Compares embeddings of the golden texts, and the scores made of them, with those of training.
+        """Compare embeddings of the golden texts, and their scores, with those of training.
 
         Args:
             vectors: `[golden, 3, D]` embeddings of each triple's state, thought and goal.
-            where: what is being checked, for the message.
-            tolerance: None: the checkpoint's.
+            where: the critic or folder, for the message.
+            tolerance: allowed difference of scores; None: the checkpoint's tolerance.
 
         Raises:
-            CheckpointError: they differ; the message says which embedding model is expected.
+            CheckpointError: they differ; the message names the expected embedding model.
         """
         tolerance = self.tolerance if tolerance is None else tolerance
         if vectors.shape != self.golden_vectors.shape:
             raise CheckpointError(
-                f"{where}: embeddings have {vectors.shape[-1]} dimensions, expected {self.dimensions}: this critic was "
-                f"trained on {self.embeddings}"
+                f"{where}: expected embeddings of {self.dimensions} dimensions, got {vectors.shape[-1]}: use "
+                f"{self.embeddings}, as in training"
             )
         nearness = _cosines(vectors, self.golden_vectors)
         if nearness.min() < _SAME:
             raise CheckpointError(
                 f"{where}: the embedding model has changed: golden texts have a cosine of {nearness.min():.4f} with "
-                f"their embeddings of training, expected at least {_SAME}. Use {self.embeddings} as it was (the same "
-                "model, prefix, pooling and normalisation), or train the critic again"
+                f"their embeddings in training, expected at least {_SAME}. Use {self.embeddings} with the same "
+                "prefix, pooling and normalisation as in training, or train the critic again"
             )
-        expected = np.array([one.q for one in self.golden])
+        expected = np.array([triple.q for triple in self.golden])
         actual = self.network.q(vectors[:, 0], vectors[:, 1], vectors[:, 2])
         if not np.all(np.abs(actual - expected) <= tolerance):
             raise CheckpointError(
                 f"{where}: golden scores differ: expected {quoted(np.round(expected, 4).tolist(), 32)}, got "
                 f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). Likely cause: other weights, or "
-                f"embeddings of another length or precision than those of {self.embeddings} in training"
+                f"embeddings of another length or precision than {self.embeddings} gave in training"
             )
 
 
@@ -231,13 +234,14 @@ class _Saved(SavedFields):
     golden: list[Annotated[tuple[str, str, str, Number], Strict(False)]]
 
 
-def _cosines(one: Vectors, other: Vectors) -> FloatArray:
-    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-    # Two texts without any content are alike.
-    both_empty = (np.linalg.norm(one, axis=-1) == 0) & (np.linalg.norm(other, axis=-1) == 0)
-    found: FloatArray = np.where(both_empty, 1.0, np.sum(one * other, axis=-1) / np.where(lengths > 0, lengths, 1.0))
-    return found
+def _cosines(left: Vectors, right: Vectors) -> FloatArray:
+    left_length, right_length = np.linalg.norm(left, axis=-1), np.linalg.norm(right, axis=-1)
+    lengths = left_length * right_length
+    # Two texts without any words count as equal.
+    both_empty = (left_length == 0) & (right_length == 0)
+    cosines = np.sum(left * right, axis=-1) / np.where(lengths > 0, lengths, 1.0)
+    return np.asarray(np.where(both_empty, 1.0, cosines), dtype=np.float64)
 
 
 _SAME = 0.98
-"""Least cosine of two embeddings of one text by one model, at different precision."""
+"""Minimum cosine of two embeddings of the same text by the same model, at different precision."""

@@ -1,10 +1,10 @@
-"""How likely goals are reached from a state after a thought: `goal:path?embeddings=SPEC` (papers: PNLC).
+"""The goal critic: the probability of reaching a goal from a state after a thought (paper: PNLC).
 
-    goal:critics/support                                          embeddings as the checkpoint names them
-    goal:critics/support?embeddings=vllm:http://host:8002?model=org/name     the same model, where it is served now
+    goal:critics/support                                                     the embedding model of the checkpoint
+    goal:critics/support?embeddings=vllm:http://host:8002?model=org/name     the same model on another server
 
-Numpy only. A question costs one request for embeddings (none for texts seen before) and one pass of a small network.
-Where a chat model describes states, one request for each state, which `prepare` makes ahead.
+Runs in numpy. A call costs one request for embeddings (none for texts seen before) and one pass of a small network. If
+a chat model describes states, each state costs one request, which `prepare` can make in advance.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
 STATES_REMEMBERED = 256
-"""Descriptions that are kept: a decision asks about one state several times."""
+"""Number of cached descriptions; a decision scores the same state several times."""
 
 
 def from_spec(target: str, options: Mapping[str, str]) -> GoalValueCritic:
-    """`goal:path?embeddings=SPEC&summary=SPEC&key_env=NAME&timeout=S&retry_for=S`.
+    """Build the critic of `goal:path?embeddings=SPEC&summary=SPEC&key_env=NAME&timeout=S&retry_for=S`.
 
-    In SPEC, write `&` as `%26`.
+    Write `&` in a SPEC as `%26`.
+
+    Raises:
+        CriticSpecError: an option is invalid.
+        CheckpointError: the folder is not a goal checkpoint.
     """
     allow("goal", options, "embeddings", "summary", "key_env", "timeout", "retry_for")
     folder = needed("goal", target, "path/to/goal")
@@ -53,11 +57,14 @@ class GoalValueCritic:
     """A goal-conditioned value function over embeddings of state, thought and goal.
 
     Args:
-        checkpoint: what `amc train goal` wrote, or its folder.
-        embeddings: see `critics.embeddings`; None: those that the checkpoint names.
-        summary: see `critics.summaries`; None: the one that the checkpoint names; a function is passed again.
-        name: what messages call it.
-        remembered: texts whose embeddings are kept; the oldest unused goes first.
+        checkpoint: a checkpoint of `amc train goal`, or its folder.
+        embeddings: see `as_embeddings`; None: the checkpoint's embedding model.
+        summary: see `as_summary`; None: the checkpoint's summary; a function must be passed again.
+        name: name in messages.
+        remembered: number of texts whose embeddings are cached; the least recently used are dropped first.
+
+    Raises:
+        CheckpointError: the checkpoint is invalid, or was trained with another summary.
     """
 
     def __init__(
@@ -74,49 +81,50 @@ class GoalValueCritic:
             checkpoint = GoalCheckpoint.load(checkpoint)
         self.checkpoint = checkpoint
         self.usage = Usage()
-        """All that it was asked so far."""
+        """Usage of all calls so far."""
         self._embeddings = as_embeddings(checkpoint.embeddings if embeddings is None else embeddings)
         self._summary = as_summary(checkpoint.summary if summary is None else summary, prompt=checkpoint.prompt)
         if self._summary.spec != checkpoint.summary:
             raise CheckpointError(
-                f"critic {self.name} was trained on states described by {checkpoint.summary!r}, and would be asked "
-                f"with {self._summary.spec!r}"
+                f"critic {self.name} was trained on states described by {checkpoint.summary!r}, got "
+                f"summary={self._summary.spec!r}: pass the summary of training"
             )
         self._states: OrderedDict[str, str] = OrderedDict()
         self._memory: OrderedDict[str, Vectors] = OrderedDict()
         self._remembered = remembered
         self._checked: int | None = None
-        """Interruptions of the server when the golden texts were last compared; None: never."""
+        """Interruptions of the server at the last comparison of golden texts; None before the first comparison."""
 
     async def connect(self) -> None:
-        """Compare the embeddings of the golden texts; done by the first `reach`, too. Raises as `reach`."""
+        """Compare the embeddings of the golden texts, as the first `reach` does. Raises as `reach`."""
         await self._vectors(())
 
     async def reach(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> FloatArray:
-        """`[G]` in [0, 1]: how likely each goal is reached after acting on the thought.
+        """Score how likely each goal is reached after acting on the thought: `[G]` in [0, 1].
 
-        A probability where the checkpoint is calibrated; else Q, which falls with the steps to the goal and is
-        optimistic where luck plays a part.
+        The score is a probability if the checkpoint is calibrated; else it is Q, which decreases with the number of
+        steps to the goal and is optimistic in stochastic worlds.
 
         Raises:
-            CheckpointError: at the first use, where the embedding model is not that of training.
+            CheckpointError: at the first use, if the embedding model differs from that of training.
             CriticError: embeddings or summary failed, or a score is not finite.
         """
         if not goals:
             return np.zeros(0)
-        state, said, *wanted = await self._vectors([await self._described(trajectory), thought, *goals])
-        n = len(wanted)
-        q = self.checkpoint.network.q(np.tile(state, (n, 1)), np.tile(said, (n, 1)), np.stack(wanted))
+        described = await self._described(trajectory)
+        state, thought_vector, *goal_vectors = await self._vectors([described, thought, *goals])
+        n = len(goals)
+        q = self.checkpoint.network.q(np.tile(state, (n, 1)), np.tile(thought_vector, (n, 1)), np.stack(goal_vectors))
         q = checked_values(q, n, self.name)
         calibrated = q if self.checkpoint.calibration is None else self.checkpoint.calibration(q)
         return np.clip(calibrated, 0.0, 1.0)
 
     async def prepare(self, trajectory: Trajectory) -> None:
-        """Describe a state ahead of `reach`, beside whatever else is waited for. Raises `CriticError`."""
+        """Describe a state before `reach` needs it, concurrently with other work. Raises `CriticError`."""
         await self._described(trajectory)
 
     async def _described(self, trajectory: Trajectory) -> str:
-        """The state as it is embedded; each is described once."""
+        """Return the cached description of a state for its embedding."""
         key = written(trajectory)
         if key not in self._states:
             described = await self._summary.describe([trajectory])
@@ -128,11 +136,11 @@ class GoalValueCritic:
         return self._states[key]
 
     async def _vectors(self, texts: Sequence[str]) -> list[Vectors]:
-        """`[D]` each; texts not seen before, and at the first use the golden ones, go out in one batch."""
+        """Return a vector `[D]` per text; new texts, and at the first use the golden texts, form one batch."""
         interruptions: int = getattr(self._embeddings, "interruptions", 0)
         unchecked = self._checked != interruptions
-        # A server that was gone may have come back with another model: what is remembered is of the old one.
-        golden = [text for one in self.checkpoint.golden for text in (one.state, one.thought, one.goal)]
+        # After an interruption the server may have another model, so cached vectors are not used.
+        golden = [text for triple in self.checkpoint.golden for text in (triple.state, triple.thought, triple.goal)]
         known = {} if unchecked else {text: self._memory[text] for text in texts if text in self._memory}
         new = [text for text in dict.fromkeys([*texts, *(golden if unchecked else ())]) if text not in known]
         if new:

@@ -1,8 +1,8 @@
-"""Texts -> vectors, for the goal critic: from a server, a provider, a model in this process, or by hashing words.
+"""Text embeddings for the goal critic: from a server, a provider, a local model, or by hashing words.
 
-hashed:1024                              words and pairs of words, hashed; needs no model
+hashed:1024                              hashed words and pairs of words, without a model
 vllm:http://host:8002?model=org/name     any server with /v1/embeddings
-sentence-transformers:org/name           in this process
+sentence-transformers:org/name           a model in this process
 openai:text-embedding-3-small            any provider of LangChain's init_embeddings
 """
 
@@ -39,12 +39,12 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Embedded(NamedTuple):
-    """What some texts became."""
+    """Embeddings of some texts."""
 
     vectors: Vectors
-    """`[n, D]` one row per text."""
+    """`[n, D]`, one row per text."""
     usage: Usage
-    """What that cost."""
+    """Usage of the calls."""
 
 
 class TextEmbeddings(Protocol):
@@ -52,27 +52,27 @@ class TextEmbeddings(Protocol):
 
     @property
     def spec(self) -> str:
-        """Names the model: a checkpoint and a cache carry it. Holds no key."""
+        """Name of the model in checkpoints and caches; contains no API key."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """One vector per text. Raises `CriticError` where the model fails or answers nonsense."""
+        """Embed each text. Raises `CriticError` if the model fails or its answer is invalid."""
         ...
 
 
 def as_embeddings(
     embeddings: str | TextEmbeddings | Embeddings, *, key_env: str | None = None, **options: str
 ) -> TextEmbeddings:
-    """Embeddings from their string (see the top of this file), or around a LangChain `Embeddings`.
+    """Build embeddings from a string (see the module docstring), or wrap a LangChain `Embeddings`.
 
     Args:
-        embeddings: a string, an `Embeddings` of LangChain, or an object with `spec` and `embed`, given back as it is.
-        key_env: environment variable that holds the key.
-        **options: timeout and retry_for of a server, in seconds; a provider knows the first alone.
+        embeddings: a string, a LangChain `Embeddings`, or a `TextEmbeddings`, which is returned unchanged.
+        key_env: environment variable with the API key.
+        **options: timeout and retry_for of a server, in seconds; a provider only accepts timeout.
 
     Raises:
-        CriticSpecError: the string was not understood.
-        MissingExtra: it needs a package that is not installed.
+        CriticSpecError: the string is invalid.
+        MissingExtra: a required package is not installed.
     """
     if isinstance(embeddings, Embeddings):
         return LangChainEmbeddings(embeddings)
@@ -87,15 +87,15 @@ def as_embeddings(
     if kind == "sentence-transformers":
         return SentenceTransformers(needed(kind, target, "org/name"))
     if kind == "object":
-        raise CriticSpecError(f"{embeddings!r} stands for an object that was passed in Python: pass it again")
+        raise CriticSpecError(f"{embeddings!r} names an object that was passed in Python: pass it again")
     timeout = number("embeddings", options, "timeout", 600.0, least=0.001)
     return LangChainEmbeddings(_from_provider(embeddings, key_env), spec=embeddings, timeout=timeout)
 
 
 class HashedWords:
-    """Bags of words and of neighbouring words, hashed into a few dimensions; unit length.
+    """Bags of words and of pairs of adjacent words, hashed into D dimensions and normalised.
 
-    It knows no meaning: two texts are near where they share words. A baseline, and enough for terse worlds.
+    Texts are similar if they share words; meaning plays no part. A baseline, and enough for worlds with few words.
 
     Args:
         dimensions: D.
@@ -108,34 +108,34 @@ class HashedWords:
 
     @property
     def spec(self) -> str:
-        """As `as_embeddings` reads it."""
+        """String of these embeddings."""
         return f"hashed:{self.dimensions}"
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """One vector per text, the same on every machine; a text without words gives zeros."""
+        """Embed each text, equally on every machine; a text without words gives a zero vector."""
         return Embedded(await asyncio.to_thread(self._embed, texts), Usage())
 
     def _embed(self, texts: Sequence[str]) -> Vectors:
-        found = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        for row, text in zip(found, texts, strict=True):
+        vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        for row, text in zip(vectors, texts, strict=True):
             words = _WORD.findall(text.lower())
-            pairs = (f"{one} {other}" for one, other in pairwise(words))
+            pairs = (f"{left} {right}" for left, right in pairwise(words))
             for term, count in Counter((*words, *pairs)).items():
                 code = zlib.crc32(term.encode())
-                # A sign for each term: two that share a place do not always add up.
+                # Signs make collisions of terms cancel out on average.
                 row[code % self.dimensions] += math.sqrt(count) if code >> 31 else -math.sqrt(count)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        found /= np.where(lengths > 0, lengths, 1.0)
-        return found
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.where(lengths > 0, lengths, 1.0)
+        return vectors
 
 
 class ServerEmbeddings:
     """A server with /v1/embeddings, such as vLLM.
 
     Args:
-        server: where it is.
-        model: its name there.
-        batch_size: texts of one request.
+        server: the server.
+        model: name of the model on the server.
+        batch_size: number of texts per request.
     """
 
     def __init__(self, server: ModelServer, model: str, *, batch_size: int = 64) -> None:
@@ -143,16 +143,16 @@ class ServerEmbeddings:
 
     @property
     def spec(self) -> str:
-        """As `as_embeddings` reads it."""
+        """String of these embeddings."""
         return f"vllm:{self._server.base_url}?model={self._model}"
 
     @property
     def interruptions(self) -> int:
-        """How often the server was lost after it had answered."""
+        """Number of times the connection was lost after the first answer."""
         return self._server.interruptions
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """One vector per text, in requests side by side. Raises `CriticServerError` and `CriticError`."""
+        """Embed each text, in concurrent requests. Raises `CriticServerError` and `CriticError`."""
         batches = [list(texts[start : start + self._batch_size]) for start in range(0, len(texts), self._batch_size)]
         bodies = [{"model": self._model, "input": batch, "encoding_format": "float"} for batch in batches]
         answers = await self._server.post("/v1/embeddings", bodies)
@@ -161,12 +161,12 @@ class ServerEmbeddings:
 
 
 class LangChainEmbeddings:
-    """Any `Embeddings` of LangChain.
+    """A LangChain `Embeddings` object.
 
     Args:
         embeddings: the object.
-        spec: names the model; None: made of its class and its attribute `model`.
-        timeout: seconds that all of a call may take; a model that computes in this process may need many.
+        spec: name of the model; None: its class and its attribute `model`.
+        timeout: time limit of a call in seconds, including retries; local models may be slow.
     """
 
     def __init__(self, embeddings: Embeddings, *, spec: str | None = None, timeout: float = 600.0) -> None:
@@ -177,10 +177,10 @@ class LangChainEmbeddings:
         self.spec = spec or f"object:{type(embeddings).__name__}:{model}"
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """One vector per text. LangChain does not say how many requests or tokens that took. Raises `CriticError`."""
+        """Embed each text. LangChain does not report requests and tokens, so usage is missing. Raises `CriticError`."""
         if not texts:
             return Embedded(np.zeros((0, 0), dtype=np.float32), Usage())
-        # By the sync method: see `critics.asking`.
+        # By the synchronous method; see `critics.asking` for the reason.
         try:
             answer = await self._calls.run(partial(self._embeddings.embed_documents, list(texts)))
         except TimeoutError as error:
@@ -188,7 +188,7 @@ class LangChainEmbeddings:
                 f"embeddings {self.spec} gave no complete answer within {self._timeout:g} s: is the server overloaded "
                 "or stuck? Set a larger timeout="
             ) from error
-        except Exception as error:  # each provider's package has errors of its own
+        except Exception as error:  # each provider's package has its own errors
             raise CriticError(
                 f"embeddings {self.spec} failed: {type(error).__name__}: {excerpt(str(error))}"
             ) from cause_of(error)
@@ -196,10 +196,13 @@ class LangChainEmbeddings:
 
 
 class SentenceTransformers:
-    """A sentence-transformers model in this process; loaded at the first use.
+    """A sentence-transformers model in this process.
 
     Args:
-        name: of the model, or its folder.
+        name: name of the model, or its folder.
+
+    Raises:
+        MissingExtra: sentence-transformers is not installed.
     """
 
     def __init__(self, name: str) -> None:
@@ -207,19 +210,19 @@ class SentenceTransformers:
         self._model = _sentence_transformer(name)
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """One vector per text; a text longer than the model reads is cut by it."""
+        """Embed each text; the model truncates texts that are too long."""
         answer = await asyncio.to_thread(self._model.encode, list(texts), show_progress_bar=False)
         return Embedded(_checked(answer, len(texts), self.spec), Usage(calls=len(texts), missing=len(texts)))
 
 
 class CachedEmbeddings:
-    """Embeddings that ask for each text once and keep the answers in a file.
+    """Embeddings with a cache file, so that each text is embedded once.
 
     Args:
-        embeddings: who is asked.
-        path: the file; it may hold the answers of several models.
-        chunk: texts asked for between two writes: what an interruption can lose.
-        progress: called with the number of texts embedded so far and of all.
+        embeddings: computes texts that are not cached.
+        path: the cache file; several models can share it.
+        chunk: number of texts between two writes, which an interruption can lose.
+        progress: called with the number of texts embedded so far and the total.
     """
 
     def __init__(
@@ -235,11 +238,11 @@ class CachedEmbeddings:
 
     @property
     def spec(self) -> str:
-        """Of the embeddings that are asked."""
+        """Name of the underlying model."""
         return self._embeddings.spec
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """One vector per text; the usage is of the texts that were not in the file."""
+        """Embed each text; usage counts only texts that were not cached."""
         known = await asyncio.to_thread(self._cache.get, texts)
         new = [text for text in dict.fromkeys(texts) if text not in known]
         usage = Usage()
@@ -258,13 +261,13 @@ class CachedEmbeddings:
 
 def _server(target: str, key_env: str | None, options: dict[str, str]) -> ServerEmbeddings:
     url, _, query = needed("vllm", target, "http://host:8002?model=org/name").partition("?")
-    own = dict(parse_qsl(query, keep_blank_values=True))
-    allow("vllm", own, "model")
-    if not own.get("model"):
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    allow("vllm", parameters, "model")
+    if not parameters.get("model"):
         raise CriticSpecError(f"embeddings vllm:{target} name no model: expected vllm:http://host:8002?model=org/name")
     allow("vllm", options, "timeout", "retry_for")
-    asked = {**options, "key_env": key_env} if key_env else options
-    return ServerEmbeddings(ModelServer(url, **server_options("vllm", asked)), own["model"])
+    settings = {**options, "key_env": key_env} if key_env else options
+    return ServerEmbeddings(ModelServer(url, **server_options("vllm", settings)), parameters["model"])
 
 
 def _from_provider(spec: str, key_env: str | None) -> Embeddings:
@@ -272,13 +275,13 @@ def _from_provider(spec: str, key_env: str | None) -> Embeddings:
 
     key = {} if key_env is None else {"api_key": key_of(f"embeddings {spec!r}", key_env)}
     try:
-        found: Any = init_embeddings(spec, **key)
+        embeddings: Any = init_embeddings(spec, **key)
     except (ImportError, ValueError) as error:
         raise CriticSpecError(
-            f"embeddings {spec!r} were not understood: {excerpt(str(error).splitlines()[0])} Expected hashed:1024, "
-            "vllm:http://host:8002?model=name, sentence-transformers:name, or provider:model of LangChain"
+            f"invalid embeddings {spec!r}: {excerpt(str(error).splitlines()[0])} Expected hashed:1024, "
+            "vllm:http://host:8002?model=name, sentence-transformers:name, or LangChain's provider:model"
         ) from cause_of(error)
-    return found  # type: ignore[no-any-return]
+    return embeddings  # type: ignore[no-any-return]
 
 
 def _sentence_transformer(name: str) -> Any:
@@ -290,11 +293,11 @@ def _sentence_transformer(name: str) -> Any:
 
 
 class MissingPackage(MissingExtra):
-    """A package that none of our extras brings is not installed."""
+    """A package that no extra of this library contains is not installed."""
 
     def __init__(self, package: str) -> None:
         self.package, self.extra = package, ""
-        ImportError.__init__(self, f"{package!r} is needed here and is not installed: pip install {package}")
+        ImportError.__init__(self, f"{package!r} is required and not installed: pip install {package}")
 
 
 def _rows(answer: Any, n: int, spec: str) -> Vectors:
@@ -311,24 +314,25 @@ def _rows(answer: Any, n: int, spec: str) -> Vectors:
 
 def _stacked(parts: Sequence[Vectors], spec: str) -> Vectors:
     if len({part.shape[1] for part in parts}) > 1:
-        raise CriticError(f"embeddings {spec} answered vectors of lengths {sorted({part.shape[1] for part in parts})}")
+        lengths = sorted({part.shape[1] for part in parts})
+        raise CriticError(f"embeddings {spec}: expected vectors of equal length, got lengths {lengths}")
     return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
 
 def _checked(answer: Any, n: int, spec: str) -> Vectors:
-    """`[n, D]`, finite, or `CriticError`."""
+    """Return an answer as finite vectors `[n, D]`. Raises `CriticError`."""
     try:
-        with np.errstate(over="ignore"):  # what is too large is infinite, and refused below
-            found: Vectors = np.asarray(answer, dtype=np.float32)
+        with np.errstate(over="ignore"):  # numbers that overflow become infinite and are refused below
+            vectors: Vectors = np.asarray(answer, dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        raise CriticError(f"embeddings {spec} did not answer [{n}, D] numbers: {excerpt(str(error))}") from error
+        raise CriticError(f"embeddings {spec}: expected [{n}, D] numbers: {excerpt(str(error))}") from error
     if n == 0:
-        return found.reshape(0, 0)
-    if found.ndim != 2 or len(found) != n or found.shape[1] == 0:
-        raise CriticError(f"embeddings {spec} answered the shape {list(found.shape)}, expected [{n}, D]")
-    if not np.all(np.isfinite(found)):
-        raise CriticError(f"embeddings {spec} answered numbers that are not finite for {n} texts")
-    return found
+        return vectors.reshape(0, 0)
+    if vectors.ndim != 2 or len(vectors) != n or vectors.shape[1] == 0:
+        raise CriticError(f"embeddings {spec}: expected the shape [{n}, D], got {list(vectors.shape)}")
+    if not np.all(np.isfinite(vectors)):
+        raise CriticError(f"embeddings {spec}: expected finite numbers for {n} texts: check the model")
+    return vectors
 
 
 _WORD = re.compile(r"\w+")

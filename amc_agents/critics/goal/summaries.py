@@ -1,10 +1,10 @@
-"""Trajectory -> the two texts that the goal critic embeds: the state, and what the state is called as a goal.
+"""Descriptions of states for the goal critic: a text of the state itself, and a text of the state as a goal.
 
-    none              the state is all that the agent has seen, the goal what the world answered last
-    provider:model    a chat model summarises; the summary is both
+    none              the state is the whole history, the goal the newest observation
+    provider:model    a chat model's summary is both
     a function        its text is both
 
-The same object describes states in training and at decision time.
+Training and decisions use the same description.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from amc_agents.usage import Usage
 
 
 class Described(NamedTuple):
-    """The texts of some states."""
+    """Descriptions of states."""
 
     states: list[str]
-    """`[n]` what each state is embedded as."""
+    """`[n]` text of each state."""
     goals: list[str]
-    """`[n]` what each state is embedded as where it is a goal."""
+    """`[n]` text of each state as a goal."""
     usage: Usage
-    """What that cost."""
+    """Usage of the calls."""
 
 
 class Summary(Protocol):
@@ -42,11 +42,11 @@ class Summary(Protocol):
 
     @property
     def spec(self) -> str:
-        """Names it; a checkpoint carries it."""
+        """Name of the summary in checkpoints."""
         ...
 
     async def describe(self, states: Sequence[Trajectory]) -> Described:
-        """The texts of the newest state of each trajectory."""
+        """Describe the newest state of each trajectory. Raises `CriticError`."""
         ...
 
 
@@ -56,15 +56,15 @@ def as_summary(
     cache: str | Path | None = None,
     prompt: str | None = None,
 ) -> Summary:
-    """A summary from "none", "provider:model", a chat model or a function; a `Summary` is given back as it is.
+    """Build a summary.
 
     Args:
-        summary: which one.
-        cache: a file in which a chat model's answers are kept.
-        prompt: for a chat model; uses {trajectory}. None: `PROMPT`.
+        summary: "none", "provider:model", a chat model, a function, or a `Summary`, which is returned unchanged.
+        cache: cache file for a chat model's answers.
+        prompt: prompt of a chat model, with the field {trajectory}. None: `PROMPT`.
 
     Raises:
-        CriticSpecError: the string was not understood.
+        CriticSpecError: the string or the prompt is invalid.
     """
     if isinstance(summary, BaseChatModel):
         return ChatSummary(summary, cache=cache, prompt=prompt)
@@ -76,8 +76,8 @@ def as_summary(
         return LastState()
     if ":" not in summary or summary.startswith("function:"):
         raise CriticSpecError(
-            f'summary {summary!r} was not understood: expected "none" or provider:model, or in Python a function or a '
-            "chat model (pass the one that the critic was trained with)"
+            f'invalid summary {summary!r}: expected "none" or provider:model, or in Python a function or a chat model '
+            "(the same as in the critic's training)"
         )
     try:
         model = build_model(summary, temperature=0.0)
@@ -87,21 +87,21 @@ def as_summary(
 
 
 class LastState:
-    """No summary: the state as it is, and its newest observation as a goal (at the start: the instruction)."""
+    """The whole history as the state, and the newest observation (at the start, the instruction) as the goal."""
 
     spec = "none"
 
     async def describe(self, states: Sequence[Trajectory]) -> Described:
-        """The texts, at no cost."""
-        goals = [one.steps[-1].observation if one.steps else one.task.instruction for one in states]
-        return Described([written(one) for one in states], goals, Usage())
+        """Describe the states without any calls."""
+        goals = [state.steps[-1].observation if state.steps else state.task.instruction for state in states]
+        return Described([written(state) for state in states], goals, Usage())
 
 
 class FunctionSummary:
-    """A function of yours: trajectory -> text.
+    """A user's function that describes trajectories.
 
     Args:
-        function: gives the same text for the same trajectory.
+        function: returns the text of a trajectory; must be deterministic.
     """
 
     def __init__(self, function: Callable[[Trajectory], str]) -> None:
@@ -109,21 +109,24 @@ class FunctionSummary:
         self.spec = f"function:{getattr(function, '__qualname__', type(function).__name__)}"
 
     async def describe(self, states: Sequence[Trajectory]) -> Described:
-        """The function's texts."""
-        texts = [self._function(one) for one in states]
+        """Describe the states by the function."""
+        texts = [self._function(state) for state in states]
         return Described(texts, texts, Usage())
 
 
 class ChatSummary:
-    """A chat model that summarises the history, concurrently; each history once.
+    """A chat model that summarises histories concurrently, each distinct history once.
 
     Args:
-        model: who is asked.
-        spec: names it; None: its class and its `model` or `model_name`.
-        prompt: uses {trajectory}; None: `PROMPT`.
-        cache: a file in which answers are kept, each as it comes.
-        n_concurrent: requests under way at the same time.
-        timeout: seconds within which an answer has to be complete, LangChain's own retries included.
+        model: the chat model.
+        spec: name of the summary; None: the class of the model and its `model` or `model_name`.
+        prompt: prompt with the field {trajectory}; None: `PROMPT`.
+        cache: cache file, to which each answer is written when it arrives.
+        n_concurrent: maximum number of concurrent requests.
+        timeout: time limit of an answer in seconds, including LangChain's retries.
+
+    Raises:
+        CriticSpecError: the prompt has no {trajectory}.
     """
 
     def __init__(
@@ -138,8 +141,8 @@ class ChatSummary:
     ) -> None:
         name = getattr(model, "model_name", None) or getattr(model, "model", None) or ""
         self.spec = spec or f"object:{type(model).__name__}:{name}"
-        # What it costs is said by `describe`.
-        self._asked = CriticChatModel(
+        # `describe` returns the usage.
+        self._model = CriticChatModel(
             model,
             who=f"summary {self.spec}",
             run_name="summary",
@@ -149,25 +152,25 @@ class ChatSummary:
         )
         self.prompt = PROMPT if prompt is None else prompt
         if "{trajectory}" not in self.prompt:
-            raise CriticSpecError("the prompt of a summary has no {trajectory}: there would be nothing to summarise")
+            raise CriticSpecError("the prompt of a summary has no {trajectory}: add it where the history belongs")
         self._cache = None if cache is None else DiskCache(cache, f"summary {self.spec}\0{self.prompt}")
 
     async def describe(self, states: Sequence[Trajectory]) -> Described:
-        """Summaries by the model. Raises `CriticError` where it fails, or answers nothing."""
-        texts = [written(one) for one in states]
+        """Summarise the states. Raises `CriticError` if the model fails or its answer is empty."""
+        texts = [written(state) for state in states]
         known = await self._known(texts)
 
         async def ask(text: str) -> Usage:
             known[text], usage = await self._ask(text)
             if self._cache is not None:
-                # Without a pause in which another's failure could take away what was paid for.
+                # No await before the write, so that the failure of another request cannot lose a paid answer.
                 self._cache.put({text: known[text].encode()})
             return usage
 
-        # A failure stops the others; what was answered is kept.
+        # A failure stops the other requests; the cache keeps their answers so far.
         used = await side_by_side(*(ask(text) for text in dict.fromkeys(texts) if text not in known))
-        found = [known[text] for text in texts]
-        return Described(found, found, sum(used, Usage()))
+        summaries = [known[text] for text in texts]
+        return Described(summaries, summaries, sum(used, Usage()))
 
     async def _known(self, texts: Sequence[str]) -> dict[str, str]:
         if self._cache is None:
@@ -175,15 +178,17 @@ class ChatSummary:
         return {text: answer.decode() for text, answer in (await asyncio.to_thread(self._cache.get, texts)).items()}
 
     async def _ask(self, text: str) -> tuple[str, Usage]:
-        answer = await self._asked.ask([HumanMessage(self.prompt.replace("{trajectory}", text))])
+        answer = await self._model.ask([HumanMessage(self.prompt.replace("{trajectory}", text))])
         summary = answer.text.strip()
         if not summary:
-            raise CriticError(f"summary {self.spec}: the model answered nothing to a history of {len(text)} characters")
+            raise CriticError(
+                f"summary {self.spec}: expected a summary of a history of {len(text)} characters, got an empty answer"
+            )
         return summary, usage_of(answer)
 
 
 def written(state: Trajectory) -> str:
-    """All that the agent has seen, in plain words."""
+    """Write the whole history of a state as plain text."""
     rounds = (f"{turn(step)}\nObservation: {step.observation}" for step in state.steps)
     return "\n".join((state.task.instruction, *rounds))
 
