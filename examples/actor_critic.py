@@ -1,7 +1,7 @@
-"""LAC: each decision of an agent is the choice among K candidates, by how often they came and what a critic says.
+"""LAC: an agent chooses each action among K candidates, by their frequency and by a critic.
 
-The policy and the critic here are the embedded ones, so that the example runs without a key. In their place go your
-own: `init_chat_model("provider:model")`, and "verdict:http://host:8000?model=..." or any other critic's string.
+This example uses the policy and critic of the package and needs no key. Replace them by your own:
+`init_chat_model("provider:model")`, and "verdict:http://host:8000?model=..." or any other critic string.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TASK = generate_task(7, "examples", optimal_steps=(6, 8))
 
 
 def after_world(state):
-    """Go on to the end, or for 20 steps."""
+    """Continue to the end of the episode, for at most 20 steps."""
     return END if state["done"] or len(state["messages"]) > 40 else "model"
 
 
 def make_agent():
-    """A loop of model and world, where the model is LAC's."""
+    """A loop of model and world, with LAC as the model."""
     graph = StateGraph(TextAgentState)
     graph.add_node("model", actor_critic_node(EmbeddedChatModel(), "embedded:crafting", k=5, greedy=True, seed=3))
     graph.add_node("tools", world_node())
@@ -35,7 +35,7 @@ def make_agent():
 
 
 async def play():
-    """One episode; each decision says why."""
+    """Play an episode and print each decision."""
     world = CraftingWorld()
     await world.reset(TASK)
     with use_environment(world):
@@ -47,10 +47,11 @@ async def play():
 
 
 def explain(decision):
-    """One line per candidate, the chosen one marked."""
-    for i, one in enumerate(decision["candidates"]):
+    """Print a line per candidate, with the chosen action marked."""
+    for i, candidate in enumerate(decision["candidates"]):
         mark = ">" if i == decision["chosen"] else " "
-        print(f"{mark} {one['action']:45} n={one['n']}  Q={one['q']:+.2f}  p={one['probability']:.2f}")
+        action, q = candidate["action"], candidate["q"]
+        print(f"{mark} {action:45} n={candidate['n']}  Q={q:+.2f}  p={candidate['probability']:.2f}")
     print()
 
 

@@ -1,11 +1,11 @@
-"""AMC with policy and value model on vLLM: two servers, one LangGraph agent, and nothing else to install.
+"""AMC with the policy and the value model on two vLLM servers.
 
     amc serve policy crafting --port 8000
     amc serve value crafting --port 8001
     python examples/amc_on_vllm.py http://127.0.0.1:8000 "vllm:http://127.0.0.1:8001"
 
-In the policy's place goes any server of an OpenAI-compatible API; the critic is a string, so `uniform` or
-`embedded:crafting` can be tried in its place.
+The policy can be any server with an OpenAI-compatible API. The critic is a string: try `uniform`, or
+`embedded:crafting`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TASK = generate_task(7, "examples", optimal_steps=(8, 10))
 
 
 def policy(url):
-    """The served chat model. It is asked for its name, so that the server may call it as it likes."""
+    """The served chat model, under the name that the server reports."""
     key = os.environ.get("VLLM_API_KEY", "none")
     models = httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}).raise_for_status().json()
     name = models["data"][0]["id"]
@@ -37,7 +37,7 @@ def main(url, critic):
         n_particles=15, resample=AtSteps(4, 8), beta=0.1, horizon=20, seed=1,
     )  # fmt: skip
     run = graph.run({"messages": [("user", TASK.instruction)]})
-    returns = [one.return_ for one in run.population.trajectories]
+    returns = [trajectory.return_ for trajectory in run.population.trajectories]
     print(*[step.action for step in run.best.steps], sep="\n")
     print(f"best return {run.best.return_:g}, mean {np.mean(returns):.2f}")
     for role, usage in run.usage.items():

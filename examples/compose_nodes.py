@@ -1,4 +1,4 @@
-"""Compose: the library's nodes in a graph of one's own, and that graph under `amc` as one node of a larger one."""
+"""Use the library's nodes in your own graph, wrap it with `amc`, and use the result as a node of a larger graph."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from amc_agents.runtime.text_agent import TextAgentState, model_node, world_node
 
 
 class State(TextAgentState):
-    """The text agent's state, and a count of one's own."""
+    """The text agent's state with an additional counter."""
 
     failures: int
 
 
 def count_failures(state: State):
-    """A node of one's own between the world and the model: it sees what the world said."""
+    """An additional node between the world and the model, which reads the world's observation."""
     return {"failures": state.get("failures", 0) + ("Could not" in state["messages"][-1].text)}
 
 
 def after_count(state: State):
-    """Give up after three failures."""
+    """Stop after three failures."""
     return END if state["done"] or state["failures"] >= 3 else "model"
 
 
 def make_agent():
-    """One agent: model -> tools -> count -> model ..."""
+    """The agent: model -> tools -> count -> model ..."""
     graph = StateGraph(State)
     graph.add_node("model", model_node(EmbeddedChatModel(temperature=0.7)))
     graph.add_node("tools", world_node())
@@ -42,7 +42,7 @@ def make_agent():
 
 
 def world_of(state):
-    """The world and the task that an input means."""
+    """The world and the task of an input."""
     return CraftingWorld(), parse_instruction(state["messages"][0].text)
 
 

@@ -1,6 +1,6 @@
-"""PNLC: an agent thinks its step over with a critic's help before anything is done, for tools that cannot be undone.
+"""PNLC: an agent refines its thought with a critic before it acts, for tools whose effects cannot be undone.
 
-A script and a log stand here for a chat model and for "goal:folder", which `amc train goal` writes: no key is needed.
+This example needs no key. A script replaces the chat model, and a log replaces "goal:folder" from `amc train goal`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
-from amc_agents.middleware import CritiqueRefine
+from amc_agents import CritiqueRefine
 from amc_agents.testing import ScriptedChatModel
 
-# What the agent thought in earlier runs, and what came of it.
+# Thoughts of the agent in earlier runs, and their outcomes.
 LOG = [("pay", "paid twice")] * 7 + [("pay", "settled")] * 2 + [("ask", "settled")] * 8
 
 
 class CountsInLog:
-    """How often each goal was reached after a thought like this one."""
+    """Estimates how often each goal was reached after similar thoughts."""
 
     async def reach(self, trajectory, thought, goals):
-        """`[G]` likelihoods."""
+        """`[G]` probabilities."""
         after = [outcome for kind, outcome in LOG if kind in thought]
         return np.array([(1 + sum(outcome in goal for outcome in after)) / (2 + len(after)) for goal in goals])
 
@@ -39,7 +39,7 @@ def ask(question: str) -> str:
 
 
 def respond(messages):
-    """What a chat model may say: as an agent, of the futures that it sees, and to the critique."""
+    """The answers of a chat model: as an agent, when asked for goals, and to the critique."""
     text = messages[-1].text
     if "no two alike" in text:
         return "Goal: The invoice is settled." if "to be good" in text else "Goal: It is paid twice."
@@ -48,13 +48,13 @@ def respond(messages):
         return "Decision: REFINE\nThought: I ask whether it is open." if warned else "Decision: KEEP"
     if isinstance(messages[-1], ToolMessage):
         return f"Done: {text}"
-    name, what = ("ask", {"question": "Is it open?"}) if "I ask" in text else ("pay", {"invoice": "4711"})
-    return AIMessage(f"I {name} first.", tool_calls=[{"name": name, "args": what, "id": name}])
+    name, arguments = ("ask", {"question": "Is it open?"}) if "I ask" in text else ("pay", {"invoice": "4711"})
+    return AIMessage(f"I {name} first.", tool_calls=[{"name": name, "args": arguments, "id": name}])
 
 
 thinks = CritiqueRefine(CountsInLog(), n_positive=1, n_negative=1)
 agent = create_agent(ScriptedChatModel(respond=respond), [pay, ask], middleware=[thinks])
 for mode, chunk in agent.stream({"messages": [("user", "Settle 4711.")]}, stream_mode=["custom", "values"]):
-    for one in chunk["thoughts"] if mode == "custom" else ():
-        print(f"{one['thought']}\n{one['critique']}".strip())
+    for thought in chunk["thoughts"] if mode == "custom" else ():
+        print(f"{thought['thought']}\n{thought['critique']}".strip())
 print(chunk["messages"][-1].text)

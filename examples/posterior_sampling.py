@@ -1,7 +1,7 @@
-"""PSRL: each run of an agent acts on one hypothesis, drawn from a written posterior that learns from what came of it.
+"""PSRL: each run of an agent acts on a hypothesis drawn from a written posterior, which learns from the outcome.
 
-The chat model here plays sampler and updater exactly, so that the example runs without a key. In its place goes your
-own: `init_chat_model("provider:model")`. The posterior is text in the store, and yours to read and to edit.
+This example needs no key: its chat model computes the roles of sampler and updater exactly. Replace it by your own,
+`init_chat_model("provider:model")`. The posterior is text in the store, which you can read and edit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 
+from amc_agents import PosteriorSampling, StorePosterior
 from amc_agents.envs.exploration import bandit_task
-from amc_agents.middleware import PosteriorSampling
 from amc_agents.psrl.exact.priors import Beta, Independent
-from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.testing import ScriptedChatModel, exact_roles_model
 
 TASK = bandit_task(2, n_arms=3, best=0.9, others=0.2)
@@ -35,7 +34,7 @@ def pull(arm: str) -> str:
 
 
 def act(messages):
-    """An agent that pulls the arm which is best by the hypothesis in its system prompt."""
+    """Pull the best arm according to the hypothesis in the system prompt."""
     if isinstance(messages[-1], ToolMessage):
         return messages[-1].text
     means = json.loads(re.search(r"<hypothesis>\n(.*)\n</hypothesis>", messages[0].text, re.DOTALL)[1])
@@ -44,7 +43,7 @@ def act(messages):
 
 
 def main():
-    """Thirty runs. With a SqliteStore in place of the store in memory, a later process goes on where this one ends."""
+    """Run the agent thirty times. With a SqliteStore, a later process would continue from this posterior."""
     explores = PosteriorSampling(exact_roles_model(TASK), prior=PRIOR, world=TASK.instruction, seed=1)
     store = InMemoryStore()
     agent = create_agent(ScriptedChatModel(respond=act), [pull], middleware=[explores], store=store)

@@ -1,4 +1,4 @@
-"""Swap the critic: a string or an object, where the graph is made, or for one call alone."""
+"""Swap the critic, a string or an object, in the constructor or for a single call."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ TASK = generate_task(7, "examples", optimal_steps=(6, 8))
 
 
 class Crafted:
-    """A critic of one's own: whoever has crafted more will earn more. Any object with `values` will do."""
+    """A custom critic that prefers trajectories with more crafted items. Any object with `values` is a critic."""
 
     async def values(self, trajectories):
-        """`[N]` the return that each will still earn."""
-        crafted = [sum(step.observation.startswith("Crafted") for step in one.steps) for one in trajectories]
+        """`[N]` predicted future returns."""
+        crafted = [sum(step.observation.startswith("Crafted") for step in path.steps) for path in trajectories]
         return np.tanh(np.array(crafted, dtype=np.float64) / 4)
 
 
 def show(name, run):
-    returns = [one.return_ for one in run.population.trajectories]
+    returns = [trajectory.return_ for trajectory in run.population.trajectories]
     calls = run.usage["critic"].calls if "critic" in run.usage else 0
     print(f"{name:40} best {run.best.return_:g}  mean {np.mean(returns):.2f}  calls of the critic's model {calls}")
 
@@ -34,11 +34,11 @@ if __name__ == "__main__":
     agent = text_agent(EmbeddedChatModel(temperature=0.7))
     given = {"messages": [("user", TASK.instruction)]}
 
-    # Where the graph is made: a string, or an object.
+    # In the constructor: a string or an object.
     graph = amc(agent, "uniform", **settings)
     show("constructor: uniform", graph.run(given))
     show("constructor: an object", amc(agent, Crafted(), **settings).run(given))
 
-    # For one call: the same graph, another critic.
+    # For a single call: the same graph with another critic.
     show("context: embedded:crafting", graph.run(given, context={"critic": "embedded:crafting"}))
     show("configurable: an object", graph.run(given, {"configurable": {"critic": Crafted()}}))

@@ -1,7 +1,7 @@
-"""Wrap a `create_agent` agent with tools: its particles act in worlds of their own, and are resampled half-way.
+"""Wrap a `create_agent` agent with tools: each particle acts in its own world, and they are resampled half-way.
 
-The model here is a stand-in: a rule that slips one time in three, so that the example runs without a key. In its
-place goes your own chat model, `init_chat_model("provider:model")`; the rest stays as it is.
+This example needs no key: a rule that errs one time in three replaces the chat model. Use your own model instead,
+`init_chat_model("provider:model")`; the rest stays the same.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WAY = plan(TASK.payload.book, TASK.payload.goal)
 @tool
 @effect("world")
 async def act(command: str) -> str:
-    """Carry out a command of the crafting world, such as `get 2 clay`."""
+    """Execute a command of the crafting world, such as `get 2 clay`."""
     return (await current_environment().step(command)).observation
 
 
 def respond(messages):
-    """The stand-in for a model: the right command, or one time in three a wrong one."""
+    """Answer with the right command, or one time in three with a wrong one."""
     rng = particle_rng() or np.random.default_rng()
     steps_made = sum(isinstance(message, ToolMessage) and "Could not" not in message.text for message in messages)
     if steps_made == len(WAY):
@@ -38,11 +38,11 @@ def respond(messages):
 
 
 class FewFailures:
-    """A critic of one's own: the more commands have failed, the less a trajectory will earn."""
+    """A custom critic: the more commands have failed, the lower the predicted return."""
 
     async def values(self, trajectories):
-        """`[N]` the return that each will still earn."""
-        failures = [sum("Could not" in step.observation for step in one.steps) for one in trajectories]
+        """`[N]` predicted future returns."""
+        failures = [sum("Could not" in step.observation for step in path.steps) for path in trajectories]
         return 0.5 ** np.array(failures, dtype=np.float64)
 
 
@@ -51,7 +51,7 @@ if __name__ == "__main__":
     better = amc(agent, critic=FewFailures(), n_particles=15, resample=AtSteps(5), beta=0.2, horizon=9, seed=0,
                  environment=lambda state: (CraftingWorld(), TASK))  # fmt: skip
     run = better.run({"messages": [("user", TASK.instruction)]})
-    returns = [one.return_ for one in run.population.trajectories]
+    returns = [trajectory.return_ for trajectory in run.population.trajectories]
     print(f"best return {max(returns):g}, mean of the particles {np.mean(returns):.2f}")
     print("ancestors at step 5:", run.history[0].ancestors.tolist())
     print("\n".join(f"{step.action}  ->  {step.observation}" for step in run.best.steps))

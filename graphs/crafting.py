@@ -1,6 +1,6 @@
-"""AMC around the text-world agent, with the shipped policy and critic, for `langgraph dev` and Studio.
+"""AMC around the text agent, with the policy and critic of the package, for `langgraph dev` and Studio.
 
-Say `task 7`, or paste a whole crafting instruction. Another critic comes with the run's context.
+Send `task 7` or a whole crafting instruction. The run's context chooses another critic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from amc_agents.models.embedded import EmbeddedChatModel
 
 CRITICS = ("embedded:crafting", "uniform")
 POLICY = EmbeddedChatModel(temperature=0.7)
-POLICY.invoke("hello")  # The weights are read here, and not while the server's event loop waits.
+POLICY.invoke("hello")  # Load the weights now, not inside the server's event loop.
 
 
 class Context(TypedDict):
-    """What a run may choose."""
+    """Settings of a run."""
 
     critic: NotRequired[Literal["embedded:crafting", "uniform"]]
 
@@ -37,7 +37,7 @@ def instruction(text: str) -> str:
     return task.instruction
 
 
-# A run's critic is one of these names, and nothing else that a critic's string can say.
+# A run can name only one of these critics, not an arbitrary critic string.
 particles = amc(text_agent(POLICY), CRITICS[0], critics={name: name for name in CRITICS},
                 n_particles=15, resample=AtSteps(4, 8), beta=0.1, horizon=20,
                 environment=lambda state: (CraftingWorld(), parse_instruction(state["messages"][0].text)))  # fmt: skip
@@ -46,14 +46,14 @@ particles = amc(text_agent(POLICY), CRITICS[0], critics={name: name for name in 
 async def play(state: MessagesState, config: RunnableConfig, runtime: Runtime[Context]) -> dict[str, Any]:
     name = (runtime.context or {}).get("critic", CRITICS[0])
     try:
-        asked = instruction(state["messages"][-1].text)
-        run = await particles.arun({"messages": [HumanMessage(asked)]}, config, context={"critic": name})
+        task = instruction(state["messages"][-1].text)
+        run = await particles.arun({"messages": [HumanMessage(task)]}, config, context={"critic": name})
     except ConfigurationError as error:
-        return {"messages": [AIMessage(f"Say `task 7` or paste a task; critics: {', '.join(CRITICS)}. ({error})")]}
-    crafted = sum(one.return_ > 0 for one in run.population.trajectories)
+        return {"messages": [AIMessage(f"Send `task 7` or paste a task; critics: {', '.join(CRITICS)}. ({error})")]}
+    crafted = sum(trajectory.return_ > 0 for trajectory in run.population.trajectories)
     values = run.usage["critic"].calls if "critic" in run.usage else 0
-    said = f"{crafted} of {len(run.population.trajectories)} particles made it; {name} computed {values} values."
-    return {"messages": [*run.best_output["messages"], AIMessage(said)]}
+    summary = f"{crafted} of {len(run.population.trajectories)} particles crafted it; {name} computed {values} values."
+    return {"messages": [*run.best_output["messages"], AIMessage(summary)]}
 
 
 graph = StateGraph(MessagesState, Context).add_node(play).add_edge(START, "play").compile(name="crafting")  # type: ignore[call-overload]

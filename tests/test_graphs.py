@@ -38,7 +38,7 @@ def test_a_run_and_one_with_another_critic(server):
         assert [message["type"] for message in messages[:4]] == ["human", "human", "ai", "human"]
         assert messages[1]["content"] == task.instruction
         assert "Action:" in messages[2]["content"]
-        assert f"particles made it; {critic} computed" in messages[-1]["content"]
+        assert f"particles crafted it; {critic} computed" in messages[-1]["content"]
         computed = int(messages[-1]["content"].split(" computed ")[1].split()[0])
         assert (computed > 0) == (critic == "embedded:crafting")
 
@@ -47,7 +47,7 @@ def test_a_whole_instruction_may_be_pasted(server):
     task = generate_task(2, "pasted", optimal_steps=(2, 4))
     messages = say(server, f"\n{task.instruction}\n")
     assert messages[1]["content"] == task.instruction
-    assert "particles made it" in messages[-1]["content"]
+    assert "particles crafted it" in messages[-1]["content"]
 
 
 FORBIDDEN = {"critic": "os:getcwd"}
@@ -60,7 +60,7 @@ FORBIDDEN = {"critic": "os:getcwd"}
 def test_what_cannot_be_served_is_said(server, text, request_):
     messages = say(server, text, **request_)
     assert len(messages) == 2
-    assert messages[-1]["content"].startswith("Say `task 7`")
+    assert messages[-1]["content"].startswith("Send `task 7`")
 
 
 def test_the_schema_offers_the_critics(server):
