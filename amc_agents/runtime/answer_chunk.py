@@ -1,4 +1,4 @@
-"""A whole answer as the one chunk of a stream."""
+"""Convert a whole answer to the only chunk of a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langchain_core.messages.tool import tool_call_chunk
 
 
 def as_chunk(message: AIMessage) -> AIMessageChunk:
-    """The message as a stream's first and last chunk, with its id."""
+    """Convert a message to the first and last chunk of a stream, with its id."""
     calls: list[tuple[str | None, str | None, str | None]] = [
         *((call["name"], json.dumps(call["args"]), call["id"]) for call in message.tool_calls),
         *((call["name"], call["args"], call["id"]) for call in message.invalid_tool_calls),

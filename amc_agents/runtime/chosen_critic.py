@@ -1,9 +1,10 @@
-"""Which critic a run uses: the order in which one is looked for, and what calls have named so far.
+"""Select the critic of a run: the first place that names a critic wins.
 
     context -> configurable -> constructor -> AMC_CRITIC -> config file -> "uniform"
 
-The last four are settled where a graph is built, the first two at each call. A graph that offers its calls some critics
-by name takes no others; one that offers none and is served by LangGraph's server takes no critic's string from a call.
+The last four are resolved when a graph is built, the first two at each call. A graph that offers critics by name
+accepts only these names from a call. A graph without such an offer that runs on LangGraph's server accepts no critic
+string from a call.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ from amc_agents.quoting import listed, masked, quoted
 from amc_agents.types import Critic
 
 VARIABLE = "AMC_CRITIC"
-"""Environment variable that names the critic."""
+"""Environment variable with the critic's string."""
 MOST_KEPT = 16
-"""Critics of calls that a graph keeps, so that thousands of calls load each of them once."""
+"""Maximum number of critics named by calls that a graph caches."""
 
 
 @dataclass(frozen=True)
 class ChosenCritic:
-    """A critic, and how it came to be used."""
+    """A critic and its source."""
 
     critic: Critic
     name: str
     """Its string, the class of an object, or the name of a function."""
     source: str
-    """Who named it."""
+    """The place that named it."""
 
 
 class CriticChoice:
-    """The critic of a graph, and those that its calls name.
+    """The critic of a graph, and the critics that its calls name.
 
     Args:
         critic: what the constructor was given, or None.
         config: the configuration file.
-        fit: makes of any kind of critic one that the method takes, or refuses it.
-        offered: the critics that a call may choose among, by the names that it chooses them by; None: it may name any
-            that a call may name. `critic` may be one of these names, too.
+        fit: adapts a critic to the method, or raises `ConfigurationError`.
+        offered: name -> critic, the choice of a call; None: a call may name any critic that is allowed in calls.
+            `critic` may be such a name too.
 
     Raises:
-        ConfigurationError: a critic was not understood, or does not fit.
+        ConfigurationError: a critic's string is invalid, or the critic does not fit.
     """
 
     def __init__(
@@ -62,21 +63,25 @@ class CriticChoice:
         offered: Mapping[str, str | CriticLike] | None = None,
     ) -> None:
         self._fit = fit
-        self._offered = None if offered is None else {name: fit(parse_critic(one)) for name, one in offered.items()}
+        self._offered = None if offered is None else {name: fit(parse_critic(offer)) for name, offer in offered.items()}
         self._kept: dict[str, Critic] = {}
         self._loading = threading.Lock()
         named, source = self._named(critic, config)
         if isinstance(named, str) and self._offered is not None and named in self._offered:
             self.own = ChosenCritic(self._offered[named], named, source)
         else:
-            # Whoever builds the graph, sets its environment or writes its file may also name code.
+            # Constructor, environment and file are trusted: they may also name code.
             self.own = ChosenCritic(fit(parse_critic(named)), _name(named), source)
 
     async def for_call(self, critic: str | CriticLike | None, source: str) -> ChosenCritic:
-        """The critic that a call names, or the graph's own; a string of a call may not name code or files.
+        """Return the critic that a call names, or the graph's own; a call's string may not name code or files.
+
+        Args:
+            critic: the critic of the call, or None.
+            source: the place that named it.
 
         Raises:
-            ConfigurationError: the critic is not offered to calls, was not understood, or does not fit.
+            ConfigurationError: the critic is not offered to calls, its string is invalid, or it does not fit.
         """
         if critic is None:
             return self.own
@@ -94,7 +99,7 @@ class CriticChoice:
             return ChosenCritic(self._fit(parse_critic(critic)), _name(critic), source)
         kept = self._kept.get(critic)
         if kept is None:
-            # Reading what a string names is not for the event loop.
+            # Loading a critic would block the event loop.
             kept = await asyncio.to_thread(self._load, critic)
         return ChosenCritic(kept, _name(critic), source)
 
@@ -109,7 +114,7 @@ class CriticChoice:
         return "uniform", "default"
 
     def _load(self, spec: str) -> Critic:
-        with self._loading:  # Calls at the same time wait for the first one's critic.
+        with self._loading:  # Concurrent calls wait for the first call to load the critic.
             if spec not in self._kept:
                 critic = self._fit(parse_critic(spec, trusted=False))
                 if len(self._kept) == MOST_KEPT:
@@ -119,14 +124,14 @@ class CriticChoice:
 
 
 def _name(critic: str | CriticLike) -> str:
-    """As runs, records and traces show it."""
+    """Return the name for runs, records and traces."""
     return masked(critic) if isinstance(critic, str) else name_of(critic)
 
 
 def _is_served() -> bool:
-    """Whether LangGraph's server makes this call for somebody."""
+    """Whether this call runs on LangGraph's server."""
     try:
         runtime = get_runtime()
-    except (RuntimeError, KeyError):  # no graph is running
+    except (RuntimeError, KeyError):  # No graph is running.
         return False
     return runtime is not None and runtime.server_info is not None

@@ -1,4 +1,4 @@
-"""What `amc` asks of the agent that it wraps, and how the outer run's settings reach its particles."""
+"""Check the agent that `amc` wraps, and pass the settings of a call on to its particles."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ Agent = CompiledStateGraph[Any, Any, Any, Any]
 
 
 def check_agent(agent: Any, *, gives_trajectory: bool) -> None:
-    """Refuse, by name, an agent that cannot be run as particles.
+    """Check that an agent can run as particles.
+
+    Args:
+        agent: the agent.
+        gives_trajectory: whether `trajectory=` is given, so that the state needs no `messages`.
 
     Raises:
-        AgentContractError: says what to declare or change.
+        AgentContractError: it cannot; the message states what to declare or change.
     """
     if isinstance(agent, Pregel) and not isinstance(agent, CompiledStateGraph):
         raise AgentContractError(
@@ -40,7 +44,7 @@ def check_agent(agent: Any, *, gives_trajectory: bool) -> None:
         )
     if agent.interrupt_before_nodes or agent.interrupt_after_nodes:
         raise AgentContractError(
-            "the agent was compiled with interrupt_before or interrupt_after, whose pauses amc() needs for its own: "
+            "the agent was compiled with interrupt_before or interrupt_after, and amc() uses these pauses itself: "
             "compile it without, and interrupt in the graph around it"
         )
     if not gives_trajectory and "messages" not in agent.channels:
@@ -58,19 +62,26 @@ def check_effects(
     stateless_tools: bool,
     has_world: bool,
 ) -> None:
-    """Refuse tools and pausing nodes (and one named `tools`) of which nobody has said what they do.
+    """Check that every tool and every pausing node (also a node named `tools`) has a declared effect.
 
-    The most specific declaration holds: of `tools` by the tool's name, at the tool, of `tools` by the node's name,
-    at last `stateless_tools`.
+    Declarations by precedence: `tools` by the tool's name, `@effect` at the tool, `tools` by the node's name,
+    `stateless_tools`.
+
+    Args:
+        agent: the agent.
+        step_after: the pausing nodes.
+        tools: name -> effect.
+        stateless_tools: undeclared tools and nodes are "read".
+        has_world: whether the run has worlds.
 
     Raises:
-        AgentContractError: names them and the ways to declare them.
-        ConfigurationError: for an effect that is not known.
+        AgentContractError: an effect is missing or impossible.
+        ConfigurationError: an effect or a name is unknown.
     """
     if not isinstance(tools, Mapping):
-        raise ConfigurationError(f'tools= says what each tool does, as {{"search": "read"}}, got {tools!r:.100}')
-    for declared in tools.values():
-        check_effect(declared)
+        raise ConfigurationError(f'tools= must map names to effects, as {{"search": "read"}}, got {tools!r:.100}')
+    for kind in tools.values():
+        check_effect(kind)
     names = set(agent.nodes)
     undeclared: dict[str, str] = {}
     of_the_world: set[str] = set()
@@ -80,14 +91,14 @@ def check_effects(
                 continue
             name = part.name or node
             names.add(name)
-            said = tools.get(name) or part.effect or tools.get(node)
-            if part.store and said != "read":
-                what = f"{'node' if part.name is None else 'tool'} {name}"
-                raise AgentContractError(_OWN_STORE.format(what=what, store=part.store, name=name))
-            kind = said or ("read" if stateless_tools else None)
-            if kind is None:
-                undeclared[name] = f"{'node' if part.name is None else 'tool'} {name}"
-            elif kind == "world":
+            declared = tools.get(name) or part.effect or tools.get(node)
+            label = f"{'node' if part.name is None else 'tool'} {name}"
+            if part.store and declared != "read":
+                raise AgentContractError(_PRIVATE_STORE.format(label=label, store=part.store, name=name))
+            resolved = declared or ("read" if stateless_tools else None)
+            if resolved is None:
+                undeclared[name] = label
+            elif resolved == "world":
                 of_the_world.add(name)
     unknown = sorted(set(tools) - names)
     if unknown:
@@ -99,48 +110,54 @@ def check_effects(
     if undeclared:
         first = next(iter(undeclared))
         raise AgentContractError(
-            f"every particle would run {_listed(undeclared.values())} for real, N times over. Declare what they do: "
+            f"every particle would run {_listed(undeclared.values())} for real, N times over. Declare their effects: "
             f'amc(..., tools={{"{first}": "read"}}), or @effect("read") at the function or tool ("read": may be '
             'repeated without harm; "world": acts on the particle\'s own world), or stateless_tools=True: all "read"'
         )
     if of_the_world and not has_world:
         raise AgentContractError(
-            f'declared as "world", acting on the particle\'s own world: {_listed(sorted(of_the_world))}. Those need '
-            "environment=, a function of the agent's input that gives (Environment, Task)"
+            f'declared as "world", acting on the particle\'s own world: {_listed(sorted(of_the_world))}. They need '
+            "environment=, a function of the agent's input that returns (Environment, Task)"
         )
 
 
-_OWN_STORE = (
-    "{what} holds a store ({store}): all particles would write to it, and read each other's writes. Let it use the "
-    "agent's store, which each particle sees in its own way: an argument `runtime: ToolRuntime` (runtime.store), or "
-    'get_store(), and create_agent(..., store=store). If it only reads, say so: amc(..., tools={{"{name}": "read"}})'
+_PRIVATE_STORE = (
+    "{label} holds a store ({store}): all particles would write to it and read each other's writes. Use the agent's "
+    "store, of which each particle has its own view: an argument `runtime: ToolRuntime` (runtime.store), or "
+    "get_store(), and create_agent(..., store=store). If it only reads, declare it: "
+    'amc(..., tools={{"{name}": "read"}})'
 )
 
 
 def pausing_nodes(agent: Agent, step_after: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The nodes after which the agent pauses: one pause is one step.
+    """Return the nodes after which the agent pauses. A pause ends a step.
+
+    Args:
+        agent: the agent.
+        step_after: names of the nodes; None: the nodes that hold a ToolNode or are named "tools".
 
     Raises:
-        AgentContractError: where there is none, which would be a silent Best-of-N, or a name is unknown.
+        AgentContractError: no node would pause, so nothing could be resampled; or a name is unknown.
     """
     known = [name for name in agent.nodes if name != "__start__"]
     if step_after is None:
-        found = [name for name in known if name == "tools" or has_tool_node(agent.nodes[name].bound)]
+        pausing = [name for name in known if name == "tools" or has_tool_node(agent.nodes[name].bound)]
     else:
-        found = [step_after] if isinstance(step_after, str) else list(step_after)
-        unknown = sorted(set(found) - set(known))
+        pausing = [step_after] if isinstance(step_after, str) else list(step_after)
+        unknown = sorted(set(pausing) - set(known))
         if unknown:
             raise AgentContractError(f"step_after names {', '.join(unknown)}; the agent's nodes are {', '.join(known)}")
-    if not found:
+    if not pausing:
         raise AgentContractError(
             "no node of the agent ends a step: none holds a ToolNode or is named `tools` at the top level, and "
-            f"without pauses nothing can be resampled. Name some by step_after=[...]; its nodes: {', '.join(known)}"
+            "without pauses nothing can be resampled. Name such nodes in step_after=[...]; the agent has: "
+            f"{', '.join(known)}"
         )
-    return tuple(found)
+    return tuple(pausing)
 
 
 def as_mapping(state: Any) -> dict[str, Any]:
-    """A graph's state as a dictionary, whatever its schema: TypedDict, pydantic or dataclass."""
+    """Convert a graph's state to a dictionary; its schema is a TypedDict, a pydantic model or a dataclass."""
     if isinstance(state, Mapping):
         return dict(state)
     if isinstance(state, BaseModel):
@@ -151,22 +168,22 @@ def as_mapping(state: Any) -> dict[str, Any]:
 
 
 class AmcContext(TypedDict):
-    """The run-time context of a graph whose agent has no context schema of its own."""
+    """The run-time context of a graph whose agent has no context schema."""
 
     critic: NotRequired[str]
-    """A critic's string, for this call alone."""
+    """The critic's string for this call."""
 
 
 def check_context(schema: Any, context: Any) -> None:
-    """Refuse what a call's context says and nobody would read.
+    """Check that every key of a call's context is read.
 
     Args:
         schema: the graph's context schema: the agent's own, or `AmcContext`.
-        context: what was given for this call.
+        context: the context of the call.
 
     Raises:
-        ConfigurationError: an unknown key, where the agent has no schema of its own; or a critic, where the agent's
-            schema is a class that has no place for it.
+        ConfigurationError: an unknown key, if the agent has no schema; or a critic, if the agent's schema has no
+            field for it.
     """
     if schema is AmcContext:
         if context is not None and not isinstance(context, Mapping):
@@ -178,8 +195,8 @@ def check_context(schema: Any, context: Any) -> None:
         if unknown is not None:
             meant = ", did you mean 'critic'?" if _means_critic(unknown) else ""
             raise ConfigurationError(
-                f"context= has no key {unknown!r}{meant}: the agent has no context schema, so a call can name its "
-                '"critic" alone. Give the agent a schema (context_schema=...) for keys of its own'
+                f"context= has no key {unknown!r}{meant}: the agent has no context schema, so a call can only name its "
+                '"critic". Give the agent a schema (context_schema=...) for further keys'
             )
     elif isinstance(context, Mapping) and "critic" in context and not _has_place(schema, "critic"):
         raise ConfigurationError(
@@ -193,27 +210,27 @@ def _means_critic(key: Any) -> bool:
 
 
 def _has_place(schema: Any, name: str) -> bool:
-    """Whether a context may have this key: a mapping any, a class its fields."""
+    """Whether a context may have this key: a mapping may have any key, a class its fields."""
     if is_dataclass(schema):
         return name in {field.name for field in fields(schema)}
     return not (isinstance(schema, type) and issubclass(schema, BaseModel)) or name in schema.model_fields
 
 
 class Call(NamedTuple):
-    """What one call brings along."""
+    """The context, critic and notes of a call."""
 
     context: Any
     """The agent's own run-time context."""
     critic: Any
-    """The critic for this call, a string or an object; None: it names none."""
+    """The critic of this call, a string or an object; None: not named."""
     critic_from: str
-    """"context", or else "configurable"."""
+    """Place of the critic: "context" or "configurable"."""
     notes: tuple[str, ...] = ()
-    """What the run's notes say of it."""
+    """Notes for the run."""
 
 
 def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
-    """Take the critic out of a call's context: the context goes first, then `configurable`."""
+    """Take the critic out of a call's context, or else read it from `configurable`."""
     named, source = None, "context"
     if isinstance(context, Mapping) and "critic" in context:
         named = context["critic"]
@@ -222,38 +239,38 @@ def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
         context = None
     if named is None:
         named, source = config.get("configurable", {}).get("critic"), "configurable"
-    # Keys of `configurable` may be anybody's, so none is refused.
+    # Any library may add keys to `configurable`, so unknown keys are not refused.
     misspelt = [key for key in _own_keys(config) if named is None and _means_critic(key)]
     notes = tuple(f"configurable has {key!r}, which amc does not read: did you mean 'critic'?" for key in misspelt)
     return Call(context, named, source, notes)
 
 
 def particle_config(config: RunnableConfig) -> RunnableConfig:
-    """What particles inherit of the outer run's config: tracing, tags and the user's own `configurable`.
+    """Return the config of particles: tracing, tags and the user's `configurable` of the outer run.
 
-    Left out: everything that ties a run to its thread and checkpoint, and the handlers that stream (tokens and
-    events of all N particles would reach the user's stream).
+    It omits the keys that tie a run to its thread and checkpoint, and the handlers that stream: tokens and events of
+    all N particles would reach the user's stream.
     """
     manager = AsyncCallbackManager.configure(inheritable_callbacks=config.get("callbacks"))
     for handler in [*manager.handlers]:
         if hasattr(handler, "tap_output_aiter"):
             manager.remove_handler(handler)
     inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic")}
-    found: RunnableConfig = {"callbacks": manager, "configurable": inherited}
-    # A node sees LangChain's default where the user gave none; LangGraph's own, far higher, then holds.
+    inner: RunnableConfig = {"callbacks": manager, "configurable": inherited}
+    # Without a user's limit a node sees LangChain's default; leaving it out applies LangGraph's, which is far higher.
     if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:
-        found["recursion_limit"] = config["recursion_limit"]
+        inner["recursion_limit"] = config["recursion_limit"]
     if config.get("tags"):
-        found["tags"] = [tag for tag in config["tags"] if not tag.startswith(("graph:", "seq:"))]
+        inner["tags"] = [tag for tag in config["tags"] if not tag.startswith(("graph:", "seq:"))]
     if config.get("metadata"):
-        found["metadata"] = {
+        inner["metadata"] = {
             key: value for key, value in config["metadata"].items() if not key.startswith(("langgraph_", "checkpoint"))
         }
-    return found
+    return inner
 
 
 def _own_keys(config: RunnableConfig) -> dict[str, Any]:
-    """What the user put into `configurable`; LangGraph adds keys of its own."""
+    """Return the user's keys of `configurable`, without those that LangGraph adds."""
     return {
         key: value for key, value in config.get("configurable", {}).items() if not key.startswith(("__", "checkpoint"))
     }

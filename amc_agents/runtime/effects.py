@@ -1,6 +1,6 @@
-"""What tools and nodes do to the world: declared by `effect`, and found inside an agent's nodes.
+"""Effects of tools and nodes: declare them with `effect`, and find them inside an agent's nodes.
 
-Every particle runs its tools for real, so `amc` must know of each whether that does harm.
+Every particle really runs its tools, so `amc` must know whether repeating a tool does harm.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from amc_agents.errors import ConfigurationError
 T = TypeVar("T")
 
 Effect = Literal["read", "world"]
-"""What running something does: "read" may be repeated without harm, "world" acts on the particle's own world."""
+"""Effect of running a tool: "read" may be repeated without harm, "world" acts on the particle's own world."""
 
 _MARK = "__amc_effect__"
 _HARMLESS = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser)
 _FRAMEWORKS = ("langchain", "langgraph")
 _FUNCTIONS = ("func", "afunc", "_transform", "_atransform")
-"""Where the runnables that are made of functions keep them."""
-_NOT_LOOKED_INTO = (Runnable, ModuleType, type)
+"""Attributes in which runnables made from functions store these."""
+_NOT_SEARCHED = (Runnable, ModuleType, type)
 
 
 def effect(kind: Effect) -> Callable[[T], T]:
-    """Declare what a tool or a node does, for agents that run under `amc`.
+    """Declare the effect of a tool or a node, for agents that run under `amc`.
 
     Works on functions, async functions, `@tool` objects (above or below `@tool`), classes of tools and node functions,
-    and returns what it was given:
+    and returns its argument:
 
         @tool
         @effect("read")
         def search(query: str) -> str: ...
 
     Args:
-        kind: "read" where it may be repeated without harm; "world" where it acts on the particle's own world, which
+        kind: "read" if it may be repeated without harm; "world" if it acts on the particle's own world, which
             `amc(..., environment=...)` makes.
 
     Raises:
@@ -70,10 +70,10 @@ def effect(kind: Effect) -> Callable[[T], T]:
 
 
 def check_effect(kind: Any) -> None:
-    """Refuse what is not an effect.
+    """Check that a value is an effect.
 
     Raises:
-        ConfigurationError: says what was expected.
+        ConfigurationError: it is not.
     """
     if kind == "commit":
         raise ConfigurationError('the effect "commit" (once, in reality) is not supported yet: use "read" or "world"')
@@ -82,21 +82,21 @@ def check_effect(kind: Any) -> None:
 
 
 class Part(NamedTuple):
-    """Something inside a node that may act."""
+    """A tool, or code of a node."""
 
     name: str | None
-    """A tool's name; None: code of the node itself."""
+    """Name of the tool; None: code of the node itself."""
     effect: Effect | None
-    """What was declared at it."""
+    """The declared effect."""
     store: str | None = None
-    """Class of a store that it holds, instead of using the agent's."""
+    """Class of a store that it holds instead of using the agent's store."""
 
 
 def parts_of(runnable: Runnable[Any, Any]) -> list[Part]:
-    """Every tool in a node, and its own code where that is not known to be harmless.
+    """Return every tool in a node, and the node's own code unless it is known to be harmless.
 
-    Looks into bindings, sequences, fallbacks, subgraphs and the variables that functions use. Models, prompts, parsers
-    and the nodes that LangChain and LangGraph make themselves are harmless. A declared function is not looked into.
+    The search follows bindings, sequences, fallbacks, subgraphs and the variables that functions use. Models, prompts,
+    parsers and the nodes that LangChain and LangGraph create are harmless. Declared functions are not searched.
     """
     return list(_parts(runnable, {}))
 
@@ -136,7 +136,7 @@ def _parts(runnable: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]
 
 
 def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]:
-    """The code of a node in its sync and async form, and the tools within its reach."""
+    """Return the code of a node in its sync and async form, and the tools that it can reach."""
     kind = next((kind for function in functions if (kind := _declared(function)) is not None), None)
     if kind is not None:
         yield Part(None, kind, _held_store(*functions))
@@ -149,7 +149,7 @@ def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dic
         within_reach = _within_reach(function)
         runnables = _runnables_in(within_reach)
         if _is_of_a_framework(function, owner):
-            # A model node shows its model the tools that another node runs; the provider's own run right there.
+            # A model node only shows its model the tools, which another node runs; provider tools run here.
             yield from _provider_tools(within_reach.get("default_tools", ()))
             runnables = (child for child in runnables if not isinstance(child, BaseTool))
         else:
@@ -168,12 +168,12 @@ def _declared(thing: Any) -> Effect | None:
 
 
 def _is_composition(runnable: Any) -> bool:
-    """A binding, a sequence, a parallel, fallbacks: it does nothing but run its parts."""
+    """Whether a runnable only runs its parts: a binding, a sequence, a parallel, fallbacks."""
     return type(runnable).__module__.startswith(("langchain_core.runnables.", "langgraph._internal."))
 
 
 def _is_of_a_framework(function: Any, owner: Any) -> bool:
-    """A model node, or a hook of a middleware."""
+    """Whether a function is a model node or a hook of a middleware."""
     if not inspect.isroutine(function):
         return False
     if (getattr(function, "__module__", None) or "").split(".")[0] in _FRAMEWORKS:
@@ -182,7 +182,7 @@ def _is_of_a_framework(function: Any, owner: Any) -> bool:
 
 
 def _within_reach(function: Any) -> dict[str, Any]:
-    """The variables that a callable uses: its object's attributes, its arguments, its closure, its globals."""
+    """Return the variables of a callable: attributes of its object, bound arguments, closure and globals."""
     if isinstance(function, functools.partial):
         return _within_reach(function.func) | dict(function.keywords) | {"": function.args}
     owner = getattr(function, "__self__", None)
@@ -190,13 +190,13 @@ def _within_reach(function: Any) -> dict[str, Any]:
         owner, function = function, type(function).__call__
     try:
         variables = inspect.getclosurevars(inspect.unwrap(function))
-    except (TypeError, ValueError):  # written in C, or with a variable that has no value yet
+    except (TypeError, ValueError):  # Written in C, or with a variable that has no value yet.
         return _attributes(owner)
     return {**_attributes(owner), **variables.globals, **variables.nonlocals}
 
 
 def _held_store(*things: Any, depth: int = 2) -> str | None:
-    """The class of a store within reach of functions and objects, and of the functions and objects that they use."""
+    """Return the class of a store that functions or objects can reach, directly or through what they use."""
     for thing in things:
         attributes = _attributes(thing)
         reached = _within_reach(thing) if callable(thing) else {}
@@ -204,7 +204,7 @@ def _held_store(*things: Any, depth: int = 2) -> str | None:
         for held in (attributes, reached, *defaults):
             for store in _instances(BaseStore, held):
                 return type(store).__name__
-        used = [each for each in {**attributes, **reached}.values() if not isinstance(each, _NOT_LOOKED_INTO)]
+        used = [value for value in {**attributes, **reached}.values() if not isinstance(value, _NOT_SEARCHED)]
         if depth and (name := _held_store(*used, depth=depth - 1)):
             return name
     return None
@@ -219,7 +219,7 @@ def _runnables_in(held: Any) -> Iterator[Runnable[Any, Any]]:
 
 
 def _instances(kind: Any, held: Any, depth: int = 3) -> Iterator[Any]:
-    """Those in a value, or in containers in it."""
+    """Yield the instances of a class in a value and its containers."""
     if isinstance(held, kind):
         yield held
     elif depth and isinstance(held, Mapping | list | tuple | set | frozenset):
@@ -228,7 +228,7 @@ def _instances(kind: Any, held: Any, depth: int = 3) -> Iterator[Any]:
 
 
 def _provider_tools(tools: Iterable[Any]) -> Iterator[Part]:
-    """Tools that the model's provider runs while it answers, such as a web search."""
+    """Yield the tools that the model's provider runs while it answers, such as a web search."""
     for tool in tools:
         if not isinstance(tool, dict) or not tool or tool.get("type") in ("function", "custom"):
             continue

@@ -1,6 +1,6 @@
-"""How a chat model of ours makes the calls that its one answer needs: traced below it, counted, never streamed.
+"""Requests inside a deciding chat model: traced below it, counted, never streamed.
 
-And what it finds out about the run around it: who else is listening, which critic this call named.
+Also reads the surrounding run: its stream, and the critic that the call names.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ from amc_agents.usage import metering, record
 
 
 def callbacks_below(run_manager: Any) -> AsyncCallbackManager:
-    """Callbacks for what runs below a model's own run: all that were handed down to it, except those that stream.
+    """Return callbacks for requests below a model's run: those that it inherited, except handlers that stream.
 
     Args:
-        run_manager: of the model's run, sync or async; None where nobody listens.
+        run_manager: run manager of the model, sync or async; None: no callbacks.
     """
     if run_manager is None:
         return AsyncCallbackManager(handlers=[])
     manager = AsyncCallbackManager(handlers=[], parent_run_id=run_manager.run_id)
-    manager.set_handlers([one for one in run_manager.inheritable_handlers if not hasattr(one, "tap_output_aiter")])
+    manager.set_handlers(
+        [handler for handler in run_manager.inheritable_handlers if not hasattr(handler, "tap_output_aiter")]
+    )
     manager.add_tags([*run_manager.inheritable_tags, TAG_NOSTREAM])
-    # What names this model in a trace would else name those below it.
+    # `ls_` keys name this model in a trace, and must not name the models below it.
     metadata = {key: value for key, value in run_manager.inheritable_metadata.items() if not key.startswith("ls_")}
     manager.add_metadata(metadata)
     return manager
@@ -50,9 +52,9 @@ def callbacks_below(run_manager: Any) -> AsyncCallbackManager:
 
 @contextmanager
 def running_below(callbacks: AsyncCallbackManager) -> Iterator[None]:
-    """Whatever is called inside, such as a critic's model, is told to `callbacks`, and to their meter if they have one.
+    """Report calls inside the block, such as those of a critic's model, to `callbacks` and to their meter.
 
-    A critic that an agent under `amc` asks is then counted by that run.
+    The surrounding run of `amc` therefore counts a critic that its agent calls.
     """
     inside: RunnableConfig = {**ensure_config(), "callbacks": callbacks, "tags": [TAG_NOSTREAM]}
     token = var_child_runnable_config.set(inside)
@@ -66,14 +68,14 @@ def running_below(callbacks: AsyncCallbackManager) -> Iterator[None]:
 
 
 def stream_writer() -> Callable[[dict[str, Any]], None]:
-    """The custom stream of the graph around, or one that goes nowhere."""
+    """Return the writer of the surrounding graph's custom stream; without a graph, a writer that discards."""
     if var_child_runnable_config.get() and get_runtime() is not None:
         return get_stream_writer()
     return lambda event: None
 
 
 def named_critic(config: RunnableConfig | None = None) -> tuple[Any, str]:
-    """The critic that a call names and where, the context before `configurable`; None where it names none."""
+    """Return the critic that a call names and the place, the context before `configurable`; None if not named."""
     runtime = get_runtime() if var_child_runnable_config.get() else None
     context = None if runtime is None else runtime.context
     if isinstance(context, Mapping) and context.get("critic") is not None:
@@ -82,7 +84,7 @@ def named_critic(config: RunnableConfig | None = None) -> tuple[Any, str]:
 
 
 def quietly(model: BaseChatModel) -> BaseChatModel:
-    """A copy that never streams."""
+    """Return a copy of the model that never streams."""
     # Some clients read `streaming` themselves.
     streaming = {"streaming": False} if "streaming" in type(model).model_fields else {}
     return model.model_copy(update={"disable_streaming": True, **streaming})
@@ -97,49 +99,49 @@ async def ask(
     tags: Sequence[str] = (),
     **call: Any,
 ) -> LLMResult:
-    """One request to a chat model, never streamed.
+    """Send a request to a chat model, without streaming.
 
     Args:
-        model: made by `quietly`.
+        model: a model from `quietly`.
         messages: the conversation.
-        threads: where the model's sync client is to be used; None for its async one. A connection of an async client
-            belongs to one event loop, so what was called in sync must not leave any on the background loop: the same
-            client would find it again when it is next called in async.
-        callbacks: who is told.
-        tags: besides that which keeps it out of streams.
+        threads: executor for the model's sync client; None: the async client is used. A connection of an async client
+            belongs to an event loop, so a sync call must not open a connection on the background loop: the client
+            would reuse it in a later async call.
+        callbacks: callbacks of the request.
+        tags: further tags.
         **call: further arguments of the request.
     """
     keep_secrets_of(model)
     rng = particle_rng()
-    # Each request draws from a stream of its own, whichever comes first.
+    # Each request has its own random stream, so the order of requests does not matter.
     with nullcontext() if rng is None else use_rng(rng.spawn(1)[0]):
-        told = {"callbacks": callbacks, "tags": [TAG_NOSTREAM, *tags], **call}
+        arguments = {"callbacks": callbacks, "tags": [TAG_NOSTREAM, *tags], **call}
         if threads is None:
-            return await model.agenerate([list(messages)], **told)
-        work = partial(copy_context().run, model.generate, [list(messages)], **told)
+            return await model.agenerate([list(messages)], **arguments)
+        work = partial(copy_context().run, model.generate, [list(messages)], **arguments)
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def world_model_answers(model: BaseChatModel, threads: Executor | None, *, run_name: str = "world model") -> Answers:
-    """A chat model that imagines what may come: `role_answers`, counted as "world model"."""
+    """Wrap a chat model as a forward model: `role_answers`, counted as "world model"."""
     return role_answers(model, "world model", threads, run_name=run_name)
 
 
 def role_answers(
     model: BaseChatModel, role: str, threads: Executor | None = None, *, run_name: str | None = None
 ) -> Answers:
-    """A chat model in one role of a method: prompts in, texts out, all at once, counted under the role.
+    """Wrap a chat model in a role of a method: concurrent prompts in, texts out, counted under the role.
 
     Args:
-        model: is asked; its temperature is the role's.
-        role: for usage.
+        model: the chat model, with the temperature of the role.
+        role: name of the role for usage.
         threads: as in `ask`.
-        run_name: in traces; None: the role.
+        run_name: name in traces; None: the role.
     """
     quiet = quietly(model)
 
     async def answer(prompt: str) -> str:
-        told = await ask(
+        result = await ask(
             quiet,
             [HumanMessage(prompt)],
             threads=threads,
@@ -147,8 +149,8 @@ def role_answers(
             tags=["role"],
             run_name=run_name or role,
         )
-        record(role, usage_of(told), model_of(told))
-        return told.generations[0][0].text
+        record(role, usage_of(result), model_of(result))
+        return result.generations[0][0].text
 
     async def answers(prompts: Sequence[str]) -> list[str]:
         return await side_by_side(*map(answer, prompts))

@@ -1,4 +1,4 @@
-"""Counts what the wrapped agent's models use, whatever they are and wherever the agent calls them."""
+"""Count the usage of an agent's models, wherever the agent calls them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from langchain_core.tracers.context import register_configure_hook
 from amc_agents.usage import LANGCHAIN_COUNTS, OPENAI_COUNTS, Meter, Usage, reported_usage
 
 
-class _Asked(NamedTuple):
-    """What a request under way is told by the model that makes it."""
+class _Request(NamedTuple):
+    """Metadata of a running request."""
 
     provider: str = ""
     model: str = ""
     n: int = 1
-    """Candidates wanted."""
+    """Number of requested candidates."""
 
 
-_UNKNOWN = _Asked()
+_UNKNOWN = _Request()
 
 WRAPPER_TYPES = frozenset({"actor-critic", "critique-refine"})
-"""`_llm_type` of chat models that send no requests themselves: those of the models they ask are counted."""
+"""`_llm_type` of chat models that send no requests themselves; the models that they call are counted."""
 OTHER_ROLES = frozenset({"critic", "world model", "role"})
-"""Tags of requests that are not the policy's: whoever makes them records them under that role."""
+"""Tags of requests by other roles, which record their own usage."""
 
 
 class PolicyMeter(BaseCallbackHandler):
     """Adds every request below it to a meter, under the role "policy" and the model's `provider:name`.
 
-    Left out: requests tagged with another role, and models that only ask other models.
+    Requests with the tag of another role, and models that only call other models, are not counted.
 
     Args:
         meter: counts the requests.
-        around: the meter of a run around this one, which counts them too.
+        around: the meter of a surrounding run, which counts them too.
     """
 
     run_inline = True
@@ -51,29 +51,29 @@ class PolicyMeter(BaseCallbackHandler):
     def __init__(self, meter: Meter, around: PolicyMeter | None = None) -> None:
         self.meter = meter
         self._around = around
-        self._asked: dict[UUID, _Asked | None] = {}
+        self._requests: dict[UUID, _Request | None] = {}
 
     def on_chat_model_start(
-        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **told: Any
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **details: Any
     ) -> None:
-        """Remember which model is asked: an answer need not say it, and a failure cannot."""
-        self._asked[run_id] = _asked(told)
+        """Remember the model: an answer may not name it, and a failure cannot."""
+        self._requests[run_id] = _request_of(details)
 
-    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **told: Any) -> None:
-        """The same for a model of plain text."""
-        self._asked[run_id] = _asked(told)
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **details: Any) -> None:
+        """Remember a plain-text model."""
+        self._requests[run_id] = _request_of(details)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Count one request. Each of its n candidates carries the usage of all: it is counted once."""
-        asked = self._asked.pop(run_id, _UNKNOWN)
-        if asked is not None:
-            self._add(usage_of(response), _named(_facts(response), asked))
+        """Count a request once: each of its n candidates carries the usage of all."""
+        request = self._requests.pop(run_id, _UNKNOWN)
+        if request is not None:
+            self._add(usage_of(response), _named(_facts(response), request))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """A failed request is a request."""
-        asked = self._asked.pop(run_id, _UNKNOWN)
-        if asked is not None:
-            self._add(Usage(calls=1, missing=1), _named({}, asked))
+        """Count a failed request."""
+        request = self._requests.pop(run_id, _UNKNOWN)
+        if request is not None:
+            self._add(Usage(calls=1, missing=1), _named({}, request))
 
     def _add(self, usage: Usage, model: str) -> None:
         self.meter.add("policy", usage, model)
@@ -81,28 +81,28 @@ class PolicyMeter(BaseCallbackHandler):
             self._around._add(usage, model)
 
 
-# Models, and whatever else sets callbacks up for itself, add the meter of their context to their own run. As a callback
-# of the particle's run it would be handed down to each node, whose events cost a tenth of a step and are not counted.
+# Models and other runnables that configure callbacks add the meter of their context to their run. As a callback of the
+# particle's run it would be inherited by each node, whose events cost a tenth of a step and are not counted.
 _current: ContextVar[PolicyMeter | None] = ContextVar("amc_policy_meter", default=None)
 register_configure_hook(_current, inheritable=False)
 
 
 def policy_meter() -> PolicyMeter | None:
-    """What counts the requests of the run that is under way here."""
+    """Return the meter of this context, or None."""
     return _current.get()
 
 
 def count_requests(meter: PolicyMeter) -> None:
-    """Let a meter count all requests of this context."""
+    """Make a meter count all requests of this context."""
     _current.set(meter)
 
 
-def _asked(told: Mapping[str, Any]) -> _Asked | None:
-    """What is told of a request; None where it is not to be counted."""
-    metadata, parameters = told.get("metadata") or {}, told.get("invocation_params") or {}
-    if parameters.get("_type") in WRAPPER_TYPES or not OTHER_ROLES.isdisjoint(told.get("tags") or ()):
+def _request_of(details: Mapping[str, Any]) -> _Request | None:
+    """Return the metadata of a request; None: not counted."""
+    metadata, parameters = details.get("metadata") or {}, details.get("invocation_params") or {}
+    if parameters.get("_type") in WRAPPER_TYPES or not OTHER_ROLES.isdisjoint(details.get("tags") or ()):
         return None
-    return _Asked(metadata.get("ls_provider") or "", metadata.get("ls_model_name") or "", parameters.get("n") or 1)
+    return _Request(metadata.get("ls_provider") or "", metadata.get("ls_model_name") or "", parameters.get("n") or 1)
 
 
 def _messages(response: LLMResult) -> list[AIMessage]:
@@ -115,7 +115,7 @@ def _messages(response: LLMResult) -> list[AIMessage]:
 
 
 def usage_of(response: LLMResult) -> Usage:
-    """What one request used, as its answer reports it."""
+    """Return the usage of a request, as reported by its answer."""
     for message in _messages(response):
         usage = reported_usage(message.usage_metadata, LANGCHAIN_COUNTS)
         # An answer from LangChain's cache may report only a cost.
@@ -126,21 +126,21 @@ def usage_of(response: LLMResult) -> Usage:
 
 
 def model_of(response: LLMResult) -> str:
-    """`provider:name` of whoever answered; "" where the answer does not say."""
+    """Return `provider:name` of the model that answered; "" if the answer does not name it."""
     return _named(_facts(response), _UNKNOWN)
 
 
 def _facts(response: LLMResult) -> dict[str, Any]:
-    """What the answer says about itself: with n > 1 on the whole only, in a stream on the message only."""
+    """Return the answer's metadata: with n > 1 it is on the result only, in a stream on the message only."""
     facts, messages = response.llm_output or {}, _messages(response)
     return {**facts, **messages[0].response_metadata} if messages else facts
 
 
-def _named(facts: Mapping[str, Any], asked: _Asked) -> str:
-    """`provider:name` as answered, which may be more exact than what was asked for; "" where nobody says."""
-    provider = facts.get("model_provider") or asked.provider
-    model = facts.get("model_name") or asked.model
-    # A stream of n candidates is joined into one message, and their names with it.
-    once = model[: len(model) // asked.n]
-    model = once if asked.n > 1 and model == once * asked.n else model
+def _named(facts: Mapping[str, Any], request: _Request) -> str:
+    """Return `provider:name` from the answer, which may be more exact than the request; "" if unknown."""
+    provider = facts.get("model_provider") or request.provider
+    model = facts.get("model_name") or request.model
+    # A stream of n candidates is joined into a single message, which joins their names too.
+    once = model[: len(model) // request.n]
+    model = once if request.n > 1 and model == once * request.n else model
     return f"{provider}:{model}" if provider and model else model

@@ -1,6 +1,6 @@
-"""LAC's actor over any chat model: K turns sampled in one request where the model can, else side by side.
+"""Sample K turns of any chat model: in a single request if the model supports it, else concurrently.
 
-Its requests belong to a decision that is still being made: they are traced, and never streamed to the user.
+The requests belong to an unfinished decision: they are traced, but not streamed to the user.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _log = logging.getLogger(__name__)
 
 
 class ChatActor:
-    """Samples turns of a chat model at one conversation (`amc_agents.lac.decision.Actor`).
+    """Samples turns of a chat model at the end of a conversation (`amc_agents.decisions.samples.Actor`).
 
     Args:
-        model: a chat model, or one with arguments bound to it (`model.bind_tools(...)`).
-        messages: the conversation so far.
-        callbacks: who is told of the requests.
+        model: a chat model, or a chat model with bound arguments (`model.bind_tools(...)`).
+        messages: the conversation.
+        callbacks: callbacks of the requests.
         threads: as in `amc_agents.runtime.inner_calls.ask`.
-        log_likelihoods: ask for each sample's log-likelihood too.
-        run_name: what tracers call a sample.
+        log_likelihoods: request each sample's log-likelihood too.
+        run_name: name of a sample in traces.
         **call: further arguments of the requests, such as `tools` and `stop`.
     """
 
@@ -62,27 +62,27 @@ class ChatActor:
         self._log_likelihoods = log_likelihoods and "logprobs" in type(chat).model_fields
         self._run_name = run_name
         self.usage = Usage()
-        """What its requests used."""
+        """Usage of its requests."""
         self.notes: list[str] = []
-        """What a reader of the decision has to know."""
+        """Remarks for the reader of the decision."""
 
     async def sample(self, k: int) -> list[Sample]:
-        """`k` independent turns, in one round trip."""
-        asked = {"logprobs": True} if self._log_likelihoods else {}
+        """Return `k` independent turns in one round trip."""
+        options = {"logprobs": True} if self._log_likelihoods else {}
         together = k > 1 and self._takes_n
-        messages = await self._ask(self._model, f"{self._run_name}s", **asked, n=k) if together else []
-        # Some servers take `n` and give a single answer all the same.
+        messages = await self._ask(self._model, f"{self._run_name}s", **options, n=k) if together else []
+        # Some servers accept `n` and return a single answer.
         missing = k - len(messages)
-        for more in await side_by_side(*(self._ask(self._model, self._run_name, **asked) for _ in range(missing))):
+        for more in await side_by_side(*(self._ask(self._model, self._run_name, **options) for _ in range(missing))):
             messages += more
         self._notice_copies(messages, together=together and not missing)
         return [self._sample(message) for message in messages[:k]]
 
     async def greedy(self) -> Sample:
-        """The turn at temperature 0.
+        """Return the turn at temperature 0.
 
         Raises:
-            ConfigurationError: the model has no temperature that could be set.
+            ConfigurationError: the model has no setting `temperature`.
         """
         require_temperature(self._model)
         model = self._model.model_copy(update={"temperature": 0.0})
@@ -90,24 +90,24 @@ class ChatActor:
         return self._sample((await self._ask(model, f"greedy {self._run_name}", **bound))[0])
 
     async def _ask(self, model: BaseChatModel, run_name: str, **more: Any) -> list[AIMessage]:
-        """One request; all its answers."""
+        """Send a request and return all its answers."""
         call = {**self._call, **more, "run_name": run_name}
         answer = await ask(model, self._messages, threads=self._threads, callbacks=self._callbacks, **call)
         self.usage += usage_of(answer)
-        messages = [one.message for one in answer.generations[0] if isinstance(one, ChatGeneration)]
+        messages = [choice.message for choice in answer.generations[0] if isinstance(choice, ChatGeneration)]
         return [message for message in messages if isinstance(message, AIMessage)]
 
     def _sample(self, message: AIMessage) -> Sample:
         thought, action = turn_of(message)
         if not action and message.invalid_tool_calls:
-            # The agent's mistake is an action too: the world will answer it.
+            # The agent's mistake is an action too: the world answers it.
             calls = [{"name": call["name"], "args": call["args"]} for call in message.invalid_tool_calls]
             action = json.dumps(calls, sort_keys=True, ensure_ascii=False)
         text = action if message.tool_calls else message.text
         return Sample(thought, action, message, self._log_likelihood(message), text)
 
     def _log_likelihood(self, message: AIMessage) -> float | None:
-        """Of the whole text at the sampling temperature, or None where the answer does not say it."""
+        """Return the log-likelihood of the whole text at the sampling temperature; None: not reported."""
         if not self._log_likelihoods or any(self.setting(name, 1.0) != 1.0 for name in ("temperature", "top_p")):
             return None
         entries = (message.response_metadata.get("logprobs") or {}).get("content")
@@ -115,15 +115,17 @@ class ChatActor:
             return None
         written = "".join(entry["token"] for entry in entries)
         if written == message.text and message.response_metadata.get("finish_reason") != "length":
-            return None  # The end token is not among them, and without it a text is no likelier than its own beginning.
+            return None  # The end token is missing, and without it the value is that of a prefix.
         if any(entry["logprob"] < LEAST_LOGPROB for entry in entries):
-            return None  # OpenAI's mark of a token outside the likeliest, whose log-probability it does not say.
+            return (
+                None  # OpenAI's mark for a token outside the most likely tokens, whose log-probability is not reported.
+            )
         return float(sum(entry["logprob"] for entry in entries))
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """A setting of its requests: the call's, else the model's."""
-        found = self._call.get(name, getattr(self._model, name, None))
-        return default if found is None else found
+        """Return a setting of the requests: the call's, else the model's, else the default."""
+        value = self._call.get(name, getattr(self._model, name, None))
+        return default if value is None else value
 
     def _notice_copies(self, messages: Sequence[AIMessage], *, together: bool) -> None:
         turns = {(message.text, json.dumps(message.tool_calls, default=str)) for message in map(_nameless, messages)}
@@ -137,67 +139,67 @@ class ChatActor:
         if causes:
             note = f"all {len(messages)} samples are the same, and the model has {' and '.join(causes)}"
             self.notes.append(note)
-            _log.warning("%s: nothing is left to decide", note)
+            _log.warning("%s: the decision has a single candidate", note)
 
 
 def unbound(model: Any) -> tuple[BaseChatModel, dict[str, Any]]:
-    """A chat model, and the arguments that are bound to it.
+    """Split a chat model with bound arguments into the chat model and the arguments.
 
     Raises:
-        ConfigurationError: it is neither a chat model nor one with bound arguments.
+        ConfigurationError: it is neither a chat model nor a chat model with bound arguments.
     """
-    bound: dict[str, Any] = {}
-    found = model
-    while isinstance(found, RunnableBinding):
-        if set(found.config or {}) - {"configurable"} or found.config_factories:
+    arguments: dict[str, Any] = {}
+    inner = model
+    while isinstance(inner, RunnableBinding):
+        if set(inner.config or {}) - {"configurable"} or inner.config_factories:
             raise ConfigurationError(
-                "expected a chat model with bound arguments, and this one has a config of its own "
-                f"({', '.join(sorted(found.config)) or 'listeners'}), which its samples would not have: leave "
-                "with_config and with_listeners to the model that comes back"
+                "expected a chat model with bound arguments, got a model with a config "
+                f"({', '.join(sorted(inner.config)) or 'listeners'}), which its samples would not have: apply "
+                "with_config and with_listeners to the returned model"
             )
-        bound = {**found.kwargs, **bound}
-        found = found.bound
-    if not isinstance(found, BaseChatModel):
+        arguments = {**inner.kwargs, **arguments}
+        inner = inner.bound
+    if not isinstance(inner, BaseChatModel):
         raise ConfigurationError(
-            f"expected a chat model, or one with arguments bound to it, got {type(found).__name__}: what is built on a "
-            "chat model (with_retry, with_fallbacks, configurable fields) goes around the model that comes back"
+            f"expected a chat model, or a chat model with bound arguments, got {type(inner).__name__}: apply wrappers "
+            "(with_retry, with_fallbacks, configurable fields) to the returned model"
         )
-    return found, bound
+    return inner, arguments
 
 
 def takes_n(model: BaseChatModel, call: Mapping[str, Any]) -> bool:
-    """Whether one request can give several answers: a model with a setting `n` that does not talk to the Responses API.
+    """Whether a request can return several answers: the model has a setting `n` and does not use the Responses API.
 
-    A model that leaves the API open (`use_responses_api=None`) is asked by chat completions, unless a setting or a tool
-    of this call exists in the other API alone.
+    A model that leaves the API open (`use_responses_api=None`) is called by chat completions, unless a setting or a
+    tool of this call exists only in the Responses API.
     """
     if "n" not in type(model).model_fields:
         return False
-    chosen = getattr(model, "use_responses_api", False)
-    if chosen is None:
+    uses_responses_api = getattr(model, "use_responses_api", False)
+    if uses_responses_api is None:
         settings = (getattr(model, name, None) for name in _RESPONSES_ONLY)
         foreign_tools = any(isinstance(tool, dict) and "function" not in tool for tool in call.get("tools") or ())
         version = getattr(model, "output_version", None)
         return not (
             any(settings) or version == "responses/v1" or foreign_tools or not call.keys().isdisjoint(_RESPONSES_ONLY)
         )
-    return not chosen
+    return not uses_responses_api
 
 
 def require_temperature(model: BaseChatModel) -> None:
-    """Refuse a model that cannot be made greedy.
+    """Check that a model has a setting `temperature`.
 
     Raises:
-        ConfigurationError: it has no setting `temperature`.
+        ConfigurationError: it has none.
     """
     if "temperature" not in type(model).model_fields:
         raise ConfigurationError(
-            f"greedy=True asks the model at temperature 0, and {type(model).__name__} has no setting `temperature`"
+            f"greedy=True calls the model at temperature 0, and {type(model).__name__} has no setting `temperature`"
         )
 
 
 def _kept_to_completions(model: BaseChatModel) -> BaseChatModel:
-    """A copy that cannot fall to an API without `n`."""
+    """Return a copy that never switches to an API without `n`."""
     if "use_responses_api" not in type(model).model_fields:
         return model
     return model.model_copy(update={"use_responses_api": False})
@@ -208,9 +210,9 @@ def _cached(model: BaseChatModel) -> bool:
 
 
 def _nameless(message: AIMessage) -> AIMessage:
-    """Without the ids of its tool calls, which differ between equal answers."""
+    """Remove the ids of tool calls, which differ between equal answers."""
     return message.model_copy(update={"tool_calls": [{**call, "id": None} for call in message.tool_calls]})
 
 
 _RESPONSES_ONLY = ("reasoning", "include", "truncation", "context_management", "use_previous_response_id", "text")
-"""Settings of OpenAI's Responses API that chat completions do not know."""
+"""Settings that only OpenAI's Responses API has."""

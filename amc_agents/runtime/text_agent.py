@@ -1,4 +1,4 @@
-"""A ReAct agent for text worlds: the model writes a thought and an action, the world answers."""
+"""A ReAct agent for text worlds: the model writes a thought and an action, and the world answers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from amc_agents.runtime.world import current_environment
 
 
 class TextAgentState(TypedDict):
-    """What the agent sees: its conversation with the world."""
+    """The agent's conversation with the world."""
 
     messages: Annotated[list[BaseMessage], add_messages]
     done: bool
-    """The world has ended the episode."""
+    """Whether the world has ended the episode."""
 
 
 class _Conversation(TypedDict):
@@ -31,15 +31,15 @@ class _Conversation(TypedDict):
 
 
 class _Ending(TypedDict):
-    # A branch is given its schema's channels anew: with the messages, all of them would be reduced once more.
+    # LangGraph reads all channels of a branch's schema; with the messages it would reduce them again.
     done: bool
 
 
 def text_agent(model: BaseChatModel) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """A compiled graph `model -> tools -> model ...`, whose `tools` node is the particle's world.
+    """Build a graph `model -> tools -> model ...` whose `tools` node is the particle's world.
 
-    Input and output: `{"messages": [...]}`; the first message is the task's instruction. The world is the one
-    of `current_environment()`: amc(..., environment=...) gives each particle its own.
+    Input and output: `{"messages": [...]}`; the first message is the task's instruction. The world is
+    `current_environment()`: amc(..., environment=...) gives each particle its own.
     """
     graph = StateGraph(TextAgentState, input_schema=_Conversation, output_schema=_Conversation)
     graph.add_node("model", model_node(model))
@@ -51,19 +51,19 @@ def text_agent(model: BaseChatModel) -> CompiledStateGraph[Any, Any, Any, Any]:
 
 
 def model_node(model: BaseChatModel) -> Runnable[Any, Any]:
-    """A node that lets `model` speak next."""
+    """Build a node that appends the next message of `model`."""
     return _ModelNode(model)
 
 
 def world_node() -> Runnable[Any, Any]:
-    """A node that carries the last message's action out in the particle's world."""
+    """Build a node that executes the last message's action in the particle's world."""
     return _WorldNode()
 
 
 @effect("read")
 class _ModelNode(Runnable[Any, Any]):
-    # A Runnable of its own, and no RunnableLambda: LangGraph traces each node already, and a second trace of the same
-    # call, with two signatures inspected, was a tenth of a particle's step.
+    # Not a RunnableLambda: LangGraph traces each node already, and a second trace of the same call, with two inspected
+    # signatures, took a tenth of a particle's step.
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model

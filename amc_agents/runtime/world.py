@@ -1,4 +1,4 @@
-"""The worlds that particles live in: made, recorded, and found by their tools."""
+"""The worlds of particles: create and close them, record rewards, and give tools access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 World = TypeVar("World")
 
 CLOSING_LIMIT_S = 10.0
-"""Most seconds that an ended run waits for a world to be made or closed."""
+"""Maximum time in seconds that an ended run waits until a world is created or closed."""
 
 _log = logging.getLogger(__name__)
 _current: ContextVar[Any] = ContextVar("amc_environment", default=None)
@@ -31,32 +31,32 @@ def current_environment() -> Environment: ...
 @overload
 def current_environment(kind: type[World]) -> World: ...
 def current_environment(kind: type[Any] | None = None) -> Any:
-    """The world of the particle that calls: for tools and nodes of an agent that runs under `amc`.
+    """Return the world of the calling particle, for tools and nodes of an agent that runs under `amc`.
 
     Args:
-        kind: the class of a `Forkable` of yours, which is given as it is. An `Environment` is reached without it, by
-            its `step`, where rewards and ends are recorded.
+        kind: class of your `Forkable`, which is then returned itself. Without `kind`, the result is an `Environment`
+            whose `step` records rewards and ends.
 
     Raises:
-        EnvironmentStateError: outside of any particle and of `use_environment`, or the world is of another class.
+        EnvironmentStateError: outside of particles and of `use_environment`, or the world has another class.
     """
     environment = _current.get()
     if environment is None:
         raise EnvironmentStateError(
-            "current_environment() was called where there is no world: run the agent through "
+            "current_environment() was called without a world: run the agent through "
             "amc(..., environment=...), or within `with use_environment(world):`"
         )
     if kind is not None and not isinstance(environment, kind):
         raise EnvironmentStateError(
-            f"current_environment({kind.__name__}): the world is a {type(environment).__name__}. One with reset and "
-            "step is reached by current_environment().step(...), which records its rewards"
+            f"current_environment({kind.__name__}): the world is a {type(environment).__name__}. Call "
+            "current_environment().step(...) for a world with reset and step: it records the rewards"
         )
     return environment
 
 
 @contextmanager
 def use_environment(environment: Environment | Forkable) -> Iterator[None]:
-    """Run an agent once, outside of `amc`, in a world of its own."""
+    """Run an agent outside of `amc` in this world."""
     token = _current.set(environment)
     try:
         yield
@@ -65,49 +65,49 @@ def use_environment(environment: Environment | Forkable) -> Iterator[None]:
 
 
 def set_environment(world: RecordingWorld | None) -> None:
-    """Make a particle's world the current one for the rest of this context."""
+    """Make a particle's world the current world for the rest of this context."""
     _current.set(None if world is None else world.shown)
 
 
 class Worlds:
-    """The worlds of one run, from the moment that their making begins until they are closed."""
+    """The worlds of a run, from the start of their creation until they are closed."""
 
     def __init__(self) -> None:
         self.close_errors: list[Exception] = []
-        """Why worlds could not be closed."""
+        """Errors of worlds that could not be closed."""
         self._open: dict[RecordingWorld, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def any_open(self) -> bool:
-        """Something is left to close, or about to exist."""
+        """Whether a world is open or being created."""
         return bool(self._open or self._tasks)
 
     def add(self, inner: Forkable) -> RecordingWorld:
-        """Take responsibility for a world."""
+        """Register a world, which `close_all` then closes."""
         world = RecordingWorld(inner, self)
         self._open[world] = None
         return world
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Make or close a world to the end, even if the caller is cancelled: what is made can then be closed."""
+        """Finish creating or closing a world even if the caller is cancelled, so that it can be closed."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
     async def close(self, world: RecordingWorld) -> None:
-        """Close a world that is open; a failure is recorded and logged."""
+        """Close a world if it is open; a failure is recorded and logged."""
         if world in self._open:
             await self.finish(self._close(world))
 
     async def close_all(self) -> None:
-        """Close what is open, and what is still being made."""
+        """Close all worlds, also those that are still being created."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=CLOSING_LIMIT_S)
             for task in late:
                 task.cancel()
-                _log.warning("a world was neither made nor closed within %g s after its run ended", CLOSING_LIMIT_S)
+                _log.warning("a world was neither created nor closed within %g s after its run ended", CLOSING_LIMIT_S)
         if self._open:
             await self.finish(self._close_side_by_side([*self._open]))
 
@@ -129,9 +129,9 @@ class Worlds:
 
 
 class RecordingWorld:
-    """A particle's world: passes everything on, and keeps what the weights need to know.
+    """A particle's world: forwards all calls, and records rewards and ends.
 
-    Around a `Forkable`, it never ends and earns nothing.
+    Around a `Forkable`, it never ends and has no rewards.
     """
 
     def __init__(self, inner: Forkable, worlds: Worlds) -> None:
@@ -139,32 +139,32 @@ class RecordingWorld:
         self._environment = inner if isinstance(inner, Environment) else None
         self.ended = False
         self.truncated = False
-        """It ended by a limit of its own."""
+        """Whether it ended by its own limit."""
         self._reward = 0.0
         self._worlds = worlds
 
     @property
     def gives_rewards(self) -> bool:
-        """It is an `Environment`, which can be reset and stepped."""
+        """Whether it is an `Environment`, which has rewards."""
         return self._environment is not None
 
     @property
     def shown(self) -> Any:
-        """What `current_environment` gives: this recorder around an `Environment`, else the object itself."""
+        """The result of `current_environment`: this recorder around an `Environment`, else the object itself."""
         return self if self.gives_rewards else self.inner
 
     def take_reward(self) -> float:
-        """Reward since the last call."""
+        """Return the reward since the last call."""
         reward, self._reward = self._reward, 0.0
         return reward
 
     async def reset(self, task: Task) -> TimeStep:
-        """Refused: the world's task belongs to the run, not to the agent."""
-        raise EnvironmentStateError("an agent under amc() may not reset its world: amc resets it once, at the start")
+        """Refuse: the run chooses the task of the world."""
+        raise EnvironmentStateError("an agent under amc() may not reset its world: amc resets it at the start")
 
     async def step(self, action: str) -> TimeStep:
-        """Carry out an action and remember reward and end."""
-        assert self._environment is not None, "tools are given a Forkable itself"
+        """Execute an action, and record its reward and whether the episode ended."""
+        assert self._environment is not None, "tools get a Forkable itself"
         answer = await self._environment.step(action)
         if not math.isfinite(answer.reward):
             raise WorldError(
@@ -176,11 +176,11 @@ class RecordingWorld:
         return answer
 
     async def fork(self, seed: int) -> RecordingWorld:
-        """The same past, another future."""
+        """Fork the world: the same past, a future with another seed."""
         return await self._worlds.finish(self._fork(seed))
 
     async def close(self) -> None:
-        """Close the world itself."""
+        """Close the world."""
         await self._worlds.close(self)
 
     async def _fork(self, seed: int) -> RecordingWorld:
@@ -192,11 +192,10 @@ class RecordingWorld:
 async def make_worlds(
     make: Callable[[], Any], n_particles: int, rng: np.random.Generator, worlds: Worlds
 ) -> tuple[list[RecordingWorld], Task | None]:
-    """One started world per particle: the first is reset, the others are forks of it with random futures of their own.
+    """Create a started world per particle: the first is reset, the others are forks of it with their own seeds.
 
-    A `Forkable` is not reset, and may come without a task.
-
-    A world that refuses to fork is made and reset N times instead: enough for a run that never resamples.
+    A `Forkable` is not reset, and may come without a task. A world that cannot be forked is created and reset N times
+    instead, which is enough for a run that never resamples.
     """
     first, task = await _start(make, worlds)
     started = [first]
@@ -227,6 +226,6 @@ async def _made(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld
         case Forkable() if not isinstance(made, Environment):
             return worlds.add(made), None
     raise AgentContractError(
-        f"environment= gave {made!r:.100}; expected (world, Task(...)), the world with reset, step, fork and close; "
-        "or, for a world that only keeps particles apart, an object with fork(seed) and close(), alone or with a Task"
+        f"environment= returned {made!r:.100}; expected (world, Task(...)), the world with reset, step, fork and "
+        "close; or, to only separate particles, an object with fork(seed) and close(), alone or with a Task"
     )

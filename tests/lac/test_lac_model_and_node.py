@@ -369,7 +369,7 @@ def test_copies_made_by_a_cache_or_a_seed_are_told_of(caplog):
     finally:
         set_llm_cache(None)
     assert notes == ["all 3 samples are the same, and the model has a cache"]
-    assert caplog.text.count("nothing is left to decide") == 3
+    assert caplog.text.count("the decision has a single candidate") == 3
     agreed = ask(actor_critic_model(Seeded(respond=same), k=3)).response_metadata["lac"]["notes"]
     assert agreed == [], "a model that is sure of itself is no mistake"
 

@@ -261,7 +261,7 @@ async def test_a_fork_that_never_returns_does_not_hold_a_cancelled_run(monkeypat
     with pytest.raises(asyncio.CancelledError):
         await running
     assert_all_closed_once(world)
-    assert "neither made nor closed within" in caplog.text
+    assert "neither created nor closed within" in caplog.text
 
 
 async def test_a_run_cancelled_at_any_time_closes_every_world():

@@ -244,5 +244,5 @@ def test_a_world_is_reached_by_its_class():
         assert current_environment(Ledger) is ledger
         with pytest.raises(EnvironmentStateError, match="the world is a Ledger"):
             current_environment(SumWorld)
-    with pytest.raises(EnvironmentStateError, match="where there is no world"):
+    with pytest.raises(EnvironmentStateError, match="called without a world"):
         current_environment(Ledger)

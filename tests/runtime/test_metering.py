@@ -146,7 +146,7 @@ async def test_a_model_of_plain_text_is_counted(meter, metered):
 async def test_nothing_is_remembered_of_requests_that_are_over(server, meter):
     handler = PolicyMeter(meter)
     await ChatOpenAI(model="small", **openai(server)).abatch(["a", "b"], {"callbacks": [handler]})
-    assert handler._asked == {}
+    assert handler._requests == {}
 
 
 HARMLESS: dict[str, Any] = {"step_after": "act", "stateless_tools": True}
