@@ -10,7 +10,7 @@ from importlib import import_module
 
 from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.files import cause_and_remedy
-from amc_agents.quoting import printable
+from amc_agents.quoting import printable as escaped
 
 
 def main() -> None:
@@ -35,5 +35,5 @@ def _require(package: str) -> None:
 
 
 def _fail(message: str) -> None:
-    sys.stderr.write(printable(f"amc: {message}\n"))
+    sys.stderr.write(escaped(f"amc: {message}\n"))
     sys.exit(2)
