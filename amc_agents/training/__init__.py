@@ -1,4 +1,4 @@
-"""Training: trajectories are collected, and critics are trained on them."""
+"""Collect trajectories and train critics on them."""
 
 from __future__ import annotations
 

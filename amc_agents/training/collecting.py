@@ -1,7 +1,7 @@
-"""policy x world x tasks -> a dataset of trajectories; an interrupted collection goes on where it was.
+"""Collect a dataset of trajectories: policy x world x tasks. An interrupted collection resumes.
 
-Trajectories come from runs of `amc` itself, with no resampling: so a critic is trained on exactly the text that it
-will be asked about.
+Trajectories come from runs of `amc` without resampling, so that a critic is trained on exactly the text that it will
+score.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
 
 
 class CollectionProgress(NamedTuple):
-    """What a progress callback gets after each task."""
+    """Progress of a collection, reported after each task."""
 
     tasks: int
-    """Tasks collected, those of earlier calls included."""
+    """Tasks collected, including earlier calls."""
     of: int
+    """All tasks."""
     trajectories: int
     """Trajectories collected by this call."""
     mean_return: float
@@ -55,29 +56,29 @@ def collect(
     progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
 ) -> int:
-    """Collects `n_trajectories` of each task with an agent; tasks already in `out` are left out.
+    """Collect `n_trajectories` of each task with an agent; skip tasks that are already in `out`.
 
     Args:
         agent: a compiled graph, as `amc` wraps it.
-        tasks: what to do; ids must differ.
+        tasks: the tasks; their ids must differ.
         environment: makes a fresh world.
-        n_trajectories: trajectories of each task.
-        out: the dataset's folder.
-        horizon: the most steps of a trajectory.
-        policy: the policy's name, for the record.
-        settings: how it samples (temperature, ...), for the record; other settings than the dataset's are refused.
-        seed: each task's run is seeded from this and the task's id.
-        n_concurrent: tasks that run at the same time.
-        inputs: the agent's input for a task; None: the instruction as a user message.
+        n_trajectories: trajectories per task.
+        out: folder of the dataset.
+        horizon: maximum number of steps of a trajectory.
+        policy: name of the policy, stored with each trajectory.
+        settings: sampling settings (temperature, ...), stored with each trajectory; must equal those of the dataset.
+        seed: the seed of a task's run is derived from this and the task's id.
+        n_concurrent: maximum number of concurrent tasks.
+        inputs: task -> input of the agent; None: the instruction as a user message.
         progress: called after each task.
-        **options: passed on to `amc`.
+        **options: passed to `amc`.
 
     Returns:
-        The number of new trajectories. A particle that failed is left out of the data.
+        The number of new trajectories. Failed particles are not stored.
 
     Raises:
-        CheckpointError: `out` holds trajectories of other settings.
-        MissingExtra: pyarrow is not installed; nothing is played then.
+        CheckpointError: `out` contains trajectories with other settings.
+        MissingExtra: pyarrow is not installed. Raised before any task is played.
     """
     rollouts = amc_rollouts(agent, environment, n_trajectories, horizon=horizon, inputs=inputs, **options)
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
@@ -98,17 +99,17 @@ def amc_rollouts(
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Rollouts:
-    """Trajectories from `amc` with no resampling (so they are independent draws); arguments as in `collect`."""
+    """Draw independent trajectories by `amc` without resampling. The arguments are those of `collect`."""
 
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
         graph = amc(
             agent, critic="uniform", n_particles=n_trajectories, resample=Never(), horizon=horizon, seed=seed,
             environment=lambda state: (environment(), task), config=Config(), **options,
         )  # fmt: skip
-        given = inputs(task) if inputs else {"messages": [("user", task.instruction)]}
-        run = await graph.arun(given)
-        failed = run.population.failed or (False,) * len(run.population.trajectories)
-        return [one for one, lost in zip(run.population.trajectories, failed, strict=True) if not lost]
+        run = await graph.arun(inputs(task) if inputs else {"messages": [("user", task.instruction)]})
+        trajectories = run.population.trajectories
+        failures = run.population.failed or (False,) * len(trajectories)
+        return [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
 
     return rollouts
 
@@ -125,12 +126,12 @@ async def collect_from(
     shard_tasks: int = 32,
     progress: Callable[[CollectionProgress], None] | None = None,
 ) -> int:
-    """`collect` from any source of trajectories.
+    """Collect from any source of trajectories.
 
-    `rollouts` plays a task; an interruption that cannot be caught loses at most the `shard_tasks` tasks of one
-    shard. The rest is as in `collect`.
+    `rollouts` plays a task. A shard has `shard_tasks` tasks, which are lost if the process is killed. The other
+    arguments are those of `collect`.
     """
-    pyarrow_or_error()  # before anything is played that could then not be written
+    pyarrow_or_error()  # fails before anything is played
     recorded = json.dumps(settings or {}, sort_keys=True)
     known = _known_tasks(out, recorded)
     ids = [task.id for task in tasks]
@@ -148,17 +149,20 @@ async def collect_from(
     async def play(task: Task) -> None:
         nonlocal finished_tasks, collected
         task_seed = _task_seed(seed, task)
-        trajectories = [one for one in await rollouts(task, task_seed) if one.done]
+        trajectories = [trajectory for trajectory in await rollouts(task, task_seed) if trajectory.done]
         if not trajectories:
-            raise PopulationError(f"task {task.id!r} gave no finished trajectory: raise the horizon, or mend the agent")
+            raise PopulationError(f"task {task.id!r} has no finished trajectory: raise the horizon, or fix the agent")
         waiting.append(
-            [LoggedTrajectory(one, group, policy, task_seed, recorded) for group, one in enumerate(trajectories)]
+            [
+                LoggedTrajectory(trajectory, group, policy, task_seed, recorded)
+                for group, trajectory in enumerate(trajectories)
+            ]
         )
         finished_tasks, collected = finished_tasks + 1, collected + len(trajectories)
         if len(waiting) >= shard_tasks:
             flush()
         if progress is not None:
-            mean = float(np.mean([one.return_ for one in trajectories]))
+            mean = float(np.mean([trajectory.return_ for trajectory in trajectories]))
             progress(CollectionProgress(len(tasks) - len(todo) + finished_tasks, len(tasks), collected, mean))
 
     try:
@@ -170,10 +174,10 @@ async def collect_from(
 
 def _known_tasks(out: str | Path, settings: str) -> set[str]:
     known = collected_tasks(out)
-    other = next((one for _, one in known if one != settings), None)
+    other = next((collected_with for _, collected_with in known if collected_with != settings), None)
     if other is not None:
         raise CheckpointError(
-            f"{out} holds trajectories collected with {other}, and this collection asks for {settings}: "
+            f"{out} contains trajectories collected with {other}, but this collection has {settings}: "
             "use another folder, or the same settings"
         )
     return {task for task, _ in known}

@@ -1,7 +1,6 @@
-"""Trajectories on disk: Parquet shards in a folder, one row a trajectory.
+"""Datasets of trajectories: Parquet shards in a folder, one row per trajectory.
 
-A shard is written whole or not at all (to a temporary name, then moved), so that a collection that is
-interrupted loses the shard in the making and no more, and goes on where it was.
+A shard is written atomically, so that an interrupted collection loses at most one shard and resumes.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from amc_agents.types import Step, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class LoggedTrajectory:
-    """A trajectory and where it came from: one row of a dataset."""
+    """A row of a dataset: a trajectory and its origin."""
 
     trajectory: Trajectory
-    """The task's payload is not stored: it is None when read back."""
+    """The task's payload is not stored; it is None when read back."""
     group: int
-    """Its index among the trajectories of its task."""
+    """Index among the trajectories of its task."""
     policy: str = ""
-    """Name of the policy that made it."""
+    """Name of the policy."""
     seed: int = 0
-    """Seed of the run that made it."""
+    """Seed of the run."""
     settings: str = "{}"
-    """How it was collected, as canonical JSON."""
+    """Settings of the collection, as JSON with sorted keys."""
 
 
 def write_shard(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path:
-    """Add one shard to a dataset, atomically. Several processes may add to one dataset.
+    """Add a shard to a dataset, atomically. Several processes may add to the same dataset.
 
     Raises:
         StorageError: the shard cannot be written.
@@ -49,10 +48,10 @@ def write_shard(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path
 
 @contextmanager
 def _adding(folder: str | Path) -> Iterator[None]:
-    """Keep other processes from adding to a dataset while the block runs; wait for one that does.
+    """Lock a dataset for adding while the block runs; wait for other processes.
 
     Raises:
-        StorageError: the folder cannot be made or written.
+        StorageError: the folder cannot be created or written.
     """
     with storage_errors(Path(folder)):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -61,9 +60,9 @@ def _adding(folder: str | Path) -> Iterator[None]:
 
 
 def write_new_tasks(folder: str | Path, records: Sequence[LoggedTrajectory]) -> None:
-    """Add a shard of those records whose task the dataset does not hold yet, if there are any.
+    """Add a shard of the records whose task the dataset does not contain yet, if any.
 
-    Another process may have collected a task in the meantime.
+    Another process may have collected some of the tasks in the meantime.
 
     Raises:
         StorageError: the shard cannot be written.
@@ -85,31 +84,31 @@ def _write_shard(folder: Path, records: Sequence[LoggedTrajectory]) -> Path:
 
 
 def shards(folder: str | Path) -> list[Path]:
-    """The shards of a dataset, in order; none where there is no dataset yet."""
+    """List the shards of a dataset in order; the list is empty if the dataset does not exist."""
     return sorted(Path(folder).glob("trajectories-*.parquet"))
 
 
 def iter_records(
     folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
 ) -> Iterator[LoggedTrajectory]:
-    """The rows of a dataset one by one, shard by shard, however large it is: a few rows are in memory at a time.
+    """Iterate over the rows of a dataset, shard by shard, with only a few rows in memory.
 
     Args:
-        folder: the dataset's.
-        best_of: G; of each policy's first G trajectories of each task (by `group`), only the one of the highest return,
-            the earliest of equals (papers: AMC, appendix B). None: all.
-        policies: only trajectories that these made (papers: AMC, table 6). None: all.
+        folder: folder of the dataset.
+        best_of: G; keep only the trajectory with the highest return (the earliest if equal) of each policy's first G
+            trajectories of each task, by `group` (AMC, appendix B). None: all.
+        policies: keep only trajectories of these policies (AMC, table 6). None: all.
 
     Raises:
-        CheckpointError: there is no dataset, or a shard cannot be read.
-        ConfigurationError: `best_of` is less than 1, or a policy made none of the trajectories.
+        CheckpointError: the dataset does not exist, or a shard cannot be read.
+        ConfigurationError: `best_of` is less than 1, or a policy has no trajectory.
         MissingExtra: pyarrow is not installed.
     """
     return records_at(selected(folder, best_of=best_of, policies=policies))
 
 
 def records_at(kept: Mapping[Path, bytearray]) -> Iterator[LoggedTrajectory]:
-    """The rows of shards that `selected` has marked."""
+    """Iterate over the rows that `selected` has marked."""
     columns = _schema(pyarrow_or_error()[0]).names
     for shard, chosen in kept.items():
         for number, row in _rows_of(shard, columns):
@@ -120,33 +119,35 @@ def records_at(kept: Mapping[Path, bytearray]) -> Iterator[LoggedTrajectory]:
 def selected(
     folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
 ) -> dict[Path, bytearray]:
-    """For each shard, one byte a row: 1 where `iter_records` gives it. Only the small columns are read.
+    """Mark the rows that `iter_records` yields: shard -> a byte per row. Reads only the small columns.
 
-    Arguments and errors as in `iter_records`.
+    Arguments and errors are those of `iter_records`.
     """
     if best_of is not None and best_of < 1:
         raise ConfigurationError(f"best_of is {best_of}: expected at least 1, or None for all trajectories")
     kept = {shard: bytearray() for shard in shards(folder)}
     if not kept:
-        raise CheckpointError(f"no trajectories in {folder}: expected trajectories-*.parquet; collect some first")
+        raise CheckpointError(f"no trajectories in {folder}: expected trajectories-*.parquet; run `amc collect` first")
     known: set[str] = set()
     first: dict[tuple[str, str], list[_Candidate]] = {}
     for shard in kept:
         for number, row in _rows_of(shard, ["task_id", "group", "policy", "return"]):
             known.add(row["policy"])
-            wanted = policies is None or row["policy"] in policies
-            kept[shard].append(wanted and best_of is None)
-            if best_of is None or not wanted:
+            matches = policies is None or row["policy"] in policies
+            kept[shard].append(matches and best_of is None)
+            if best_of is None or not matches:
                 continue
             candidates = first.setdefault((row["task_id"], row["policy"]), [])
             candidates.append(_Candidate(row["group"], row["return"], shard, number))
-            candidates.sort(key=lambda one: one.group)
+            candidates.sort(key=lambda candidate: candidate.group)
             del candidates[best_of:]
     missing = sorted(set(policies or ()) - known)
     if missing:
-        raise ConfigurationError(f"no trajectory of policy {', '.join(missing)} in {folder}: it has {sorted(known)}")
+        raise ConfigurationError(
+            f"no trajectory of policy {', '.join(missing)} in {folder}: its policies are {sorted(known)}"
+        )
     for candidates in first.values():
-        best = max(candidates, key=lambda one: one.return_)
+        best = max(candidates, key=lambda candidate: candidate.return_)
         kept[best.shard][best.number] = True
     return kept
 
@@ -154,16 +155,16 @@ def selected(
 def read_records(
     folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
 ) -> list[LoggedTrajectory]:
-    """Rows of a dataset, all in memory, ordered by task and group, whatever order they were collected in.
+    """Read the rows of a dataset, ordered by task and group.
 
-    Arguments and errors as in `iter_records`.
+    Arguments and errors are those of `iter_records`.
     """
     records = iter_records(folder, best_of=best_of, policies=policies)
     return sorted(records, key=lambda record: (record.trajectory.task.id, record.group))
 
 
 def collected_tasks(folder: str | Path) -> set[tuple[str, str]]:
-    """Which tasks were collected with which settings: (task id, settings); empty where there is no dataset."""
+    """Return (task id, settings) of the collected tasks; empty if the dataset does not exist."""
     columns = ["task_id", "settings"]
     return {(row["task_id"], row["settings"]) for shard in shards(folder) for _, row in _rows_of(shard, columns)}
 
@@ -195,10 +196,10 @@ def dataset_hash(folder: str | Path) -> str:
 
 
 def data_hash(trajectories: Iterable[Trajectory]) -> str:
-    """A fingerprint of trajectories, in their order: it says which data a model was trained on."""
+    """Fingerprint trajectories, in their order; identifies a model's training data."""
     digest = hashlib.sha256()
     for trajectory in trajectories:
-        # Message ids differ between two collections that are otherwise the same.
+        # Message ids differ between two otherwise equal collections.
         steps = [(step.thought, step.action, step.observation, step.reward) for step in trajectory.steps]
         row = [trajectory.task.id, trajectory.task.instruction, trajectory.done, steps]
         digest.update(json.dumps(row).encode())
@@ -216,7 +217,7 @@ def _rows_of(shard: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
     arrow, parquet = pyarrow_or_error()
     number = 0
     try:
-        # A buffered reader: otherwise whole columns of a row group are read at once.
+        # Without a buffered reader, whole columns of a row group are read at once.
         with parquet.ParquetFile(shard, buffer_size=_BUFFER, pre_buffer=False) as file:
             missing = set(columns) - set(file.schema_arrow.names)
             if missing:
@@ -225,7 +226,7 @@ def _rows_of(shard: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
                 for row in batch.to_pylist():
                     yield number, row
                     number += 1
-    except MemoryError:  # Arrow's own is an ArrowException too, and says nothing about the shard
+    except MemoryError:  # Arrow's own MemoryError is also an ArrowException, but is not the shard's fault
         raise
     except (arrow.ArrowException, OSError) as error:
         raise CheckpointError(f"{shard} is not a shard of trajectories: {error}") from error
@@ -278,7 +279,11 @@ def _schema(arrow: Any) -> Any:
 
 
 def pyarrow_or_error() -> tuple[Any, Any]:
-    """The packages pyarrow and pyarrow.parquet. Raises `MissingExtra` where they are not installed."""
+    """Import pyarrow and pyarrow.parquet.
+
+    Raises:
+        MissingExtra: they are not installed.
+    """
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:

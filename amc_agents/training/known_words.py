@@ -1,4 +1,4 @@
-"""Whether a base model's tokenizer knows the words of the data that it is to be trained on."""
+"""Check that a base model's tokenizer knows the words of the training data."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import iter_records
 from amc_agents.types import Trajectory
 
-LOOKED_AT = 1000
-"""The most trajectories that are looked at: unknown words are a matter of the whole data."""
+SAMPLE = 1000
+"""Maximum number of trajectories to check; unknown words concern the whole data."""
 
 
 def check_words(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> None:
-    """Refuse data whose words the tokenizer does not know, before anything is trained on what is left of them.
+    """Refuse data whose words the tokenizer does not know.
 
     Args:
         data: trajectories, or a dataset's folder.
-        encoder: what writes and tokenizes them.
+        encoder: renders and tokenizes them.
 
     Raises:
-        ConfigurationError: too many words are unknown; the message shows the share and one of the words.
+        ConfigurationError: too many words are unknown; the message gives the share and an example.
     """
     if not isinstance(encoder.tokenize, TemplateTokenizer):
         return
     trajectories = (record.trajectory for record in iter_records(data)) if isinstance(data, str | Path) else data
-    texts = (text for one in islice(trajectories, LOOKED_AT) for text in encoder.format.segments(one))
+    texts = (text for trajectory in islice(trajectories, SAMPLE) for text in encoder.format.segments(trajectory))
     words = encoder.tokenize.unknown_words(texts)
     if words.too_many:
         raise ConfigurationError(

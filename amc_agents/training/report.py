@@ -1,4 +1,4 @@
-"""A value model's metrics, for people."""
+"""Print the metrics of a value model."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from rich.table import Table
 def print_metrics(
     metrics: Mapping[str, Any], console: Console | None = None, title: str = "value model on held-out tasks"
 ) -> None:
-    """Prints a value model's metrics: loss, Pearson r, AUC by step against the final success, and the calibration."""
+    """Print loss, Pearson r, AUC by step against the final success, and the calibration of a value model."""
     console = console or Console()
     table = Table(title=title, show_header=False)
     for name, label in LABELS.items():
         table.add_row(label, _figure(metrics[name]))
     console.print(table)
     by_step = Table("step", "AUC", title="against the final success")
-    for step, one in metrics["auc_by_step"].items():
-        by_step.add_row(str(step), f"{one:.3f}")
+    for step, auc in metrics["auc_by_step"].items():
+        by_step.add_row(str(step), f"{auc:.3f}")
     console.print(by_step)
     if "calibration" in metrics:
         _print_calibration(metrics["calibration"], console)
 
 
 def _print_calibration(report: Mapping[str, Any], console: Console) -> None:
-    title = f"{report['kind']} calibration, on tasks that it was not fitted on ({report['n_tasks']} tasks)"
+    title = f"{report['kind']} calibration, cross-validated over {report['n_tasks']} tasks"
     table = Table("", "before", "after", "change", title=title)
     for name, label in (("error", "calibration error"), ("squared", "mean squared error")):
         table.add_row(label, *(_estimate(report[f"{name}_{when}"]) for when in ("before", "after", "change")))
     console.print(table)
-    console.print(f"Of values that are all right, the calibration error would be about {report['error_by_luck']:.3f}.")
+    console.print(f"Sampling noise alone would give a calibration error of about {report['error_by_luck']:.3f}.")
 
 
-def _estimate(one: Mapping[str, float]) -> str:
-    return f"{one['mean']:.3f} ± {one['standard_error']:.3f}"
+def _estimate(estimate: Mapping[str, float]) -> str:
+    return f"{estimate['mean']:.3f} ± {estimate['standard_error']:.3f}"
 
 
 def _figure(value: float | int | None) -> str:
@@ -50,8 +50,8 @@ LABELS = {
     "states": "states",
     "success_rate": "success rate",
     "loss": "mean squared error",
-    "baseline_loss": "of the best constant",
+    "baseline_loss": "mean squared error of the best constant",
     "pearson": "Pearson r (states with a future)",
     "auc": "AUC (states with a future)",
 }
-"""Metric -> its line, in order."""
+"""Metric -> label, in display order."""

@@ -1,4 +1,4 @@
-"""The learning rate's course."""
+"""The learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 
 
 def warm_up_and_cosine(step: int, steps: int, warm_up: float) -> float:
-    """Share of the highest learning rate at a step: a straight rise, then a fall to 0 as a half cosine.
+    """Factor on the peak learning rate at a step: linear warm-up, then cosine decay to 0.
 
     Args:
-        step: counted from 0.
-        steps: of the whole training.
-        warm_up: share of the steps in which it rises.
+        step: number of the step, from 0.
+        steps: steps of the whole training.
+        warm_up: share of the steps that warm up.
 
     >>> [round(warm_up_and_cosine(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 10)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
     """
-    rising = max(1, round(warm_up * steps))
-    if step < rising:
-        return (step + 1) / rising
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+    n_warm_up = max(1, round(warm_up * steps))
+    if step < n_warm_up:
+        return (step + 1) / n_warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - n_warm_up) / max(1, steps - n_warm_up)))

@@ -1,7 +1,7 @@
-"""The values of a dataset's states on disk: one Parquet file, one row a trajectory, whole or not there.
+"""The Parquet file with the values of a dataset's states: one row per trajectory.
 
-While it is made, parts lie in a folder beside it. Each part is written whole or not at all, so that scoring which is
-interrupted loses the part in the making and no more, and goes on where it was.
+Parts are first written to a folder beside the file, each atomically, so that an interrupted scoring loses at most one
+part and resumes. The finished parts are then joined to the file, atomically.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ from amc_agents.types import FloatArray
 
 
 class ScoredTrajectory(NamedTuple):
-    """One row of the file."""
+    """A row of the file."""
 
     task_id: str
     group: int
-    """Its index among the trajectories of its task."""
+    """Index among the trajectories of its task."""
     policy: str
     return_: float
-    """Sum of its rewards: the column `return`."""
+    """Sum of the rewards; the column `return`."""
     values: FloatArray
-    """`[T + 1]` the critic's value of each state, in reward units, calibrated."""
+    """`[T + 1]` calibrated value of each state, in reward units."""
     targets: FloatArray | None
-    """`[T + 1]` what came of each state; None where the trajectory is not done, so that it is not known."""
+    """`[T + 1]` observed outcome of each state; None if the trajectory is not done."""
 
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """What is scored by what: parts of another plan are not gone on with."""
+    """Critic and data of a scoring. Parts of another plan are not resumed."""
 
     critic: str
-    """Its string."""
+    """The critic's string, or the class of an object."""
     checkpoint: str
     """Fingerprint of a value model's checkpoint; "" for other critics."""
     predicts: str
-    """What a value is: "future", the return still to come, or "return", the whole return."""
+    """Meaning of a value: "future", the return to come, or "return", the whole return."""
     beta: float | None
-    """The one beta that the values hold for (eq. 5); None: any."""
+    """The only beta that the values are valid for (eq. 5); None: any."""
     data: str
     """Fingerprint of the dataset's files."""
     per_part: int
-    """Trajectories of a part."""
+    """Trajectories per part."""
 
     def to_json(self) -> str:
-        """As it is kept in the file and beside the parts."""
+        """Serialize the plan, for the file and the folder of parts."""
         return json.dumps(asdict(self))
 
 
 class ScoreFile:
-    """The file in the making.
+    """A score file that is being written.
 
     Args:
-        path: where it is to be.
-        plan: what is scored by what.
+        path: path of the file.
+        plan: critic and data of the scoring.
 
     Raises:
-        ConfigurationError: the file, or parts of it, are there and were made by another plan.
-        CheckpointError: what is there was not written by this class.
+        ConfigurationError: the file, or parts of it, exist and have another plan.
+        CheckpointError: the file exists but was not written by this class.
         MissingExtra: pyarrow is not installed.
     """
 
@@ -76,31 +76,31 @@ class ScoreFile:
         self.path, self._plan = Path(path), plan
         self._arrow, self._parquet = pyarrow_or_error()
         self._parts = self.path.with_name(f"{self.path.name}.parts")
-        told = self._parts / _PLAN
+        plan_file = self._parts / _PLAN
         if self.path.exists():
             _require_same(plan, _plan_of(self.path), self.path)
-        elif told.exists():
-            _require_same(plan, told.read_text(), self._parts)
+        elif plan_file.exists():
+            _require_same(plan, plan_file.read_text(), self._parts)
         else:
             self._parts.mkdir(parents=True, exist_ok=True)
-            replace_file(told, plan.to_json())
+            replace_file(plan_file, plan.to_json())
 
     @property
     def finished(self) -> bool:
-        """Whether the whole file is there."""
+        """Whether the file exists."""
         return self.path.exists()
 
     def has(self, part: int) -> bool:
-        """Whether a part is there."""
+        """Whether a part exists."""
         return self._part(part).exists()
 
     def write(self, part: int, rows: Sequence[ScoredTrajectory]) -> None:
-        """Adds a part, whole or not at all."""
+        """Write a part, atomically."""
         table = self._arrow.Table.from_pylist([_plain(row) for row in rows], schema=_schema(self._arrow))
         replace_file(self._part(part), lambda unfinished: self._parquet.write_table(table, unfinished))
 
     def finish(self, parts: int) -> None:
-        """Joins the parts 0 to `parts` - 1 to the file, one row group each, and takes them away."""
+        """Join the parts 0 to `parts` - 1 to the file, one row group each, and remove them."""
         schema = _schema(self._arrow).with_metadata({_KEY: self._plan.to_json().encode()})
 
         def join(unfinished: Path) -> None:
@@ -116,17 +116,17 @@ class ScoreFile:
 
 
 def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
-    """How well the values of a file predict what came: the metrics of training, over its finished trajectories.
+    """Compute the metrics of value training over the finished trajectories of a score file.
 
     Args:
-        path: what `score` wrote.
-        success: the least return that counts as a success.
+        path: a file that `score` wrote.
+        success: minimum return of a success.
 
     Returns:
-        As `value_metrics.evaluate`. Only the numbers are in memory, never the texts.
+        The metrics of `value.metrics.evaluate_states`. Only numbers are read, no texts.
 
     Raises:
-        CheckpointError: it is no such file, or holds no finished trajectory.
+        CheckpointError: the file is not a score file, or has no finished trajectory.
     """
     _plan_of(path)
     _, parquet = pyarrow_or_error()
@@ -134,7 +134,7 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
     done = table["targets"].is_valid()
     table = table.filter(done)
     if not table.num_rows:
-        raise CheckpointError(f"{path} holds no finished trajectory: no return is known to compare values with")
+        raise CheckpointError(f"{path} has no finished trajectory, so there are no returns to compare values with")
     lengths = table["values"].combine_chunks().value_lengths().to_numpy()
     ends = np.cumsum(lengths)
     final = np.zeros(int(ends[-1]), dtype=bool)
@@ -148,28 +148,28 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
     )
 
 
-def _require_same(plan: ScoringPlan, found: str, where: Path) -> None:
-    theirs = json.loads(found)
-    other = [
-        f"{name} was {theirs.get(name)!r}, is {value!r}"
+def _require_same(plan: ScoringPlan, stored_json: str, where: Path) -> None:
+    stored = json.loads(stored_json)
+    differences = [
+        f"{name} was {stored.get(name)!r}, is {value!r}"
         for name, value in asdict(plan).items()
-        if theirs.get(name) != value
+        if stored.get(name) != value
     ]
-    if other:
+    if differences:
         raise ConfigurationError(
-            f"{where} holds values made otherwise ({'; '.join(other)}): choose another file, or delete it"
+            f"{where} contains values of another scoring ({'; '.join(differences)}): choose another file, or delete it"
         )
 
 
 def _plan_of(path: str | Path) -> str:
     arrow, parquet = pyarrow_or_error()
     try:
-        found = parquet.read_schema(path).metadata or {}
+        metadata = parquet.read_schema(path).metadata or {}
     except (arrow.ArrowException, OSError) as error:
         raise CheckpointError(f"{path} is not a Parquet file of values: {error}") from error
-    if _KEY not in found:
+    if _KEY not in metadata:
         raise CheckpointError(f"{path} was not written by `amc score`: choose another file")
-    plan: str = found[_KEY].decode()
+    plan: str = metadata[_KEY].decode()
     return plan
 
 
@@ -194,4 +194,4 @@ def _schema(arrow: Any) -> Any:
 
 _PLAN = "plan.json"
 _KEY = b"amc_score"
-"""Where the plan is in the file's metadata."""
+"""Key of the plan in the file's metadata."""

@@ -217,7 +217,7 @@ def test_a_critic_that_gives_no_values_is_refused(dataset, tmp_path):
         async def values(self, trajectories):
             return np.full(len(trajectories), np.nan)
 
-    with pytest.raises(ConfigurationError, match="OfGoals gives no values of trajectories"):
+    with pytest.raises(ConfigurationError, match="OfGoals does not value trajectories"):
         score(OfGoals(), dataset, tmp_path / "values.parquet")
     with pytest.raises(CriticError, match="Broken answered nan"):
         score(Broken(), dataset, tmp_path / "values.parquet")

@@ -146,7 +146,7 @@ def test_the_report_is_printed_with_the_metrics():
         mean, error = getattr(report, f"error_{name}")
         assert f"{mean:.3f} ± {error:.3f}" in told
     assert f"would be about {report.error_by_luck:.3f}" in told
-    assert "affine calibration, on tasks that it was not fitted on (60 tasks)" in told
+    assert "affine calibration, cross-validated over 60 tasks" in told
 
 
 @pytest.mark.parametrize("n_tasks", [1, LEAST_TASKS - 1])
