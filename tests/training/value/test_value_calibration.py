@@ -145,7 +145,7 @@ def test_the_report_is_printed_with_the_metrics():
     for name in ("before", "after", "change"):
         mean, error = getattr(report, f"error_{name}")
         assert f"{mean:.3f} ± {error:.3f}" in told
-    assert f"would be about {report.error_by_luck:.3f}" in told
+    assert f"error of about {report.error_by_luck:.3f}" in told
     assert "affine calibration, cross-validated over 60 tasks" in told
 
 
