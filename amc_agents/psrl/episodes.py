@@ -1,4 +1,4 @@
-"""An agent that lives over many episodes and learns between them, and how it plays one."""
+"""The protocol of agents that learn over many episodes, and the loop of one episode."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from amc_agents.types import Environment, Step, Task, Trajectory
 
 
 class EpisodicAgent(Protocol):
-    """Plays episode after episode in worlds of one kind: what it has learnt is its own business."""
+    """Plays a sequence of episodes in worlds of one kind, and carries what it learns from one to the next."""
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """A new episode: here a hypothesis is drawn. All luck of the episode comes from `rng`."""
+        """Begin an episode, for example by drawing a hypothesis. All draws of the episode come from `rng`."""
         ...
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """Thought and action in the state that the trajectory has led to; observation and reward are left empty."""
+        """Return thought and action in the trajectory's last state, without observation and reward."""
         ...
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """What the last action led to: here a posterior is updated step by step."""
+        """Process the outcome of the last action, for example by updating a posterior."""
         ...
 
     async def end(self, trajectory: Trajectory) -> None:
-        """The episode is over, by the world or by its horizon: here a posterior is updated once per episode."""
+        """Process the end of the episode, for example by updating a posterior once per episode."""
         ...
 
 
 async def play_episode(
     world: Environment, task: Task, agent: EpisodicAgent, rng: np.random.Generator, *, horizon: int
 ) -> Trajectory:
-    """One episode in a world, from its reset to its end or to `horizon` steps.
+    """Play one episode, from the world's reset to its end or to `horizon` steps.
 
-    The task's instruction is what the agent has seen before its first step.
+    Before its first step, the agent has seen the task's instruction.
     """
     await world.reset(task)
     trajectory = Trajectory(task)
@@ -43,8 +43,8 @@ async def play_episode(
         step = await agent.act(trajectory)
         answer = await world.step(step.action)
         cut = not answer.done and len(trajectory.steps) + 1 >= horizon
-        told = Step(step.action, answer.observation, step.thought, answer.reward)
-        trajectory = trajectory.extended(told, done=answer.done or cut, truncated=answer.truncated or cut)
+        observed = Step(step.action, answer.observation, step.thought, answer.reward)
+        trajectory = trajectory.extended(observed, done=answer.done or cut, truncated=answer.truncated or cut)
         await agent.observe(trajectory)
     await agent.end(trajectory)
     return trajectory

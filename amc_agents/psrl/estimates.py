@@ -1,4 +1,4 @@
-"""What an action costs and what it teaches, as LLM-IDS asks for it: two questions for each action, all side by side."""
+"""Estimates of regret and information for LLM-IDS: two concurrent questions per action."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amc_agents.types import FloatArray, Trajectory
 
 
 class Estimates(NamedTuple):
-    """Of all actions in one state. `A` actions."""
+    """Estimates for the `A` actions in one state."""
 
     regrets: FloatArray
     """`[A]` expected regret, in the world's reward units."""
@@ -29,24 +29,24 @@ class Estimates(NamedTuple):
 
 
 class Estimator(Protocol):
-    """Estimates under a posterior what each action costs and teaches."""
+    """Estimates the regret and the information of actions under a posterior."""
 
     async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
-        """Of each action in the state that the trajectory has led to."""
+        """Return the estimates for the actions in the trajectory's last state."""
         ...
 
 
 class ChatEstimator:
-    """Two language models: one says what an action costs, the other what it teaches. 2A requests, all at once.
+    """Estimates by two language models, one for regret and one for information, with 2A concurrent requests.
 
     Args:
-        regret: asks the one for the expected regret, or, with `best_return`, for the expected return.
-        information: asks the other.
-        best_return: what an optimal policy earns, where that is known (the lock: 1). The first is then asked for what
-            the action earns, which is easier to say, and the regret is the difference.
-        regret_prompt: uses {world}, {posterior}, {episode} and {action}.
-        information_prompt: the same.
-        timeout: of each question; see `amc_agents.psrl.roles.Role`.
+        regret: sends prompts to the model that estimates the expected regret or, with `best_return`, the return.
+        information: sends prompts to the model that estimates the expected information.
+        best_return: return of an optimal policy, if known (1 for the lock). The model then estimates the return of each
+            action, which is easier, and the regret is the difference.
+        regret_prompt: a template with {world}, {posterior}, {episode} and {action}.
+        information_prompt: a template with the same fields.
+        timeout: time limit for each question; see `amc_agents.psrl.roles.Role`.
     """
 
     def __init__(
@@ -59,49 +59,49 @@ class ChatEstimator:
         information_prompt: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        own = REGRET if best_return is None else RETURN
-        self._regret = Role("regret estimator", regret, regret_prompt or own, _FIELDS, timeout, marked=True)
+        default = REGRET if best_return is None else RETURN
+        self._regret = Role("regret estimator", regret, regret_prompt or default, _FIELDS, timeout, marked=True)
         self._information = Role(
             "information estimator", information, information_prompt or INFORMATION, _FIELDS, timeout, marked=True
         )
         self._best_return = best_return
 
     async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
-        """See `Estimator`. Raises `RoleError` where a number cannot be had: none is ever made up."""
-        told = {"world": world, "posterior": posterior, "episode": experience(trajectory.steps)}
-        rows = [{**told, "action": action} for action in actions]
+        """Return the estimates. Raises `RoleError` if a model gives no number."""
+        state = {"world": world, "posterior": posterior, "episode": experience(trajectory.steps)}
+        rows = [{**state, "action": action} for action in actions]
         mark = REGRET_IS if self._best_return is None else RETURN_IS
-        # A return may be negative, and above what is thought to be the best.
+        # A return may be negative or exceed `best_return`.
         least = 0.0 if self._best_return is None else -math.inf
-        said, gains = await side_by_side(
+        costs, gains = await side_by_side(
             self._regret.ask_all(_number_after(mark, least), rows),
             self._information.ask_all(_number_after(GAIN_IS, 0.0), rows),
         )
-        regrets = np.array(said)
+        regrets = np.array(costs)
         if self._best_return is not None:
             regrets = np.maximum(self._best_return - regrets, 0.0)
         return Estimates(regrets, np.array(gains))
 
 
 class ExactEstimator:
-    """Computes them, for a posterior that is a typed prior's text.
+    """Exact estimates for a posterior that is the text of a typed prior.
 
     Args:
-        model: of the world.
+        model: exact model of the world.
     """
 
     def __init__(self, model: InformedModel) -> None:  # type: ignore[type-arg]
         self._model = model
 
     async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
-        """See `Estimator`.
+        """Return the exact regret and information of the actions.
 
         Raises:
-            ConfigurationError: the posterior is no typed prior's text, or an action is none of the world's.
+            ConfigurationError: the posterior is not the text of a typed prior, or the world does not have an action.
         """
         stakes = self._model.stakes(parse_prior(posterior), trajectory)
         if missing := [action for action in actions if action not in stakes.actions]:
-            raise ConfigurationError(f"{missing[0]!r} is none of the world's actions: {', '.join(stakes.actions)}")
+            raise ConfigurationError(f"{missing[0]!r} is not an action of the world: {', '.join(stakes.actions)}")
         rows = [stakes.actions.index(action) for action in actions]
         return Estimates(stakes.regrets[rows], stakes.gains[rows])
 
@@ -110,17 +110,17 @@ def _number_after(mark: str, least: float) -> Callable[[str], float | None]:
     number = re.compile(rf"{re.escape(mark)}\s*({DECIMAL})\D*")
 
     def read(text: str) -> float | None:
-        # The last one counts: a model that thinks aloud may mention it before.
+        # The last mark counts: a model that reasons aloud may use it earlier.
         match = number.fullmatch(text[text.rfind(mark) :]) if mark in text else None
-        found = float(match[1]) if match else math.nan
-        return found if math.isfinite(found) and found >= least else None
+        value = float(match[1]) if match else math.nan
+        return value if math.isfinite(value) and value >= least else None
 
     return read
 
 
 _FIELDS = ("world", "posterior", "episode", "action")
 REGRET_IS, RETURN_IS, GAIN_IS = "Expected regret:", "Expected return:", "Information gain:"
-"""What introduces each number."""
+"""Marks that introduce the numbers."""
 
 _STATE = """\
 An agent explores a world over many episodes. These are the rules that it was told:

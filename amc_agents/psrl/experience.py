@@ -1,4 +1,4 @@
-"""What happened in an episode, as text for language models, and back: an exact updater reads the same text."""
+"""An episode's steps as text for language models, and the parser that exact updaters use."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from amc_agents.types import Step
 
 NOTHING = "Nothing has happened yet."
-"""An episode that has just begun."""
+"""Text of an episode without steps."""
 
 
 def experience(steps: Sequence[Step], *, first: int = 0, rewards: bool = True) -> str:
-    r"""Steps as text. Thoughts are left out: what is learnt of the world must not depend on what the agent believed.
+    r"""Format steps as text, without thoughts: evidence about the world must not depend on the agent's beliefs.
 
     Args:
-        steps: of one episode.
-        first: where they begin in it, from 0.
-        rewards: tell each step's reward; off where nobody measures it.
+        steps: consecutive steps of one episode.
+        first: index of the first of them in the episode, from 0.
+        rewards: whether to include each step's reward; False if rewards are not measured.
 
     >>> print(experience([Step("look", "A door.\nA key.", reward=1.0)]))
     Step 1
@@ -26,20 +26,20 @@ def experience(steps: Sequence[Step], *, first: int = 0, rewards: bool = True) -
       A key.
     Reward: 1
     """
-    return "\n".join(_told(number, step, rewards) for number, step in enumerate(steps, first + 1)) or NOTHING
+    return "\n".join(_text(number, step, rewards) for number, step in enumerate(steps, first + 1)) or NOTHING
 
 
 def read_experience(text: str) -> tuple[Step, ...]:
-    """The steps that `experience` has written; what stands before the first is ignored."""
+    """Parse the steps that `experience` wrote. Text before the first step is ignored."""
     return tuple(
         Step(_plain(match["action"]), _plain(match["observation"]), reward=float(match["reward"] or 0.0))
         for match in _STEP.finditer(text)
     )
 
 
-def _told(number: int, step: Step, rewards: bool) -> str:
+def _text(number: int, step: Step, rewards: bool) -> str:
     lines = [f"Step {number}", f"Action: {_indented(step.action)}", f"Observation: {_indented(step.observation)}"]
-    # All digits: an exact updater has to read the same number back.
+    # All digits, so that an exact updater parses the same number.
     return "\n".join([*lines, f"Reward: {_number(step.reward)}"] if rewards else lines)
 
 
@@ -48,7 +48,7 @@ def _number(reward: float) -> str:
 
 
 def _indented(text: str) -> str:
-    # A line of the world's own can then not be mistaken for one of ours.
+    # Keeps a line of the world from being parsed as a field.
     return "\n  ".join(text.split("\n"))
 
 

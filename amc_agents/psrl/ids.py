@@ -1,4 +1,4 @@
-"""LLM-IDS: information-directed sampling, with language models that say what actions cost and teach (section 6.2.2)."""
+"""LLM-IDS: information-directed sampling with estimates by language models (section 6.2.2)."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from amc_agents.psrl.roles import Updater
 from amc_agents.types import Step, Task, Trajectory
 
 KnownEstimates = OrderedDict[tuple[Any, ...], Estimates]
-"""Estimates by posterior and state."""
+"""Cache of estimates, keyed by posterior and state."""
 MOST_CACHED = 1000
-"""States whose estimates are kept."""
+"""Maximum number of cached estimates."""
 
 
 @dataclass(frozen=True)
 class IdsDecision:
-    """What was done, and why. `A` actions."""
+    """A decision with its estimates, for `A` actions."""
 
     action: str
-    """What was drawn."""
+    """The action drawn."""
     actions: tuple[str, ...]
-    """`[A]` those there were."""
+    """`[A]` the possible actions."""
     regrets: tuple[float, ...]
-    """`[A]` expected regret of each."""
+    """`[A]` expected regret."""
     gains: tuple[float, ...]
-    """`[A]` expected information of each, in bits."""
+    """`[A]` expected information in bits."""
     probabilities: tuple[float, ...]
-    """`[A]` what it was drawn from; at most two are above 0."""
+    """`[A]` distribution of the draw; at most two are positive."""
     ratio: float
-    """Expected regret squared per bit; inf where there is something to lose and nothing to learn."""
+    """Squared expected regret per bit; inf if some regret is expected but no information."""
     cached: bool
-    """The estimates were known from before."""
+    """Whether the estimates came from the cache."""
 
     def as_plain(self) -> dict[str, Any]:
-        """For events and traces."""
-        return {key: list(one) if isinstance(one, tuple) else one for key, one in asdict(self).items()}
+        """Return a dictionary of plain values, for events and traces."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
 class InformationDirectedChoice:
     """Draws actions from the distribution with the least information ratio.
 
-    Two actions at most have a chance. Where an action costs nothing, the most instructive of those is taken; where none
-    teaches anything, the one that costs least.
+    At most two actions have positive probability. If actions without regret exist, the most informative of them is
+    taken. If no action is informative, the action with the least regret is taken.
 
     Args:
-        estimator: says what they cost and teach. It is asked once for a state and a posterior.
-        known: what it has said; made here where it is not shared with others.
+        estimator: estimates regret and information, once per state and posterior.
+        known: cache of its estimates; None for a cache of its own.
     """
 
     def __init__(self, estimator: Estimator, known: KnownEstimates | None = None) -> None:
@@ -68,30 +68,30 @@ class InformationDirectedChoice:
     async def choose(
         self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str], rng: np.random.Generator
     ) -> IdsDecision:
-        """One decision.
+        """Draw an action.
 
         Args:
-            world: its rules.
-            posterior: what is believed.
-            trajectory: what led to the state.
-            actions: `[A]` what can be done there.
-            rng: draws the action.
+            world: the rules of the world.
+            posterior: the posterior's text.
+            trajectory: the steps that led to the current state.
+            actions: `[A]` the possible actions.
+            rng: generator for the draw.
 
         Raises:
-            RoleError: an estimate could not be had.
-            DecisionError: there is no action, or one is listed twice.
+            RoleError: an estimate failed.
+            DecisionError: `actions` is empty or has a duplicate.
         """
         listed = tuple(actions)
         if not listed or len(set(listed)) < len(listed):
             raise DecisionError(f"expected different actions to choose from, got {list(listed)}")
         state = (world, posterior, trajectory.task.instruction, experience(trajectory.steps), listed)
-        found = self._known.get(state)
-        cached = found is not None
-        if found is None:
-            found = self._known[state] = await self._estimator.estimates(world, posterior, trajectory, listed)
+        estimates = self._known.get(state)
+        cached = estimates is not None
+        if estimates is None:
+            estimates = self._known[state] = await self._estimator.estimates(world, posterior, trajectory, listed)
             if len(self._known) > MOST_CACHED:
                 self._known.popitem(last=False)
-        regrets, gains = found
+        regrets, gains = estimates
         best = least_information_ratio(regrets, gains)
         drawn = int(rng.choice(len(listed), p=best.probabilities))
         return IdsDecision(
@@ -106,15 +106,15 @@ class InformationDirectedChoice:
 
 
 class LlmInformationDirected(LearningAgent):
-    """Draws each action by what it costs and what it teaches, and learns after every step.
+    """Draws each action by its regret and its information, and learns after every step.
 
     Args:
-        memory: where the posterior is kept, with its prior.
-        estimator: says what actions cost and teach.
-        updater: writes the posterior anew.
-        actions: what can be done: all that there is, or a function of the state. None: what the task's world lists.
-        learning: when the posterior is updated. Default: after each step, as in the paper.
-        world: the rules, for all roles; None: the instruction of the episode's task.
+        memory: where the posterior is stored, with its prior.
+        estimator: estimates regret and information.
+        updater: writes the new posterior.
+        actions: all actions, or a function of the trajectory. None for the actions that the task's world lists.
+        learning: settings of the updates. Default: an update after each step, as in the paper.
+        world: the rules, for all roles; None for the instruction of the episode's task.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class LlmInformationDirected(LearningAgent):
     ) -> None:
         super().__init__(memory, updater, learning or Learning(update="step"), world)
         self.decision: IdsDecision | None = None
-        """The newest one."""
+        """The last decision."""
         self._estimator, self._actions = estimator, actions
         self._choice: InformationDirectedChoice | None = None
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """As `LearningAgent`; nothing is drawn before a step."""
+        """Apply pending evidence. Nothing is drawn before the first step."""
         await super().begin(task, rng)
         if self._choice is None:
             self._choice = InformationDirectedChoice(_estimator(self._estimator, task))
@@ -143,7 +143,7 @@ class LlmInformationDirected(LearningAgent):
         """Draw an action.
 
         Raises:
-            RoleError: an estimate could not be had. What was seen until now is kept.
+            RoleError: an estimate failed. The steps so far are stored.
         """
         assert self._choice is not None
         with use_rng(self._rng):
@@ -159,6 +159,6 @@ def _estimator(given: Estimator | Exact, task: Task) -> Estimator:
     model: Any = exact_model(task)
     if not hasattr(model, "stakes"):
         raise ConfigurationError(
-            f"for the world of {task.id!r} there is no exact regret and information: give an estimator of your own"
+            f"the world of task {task.id!r} has no exact regret and information: give an estimator"
         )
     return ExactEstimator(model)

@@ -1,7 +1,7 @@
 """Information-directed sampling: the distribution over actions with the least information ratio (LLM-PSRL, 6.2.2).
 
-The ratio is (expected regret)^2 / expected information gain. It is convex in the distribution, and its minimum needs
-two actions at most; for a pair it has a closed form, so that no grid is searched. `A` actions.
+The ratio is (expected regret)^2 / expected information gain. It is convex in the distribution, and some minimum has at
+most two actions. The minimum over a pair has a closed form, so no grid search is needed. `A` actions.
 """
 
 from __future__ import annotations
@@ -15,38 +15,37 @@ from amc_agents.errors import DecisionError
 from amc_agents.types import FloatArray
 
 _BETTER = 1e-12
-"""A mixture has to beat the best single action by this share, or the single action is taken."""
+"""Relative margin by which a mixture must improve on the best single action."""
 
 
 class InformationDirected(NamedTuple):
-    """What to do, and at what price."""
+    """A distribution over actions and its information ratio."""
 
     probabilities: FloatArray
-    """`[A]` of the actions; at most two are above 0."""
+    """`[A]` probabilities of the actions; at most two are positive."""
     ratio: float
-    """Regret units squared per unit of information; inf where there is something to lose and nothing to learn."""
+    """Squared regret per unit of information; inf if some regret is expected but no information."""
 
 
 def least_information_ratio(regrets: npt.ArrayLike, gains: npt.ArrayLike) -> InformationDirected:
-    """The distribution that minimises (E regret)^2 / E gain, exactly.
+    """Minimise (E regret)^2 / E gain exactly.
 
-    The degenerate cases: an action without regret has ratio 0 whatever it teaches, and of several the most instructive
-    one is taken. Where no action teaches anything, the one with the least regret is taken. What is still equal
-    goes to the first.
+    Degenerate cases: an action without regret has ratio 0 for any gain, and among several the one with the largest gain
+    is taken. If no action has a gain, the action with the least regret is taken. Ties go to the first action.
 
     Args:
         regrets: `[A]` expected regret of each action, at least 0.
-        gains: `[A]` expected information about optimal behaviour, at least 0, in any one unit.
+        gains: `[A]` expected information about optimal behaviour, at least 0, in any unit.
 
     Raises:
-        DecisionError: shapes that do not match, no action, or a number that is negative or not finite.
+        DecisionError: the shapes differ, there is no action, or a number is negative or not finite.
 
     >>> least_information_ratio([0.2, 0.6], [0.1, 1.0]).probabilities.round(3).tolist()
     [0.722, 0.278]
     """
     regret, gain = _checked(regrets, gains)
     single = _ratio(regret, gain)
-    # Of equal ratios the better teacher (0 regret) or the cheaper (no gain): which one the others decide by.
+    # Ties in the ratio are broken by regret, then by gain.
     best = int(np.lexsort((-gain, regret, single))[0])
     probabilities = np.zeros(len(regret))
     probabilities[best] = 1.0
@@ -64,8 +63,8 @@ def least_information_ratio(regrets: npt.ArrayLike, gains: npt.ArrayLike) -> Inf
 
 
 def _best_share(regret_1: FloatArray, regret_2: FloatArray, gain_1: FloatArray, gain_2: FloatArray) -> FloatArray:
-    # The stationary point of the ratio. Where one action is better in both ways it is no minimum, and where regrets or
-    # gains are equal there is none: there an end is the best, which the single actions cover.
+    # The stationary point of the ratio. If one action is better in both respects it is not a minimum, and if regrets or
+    # gains are equal it does not exist. In these cases an endpoint is optimal, which the single actions cover.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = regret_2 / (regret_1 - regret_2) - 2 * gain_2 / (gain_1 - gain_2)
     return np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
@@ -79,7 +78,7 @@ def _mean(
 
 def _ratio(regret: FloatArray, gain: FloatArray) -> FloatArray:
     ratio = np.full(np.shape(regret), np.inf)
-    with np.errstate(over="ignore"):  # a gain near 0 may give inf, which is what it means
+    with np.errstate(over="ignore"):  # A gain near 0 may give inf, which is correct.
         np.divide(regret**2, gain, out=ratio, where=gain > 0)
     return np.where(regret > 0, ratio, 0.0)
 
@@ -93,7 +92,6 @@ def _checked(regrets: npt.ArrayLike, gains: npt.ArrayLike) -> tuple[FloatArray, 
     for name, numbers in (("regret", regret), ("information gain", gain)):
         if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
             raise DecisionError(
-                f"expected every {name} to be finite and at least 0, got {numbers.tolist()}: an estimator that gives "
-                "other numbers has to be corrected before the decision"
+                f"expected every {name} to be finite and at least 0, got {numbers.tolist()}: correct the estimator"
             )
     return regret, gain

@@ -1,4 +1,4 @@
-"""What agents with a posterior share: accounting for steps, once each, whatever is interrupted."""
+"""Learning for agents with a posterior: each step is applied once, even after an interruption."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ from amc_agents.types import Step, Task, Trajectory
 _log = logging.getLogger(__name__)
 
 Exact = Literal["exact"]
-"""In place of a role: exact, by the model of the task's world (`amc_agents.psrl.exact.exact_model`)."""
+"""Replaces a role by the exact computation for the task's world (`amc_agents.psrl.exact.exact_model`)."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """How a posterior is updated."""
+    """Settings of posterior updates."""
 
     update: Literal["trajectory", "step"] = "trajectory"
-    """One call of the updater at the end of an episode, or one after each step: dearer, and fewer mistakes (appendix
-    B.1)."""
+    """When to call the updater: once at the end of an episode, or after each step, which costs more and makes fewer
+    mistakes (appendix B.1)."""
     guard: Guard | None = dropped_statements
-    """Finds what an update has dropped; an exact updater is not checked."""
+    """Finds statements that an update dropped. Exact updaters are not checked."""
     on_update_error: Literal["raise", "keep"] = "raise"
-    """Where an update fails, "keep" goes on with the posterior as it is, and logs it. Either way the observations are
-    kept, and applied at the next episode's start."""
+    """If an update fails, "keep" logs the failure and continues with the old posterior. In both cases the observations
+    are stored and applied at the start of the next episode."""
     rewards: bool = True
-    """The updater is told each step's reward."""
+    """Whether the updater sees each step's reward."""
 
 
 @dataclass
 class Progress:
-    """How much of an episode the posterior's evidence holds."""
+    """Number of steps of an episode that are stored as evidence."""
 
     episode: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    """Name of the episode; unique, since evidence of the same name is applied once."""
+    """Unique name of the episode. Evidence of the same name is applied once."""
     n_recorded: int = 0
-    """Steps that are kept as evidence."""
+    """Steps stored as evidence so far."""
 
 
 class Learner:
-    """Brings one posterior up to date.
+    """Records evidence and updates one posterior.
 
     Args:
-        memory: where it is kept.
-        updater: writes it anew.
-        learning: when and how.
+        memory: where the posterior is stored.
+        updater: writes the new posterior.
+        learning: settings of the updates.
     """
 
     def __init__(self, memory: PosteriorMemory, updater: Updater, learning: Learning) -> None:
         self.memory, self._updater, self._learning = memory, updater, learning
         self._guard = None if isinstance(updater, ExactUpdater) else learning.guard
         self.failures: list[str] = []
-        """Updates that failed, and were let be."""
+        """Messages of the failed updates that were skipped."""
 
     async def catch_up(self, world: str) -> Version:
-        """The posterior, after all evidence was applied that it does not account for yet.
+        """Apply all pending evidence and return the posterior.
 
         Raises:
             UpdateError: an update failed, and `on_update_error` is "raise".
@@ -83,31 +83,31 @@ class Learner:
         try:
             return await apply_pending(self.memory, self._apply(world), self._guard)
         except UpdateError as error:
-            return await self._kept(error)
+            return await self._after_failure(error)
 
-    async def keep(self, progress: Progress, steps: Sequence[Step], told: str = "") -> Evidence | None:
-        """Keep those steps of an episode as evidence that are not kept yet; nothing is asked.
+    async def keep(self, progress: Progress, steps: Sequence[Step], context: str = "") -> Evidence | None:
+        """Store the new steps of an episode as evidence, without an update.
 
         Args:
-            progress: of the episode; it is moved on.
-            steps: all of the episode until now.
-            told: what the updater should know of the episode besides them.
+            progress: the episode's progress, which is advanced.
+            steps: all steps of the episode so far.
+            context: text about the episode that precedes the steps.
 
         Returns:
-            The evidence, or None where there is nothing new.
+            The evidence, or None if no step is new.
         """
         first, n_steps = progress.n_recorded, len(steps)
         if n_steps <= first:
             return None
         text = experience(steps[first:], first=first, rewards=self._learning.rewards)
-        text = f"{told}\n\n{text}" if told else text
+        text = f"{context}\n\n{text}" if context else text
         evidence = Evidence(progress.episode, text, f"{progress.episode}/{first}-{n_steps}")
         await self.memory.record(evidence)
         progress.n_recorded = n_steps
         return evidence
 
     async def learn(self, world: str, evidence: Evidence) -> Version:
-        """Account for evidence that was kept.
+        """Apply stored evidence and return the posterior.
 
         Raises:
             UpdateError: the update failed, and `on_update_error` is "raise".
@@ -115,7 +115,7 @@ class Learner:
         try:
             return await update_posterior(self.memory, self._apply(world), evidence, self._guard)
         except UpdateError as error:
-            return await self._kept(error)
+            return await self._after_failure(error)
 
     def _apply(self, world: str) -> Any:
         async def apply(posterior: str, evidence: Evidence) -> str:
@@ -123,7 +123,7 @@ class Learner:
 
         return apply
 
-    async def _kept(self, error: UpdateError) -> Version:
+    async def _after_failure(self, error: UpdateError) -> Version:
         if self._learning.on_update_error == "raise":
             raise error
         _log.warning("%s", error)
@@ -132,33 +132,33 @@ class Learner:
 
 
 class LearningAgent:
-    """What every agent with a posterior does: it keeps what it sees, and learns from it when it is time.
+    """Base of agents with a posterior: stores each episode's steps as evidence and updates the posterior.
 
-    An episode that dies half-way loses nothing: what it saw is learnt when the next one begins.
+    The steps of an interrupted episode are applied when the next episode begins.
 
     Args:
-        memory: where the posterior is kept, with its prior.
-        updater: writes it anew.
-        learning: when it does so, and what happens where it fails.
-        world: the rules, for all roles; None: the instruction of the episode's task.
+        memory: where the posterior is stored, with its prior.
+        updater: writes the new posterior.
+        learning: settings of the updates.
+        world: the rules, for all roles; None for the instruction of the episode's task.
     """
 
     def __init__(
         self, memory: PosteriorMemory, updater: Updater | Exact, learning: Learning, world: str | None
     ) -> None:
         self.memory = memory
-        """Where the posterior is kept."""
-        self._updater, self._learning, self._told_world = updater, learning, world
+        """Where the posterior is stored."""
+        self._updater, self._learning, self._given_world = updater, learning, world
         self._world, self._posterior, self._rng = "", "", np.random.default_rng(0)
         self._learner: Learner | None = None
         self._progress = Progress()
         self._seen: tuple[Step, ...] = ()
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Catch up on what the posterior does not account for.
+        """Apply pending evidence.
 
         Raises:
-            UpdateError: what was seen before could not be learnt; it is kept.
+            UpdateError: earlier observations could not be applied. They remain stored.
         """
         self._rng = rng
         if self._learner is None:
@@ -166,22 +166,22 @@ class LearningAgent:
         with use_rng(rng):
             await self._learner.keep(self._progress, self._seen)
             self._progress, self._seen = Progress(f"{task.id}#{uuid.uuid4().hex[:8]}"), ()
-            self._world = self._told_world or task.instruction
+            self._world = self._given_world or task.instruction
             self._posterior = (await self._learner.catch_up(self._world)).text
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """With step-wise updates: learn from the last step."""
+        """Learn from the last step if updates happen after each step."""
         self._seen = trajectory.steps
         if self._learning.update == "step":
             await self._learn()
 
     async def end(self, trajectory: Trajectory) -> None:
-        """Learn from what was not learnt yet."""
+        """Learn from the remaining steps."""
         self._seen = trajectory.steps
         await self._learn()
 
     async def _learn(self) -> None:
-        assert self._learner is not None  # `begin` has made it.
+        assert self._learner is not None  # Set by `begin`.
         evidence = await self._learner.keep(self._progress, self._seen)
         if evidence is not None:
             with use_rng(self._rng):
@@ -189,10 +189,10 @@ class LearningAgent:
 
 
 def resolved(role: Any, name: Literal["sampler", "policy", "updater"], task: Task) -> Any:
-    """A role as it is, or the exact one for a task where it is "exact".
+    """Return the role, or the exact role for the task if it is "exact".
 
     Raises:
-        ConfigurationError: its world has no exact model.
+        ConfigurationError: the task's world has no exact model.
     """
     if role != "exact":
         return role

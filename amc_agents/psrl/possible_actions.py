@@ -1,4 +1,4 @@
-"""What can be done in a state."""
+"""The possible actions in a state."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.types import Trajectory
 
 Actions = Sequence[str] | Callable[[Trajectory], Sequence[str]]
-"""All that there is, or a function of the state."""
+"""All actions, or a function of the trajectory."""
 
 
 def possible_actions(given: Actions | None, trajectory: Trajectory) -> Sequence[str]:
-    """The actions in the state that a trajectory has led to.
+    """Return the possible actions in a trajectory's last state.
 
     Args:
-        given: says so; None: the world of the trajectory's task lists them.
-        trajectory: what led to the state.
+        given: the actions, or a function that lists them; None for the actions that the task's world lists.
+        trajectory: the trajectory.
 
     Raises:
-        ConfigurationError: nobody lists them.
+        ConfigurationError: `given` is None and the task's world lists no actions.
     """
     if given is not None:
         return given(trajectory) if callable(given) else given

@@ -1,4 +1,4 @@
-"""LLM-PSRL: posterior sampling for reinforcement learning, with language models in its three roles (algorithm 1)."""
+"""LLM-PSRL: posterior sampling for reinforcement learning with language models in its three roles (algorithm 1)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class LlmPosteriorSampling(LearningAgent):
-    """One hypothesis an episode, the policy optimal for it, and a posterior in words that learns from what came of it.
+    """Draws a hypothesis per episode, acts optimally under it, and updates a textual posterior from the outcome.
 
-    With a typed prior and the updater "exact" the posterior is the true one; with all three roles "exact" this is
-    classic PSRL, and Thompson sampling on a bandit.
+    With a typed prior and the updater "exact", the posterior is the true one. With all three roles "exact", this is
+    classic PSRL, which is Thompson sampling on a bandit.
 
     Args:
-        memory: where the posterior is kept, with its prior.
+        memory: where the posterior is stored, with its prior.
         sampler: draws the hypothesis.
-        policy: acts on it.
-        updater: writes the posterior anew.
-        learning: when it does so, and what happens where it fails.
-        cache_by: the state by which the policy's choices are kept for the rest of the episode, so that it is asked once
-            for each state (appendix A.2). The policy then cannot depend on the time that is left. None: it is asked at
-            every step.
-        world: the rules, for all roles; None: the instruction of the episode's task.
+        policy: acts on the hypothesis.
+        updater: writes the new posterior.
+        learning: settings of the updates.
+        cache_by: maps a trajectory to a state. The policy's action in each state is then reused for the rest of the
+            episode (appendix A.2), so it cannot depend on the time that is left. None calls the policy at every step.
+        world: the rules, for all roles; None for the instruction of the episode's task.
     """
 
     def __init__(
@@ -44,17 +43,17 @@ class LlmPosteriorSampling(LearningAgent):
     ) -> None:
         super().__init__(memory, updater, learning or Learning(), world)
         self.hypothesis = ""
-        """What was drawn for the episode."""
+        """Hypothesis of the current episode."""
         self._sampler, self._given_policy, self._cache_by = sampler, policy, cache_by
         self._policy: SamplePolicy | None = None
         self._chosen: dict[Hashable, Step] = {}
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Catch up on what the posterior does not account for, then draw a hypothesis.
+        """Apply pending evidence, then draw a hypothesis.
 
         Raises:
-            RoleError: no hypothesis could be drawn. Nothing has changed, and it can be tried again.
-            UpdateError: what was seen before could not be learnt; it is kept.
+            RoleError: no hypothesis could be drawn. Nothing has changed, and the call can be repeated.
+            UpdateError: earlier observations could not be applied. They remain stored.
         """
         await super().begin(task, rng)
         self._chosen = {}
@@ -63,20 +62,20 @@ class LlmPosteriorSampling(LearningAgent):
         self.hypothesis = await sampler.sample(self._world, self._posterior, rng)
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """The optimal action under the hypothesis.
+        """Return the optimal action under the hypothesis.
 
         Raises:
-            RoleError: the policy named none. What was seen until now is kept.
+            RoleError: the policy named no action. The steps so far are stored.
         """
         assert self._policy is not None
         if self._cache_by is None:
-            return await self._acted(trajectory)
+            return await self._policy_action(trajectory)
         state = self._cache_by(trajectory)
         if state not in self._chosen:
-            self._chosen[state] = await self._acted(trajectory)
+            self._chosen[state] = await self._policy_action(trajectory)
         return self._chosen[state]
 
-    async def _acted(self, trajectory: Trajectory) -> Step:
+    async def _policy_action(self, trajectory: Trajectory) -> Step:
         assert self._policy is not None
         with use_rng(self._rng):
             return await self._policy.act(self._world, self.hypothesis, trajectory)

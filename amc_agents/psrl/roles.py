@@ -1,7 +1,7 @@
-"""The three roles of LLM-PSRL (algorithm 1), and how a language model plays each: prompts in, text out.
+"""The three roles of LLM-PSRL (algorithm 1), and their implementations by a language model.
 
-A role is anything with its one method; each has a model, a temperature (both belong to whoever makes its `Answers`) and
-a prompt of its own. Exact ones, where a conjugate model exists: `amc_agents.psrl.exact.roles`.
+A role is any object with the role's method. A chat role has its own prompt; the model and the temperature come with its
+`Answers`. `amc_agents.psrl.exact.roles` has exact roles for worlds with a conjugate model.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from amc_agents.types import Step, Trajectory
 T = TypeVar("T")
 
 Check = Callable[[str, str], str]
-"""The posterior before, and what a role made of it -> what is wrong with it; empty where nothing is."""
+"""Maps the old posterior and a role's answer to the error in the answer; empty if the answer is valid."""
 
 
 class Sampler(Protocol):
     """Draws a hypothesis (algorithm 1, line 3)."""
 
     async def sample(self, world: str, posterior: str, rng: np.random.Generator) -> str:
-        """One hypothesis, as plausible as the posterior says.
+        """Draw a hypothesis from the posterior.
 
         Args:
-            world: what is known of the world without any experience: its rules.
-            posterior: what is believed.
-            rng: all luck.
+            world: the rules of the world.
+            posterior: the posterior's text.
+            rng: generator for the draw.
         """
         ...
 
@@ -45,39 +45,39 @@ class SamplePolicy(Protocol):
     """Acts as if a hypothesis were the truth (lines 4 and 5)."""
 
     async def act(self, world: str, hypothesis: str, trajectory: Trajectory) -> Step:
-        """The optimal thought and action in the state that the trajectory has led to, under the hypothesis."""
+        """Return the thought and the optimal action in the trajectory's last state, under the hypothesis."""
         ...
 
 
 class Updater(Protocol):
-    """Writes the posterior anew (line 6)."""
+    """Writes the new posterior (line 6)."""
 
     async def update(self, world: str, posterior: str, experience: str, must_keep: Sequence[str] = ()) -> str:
-        """The whole new posterior.
+        """Return the whole new posterior.
 
         Args:
-            world: as for `Sampler`.
-            posterior: what was believed before.
-            experience: what happened, as `amc_agents.psrl.experience` writes it.
-            must_keep: statements that a first try left out.
+            world: the rules of the world.
+            posterior: the old posterior.
+            experience: the observations, in the format of `amc_agents.psrl.experience`.
+            must_keep: statements that the first try dropped.
         """
         ...
 
 
 class Role:
-    """A language model with one prompt, asked strictly: one more try where its answer cannot be read.
+    """A language model with one prompt. An answer that cannot be parsed gets a second try.
 
     Args:
-        name: of the role, for messages.
-        answers: asks its model.
+        name: name of the role in messages.
+        answers: sends prompts to the model.
         prompt: the template.
-        fields: that the template has to use.
-        timeout: seconds for an answer, the second try included; None: as long as it takes.
-        marked: the tags that close a field get a random mark, `</episode> 5f3a`, so that no text can close its own: for
-            roles that say a number.
+        fields: the fields that the template must use.
+        timeout: time limit for an answer in seconds, including the second try; None for no limit.
+        marked: append a random mark to the closing tag of each field, as in `</episode> 5f3a`, so that no text can
+            close its own field. Used by roles that answer with a number.
 
     Raises:
-        ConfigurationError: the template leaves out a field, or has an unknown one.
+        ConfigurationError: the template leaves out a field or has an unknown field.
     """
 
     def __init__(
@@ -90,58 +90,58 @@ class Role:
         *,
         marked: bool = False,
     ) -> None:
-        used = {found for _, found, _, _ in Formatter().parse(prompt) if found is not None}
+        used = {field for _, field, _, _ in Formatter().parse(prompt) if field is not None}
         if used != set(fields):
             raise ConfigurationError(
-                f"the prompt of the {name} has the fields {sorted(used)} and needs {sorted(fields)}. Write a brace "
-                "that is meant as one twice"
+                f"the prompt of the {name} has the fields {sorted(used)} and needs {sorted(fields)}. Double each "
+                "literal brace"
             )
         if marked:
             prompt = re.sub(rf"^</({'|'.join(fields)})>$", rf"\g<0> {secrets.token_hex(5)}", prompt, flags=re.MULTILINE)
         self._name, self._answers, self._prompt, self._timeout = name, answers, prompt, timeout
 
     async def ask(self, read: Callable[[str], T | None], check: Callable[[T], str] = lambda _: "", **fields: str) -> T:
-        """One answer.
+        """Return one answer.
 
         Args:
-            read: gives None for a text in another form.
-            check: says what is wrong with what was read; then it is asked once more, and told so.
-            **fields: of the template.
+            read: parses the text; returns None for a text in another form.
+            check: finds the error in a parsed answer. The model then gets a second try, with the error in its prompt.
+            **fields: the fields of the template.
 
         Raises:
-            RoleError: the model failed, took too long, or answered in another form or wrongly, twice.
+            RoleError: the model failed, exceeded the time limit, or gave an invalid answer twice.
         """
         prompt = self._prompt.format(**fields)
-        (found,) = await self._asked(read, [prompt])
-        if wrong := check(found):
-            (found,) = await self._asked(read, [prompt + WRONG.format(wrong=wrong)])
-            if wrong := check(found):
-                raise RoleError(self._name, f"what the {self._name} answered is wrong, twice: {wrong}")
-        return found
+        (answer,) = await self._asked(read, [prompt])
+        if error := check(answer):
+            (answer,) = await self._asked(read, [prompt + WRONG.format(wrong=error)])
+            if error := check(answer):
+                raise RoleError(self._name, f"the answer of the {self._name} is invalid, twice: {error}")
+        return answer
 
     async def ask_all(self, read: Callable[[str], T | None], rows: Sequence[dict[str, str]]) -> list[T]:
-        """Answers to several prompts, asked side by side. Raises `RoleError` where one of them cannot be had."""
+        """Return the answers to several concurrent prompts. Raises `RoleError` if any of them fails."""
         return await self._asked(read, [self._prompt.format(**row) for row in rows])
 
     async def _asked(self, read: Callable[[str], T | None], prompts: Sequence[str]) -> list[T]:
         try:
             async with asyncio.timeout(self._timeout):
-                found, _ = await strictly(self._answers, prompts, [read] * len(prompts), self._name)
+                answers, _ = await strictly(self._answers, prompts, [read] * len(prompts), self._name)
         except TimeoutError as error:
             raise RoleError(self._name, f"the {self._name} gave no answer within {self._timeout} seconds") from error
         except (DecisionError, CriticError) as error:
             raise RoleError(self._name, str(error)) from error
-        return found
+        return answers
 
 
 class ChatSampler:
     """A language model that draws hypotheses.
 
     Args:
-        answers: asks it. Its temperature decides how it explores: at 0 it draws the same every time.
-        prompt: uses {world} and {posterior}.
-        check: what is wrong with a hypothesis, such as `amc_agents.psrl.exact.roles.impossible`; it is then drawn
-            once more.
+        answers: sends prompts to the model. Its temperature determines exploration: at 0 every draw is the same.
+        prompt: a template with {world} and {posterior}.
+        check: finds the error in a hypothesis, as `amc_agents.psrl.exact.roles.impossible` does; a second hypothesis is
+            then drawn.
         timeout: see `Role`.
     """
 
@@ -152,22 +152,22 @@ class ChatSampler:
         self._check = check
 
     async def sample(self, world: str, posterior: str, rng: np.random.Generator) -> str:
-        """See `Sampler`. Raises `RoleError`."""
+        """Draw a hypothesis. Raises `RoleError`."""
         with use_rng(rng):
             return await self._role.ask(
                 lambda text: after(text, HYPOTHESIS),
-                lambda found: self._check(posterior, found) if self._check else "",
+                lambda answer: self._check(posterior, answer) if self._check else "",
                 world=world,
                 posterior=posterior,
             )
 
 
 class ChatPolicy:
-    """A language model that acts on a hypothesis. What it says before its action is its thought.
+    """A language model that acts on a hypothesis. The text before the action is the thought.
 
     Args:
-        answers: asks it.
-        prompt: uses {world}, {hypothesis} and {episode}.
+        answers: sends prompts to the model.
+        prompt: a template with {world}, {hypothesis} and {episode}.
         timeout: see `Role`.
     """
 
@@ -175,22 +175,22 @@ class ChatPolicy:
         self._role = Role("policy", answers, prompt or ACT, ("world", "hypothesis", "episode"), timeout)
 
     async def act(self, world: str, hypothesis: str, trajectory: Trajectory) -> Step:
-        """See `SamplePolicy`. An action that the world does not know is the agent's mistake: the world answers it.
+        """Return thought and action. An action unknown to the world is the agent's mistake, which the world answers.
 
         Raises:
-            RoleError: it named no action.
+            RoleError: the model named no action.
         """
-        told = experience(trajectory.steps)
-        return await self._role.ask(read_step, world=world, hypothesis=hypothesis, episode=told)
+        episode = experience(trajectory.steps)
+        return await self._role.ask(read_step, world=world, hypothesis=hypothesis, episode=episode)
 
 
 class ChatUpdater:
-    """A language model that writes the posterior anew.
+    """A language model that writes the new posterior.
 
     Args:
-        answers: asks it.
-        prompt: uses {world}, {posterior}, {experience} and {must_keep}.
-        check: what is wrong with a new posterior; it is then written once more.
+        answers: sends prompts to the model.
+        prompt: a template with {world}, {posterior}, {experience} and {must_keep}.
+        check: finds the error in a new posterior; the model then writes it once more.
         timeout: see `Role`.
     """
 
@@ -202,19 +202,20 @@ class ChatUpdater:
         self._check = check
 
     async def update(self, world: str, posterior: str, experience: str, must_keep: Sequence[str] = ()) -> str:
-        """See `Updater`. Raises `RoleError`."""
+        """Return the new posterior. Raises `RoleError`."""
+        statements = "\n".join(f"- {statement}" for statement in must_keep)
         return await self._role.ask(
             lambda text: after(text, POSTERIOR),
-            lambda found: self._check(posterior, found) if self._check else "",
+            lambda answer: self._check(posterior, answer) if self._check else "",
             world=world,
             posterior=posterior,
             experience=experience,
-            must_keep=MUST_KEEP.format(statements="\n".join(f"- {one}" for one in must_keep)) if must_keep else "",
+            must_keep=MUST_KEEP.format(statements=statements) if must_keep else "",
         )
 
 
 def after(text: str, mark: str) -> str | None:
-    r"""What follows the first line that begins with `mark`, or None where there is none, or nothing follows.
+    r"""Return the text after the first `mark` at the start of a line; None if there is no such text.
 
     >>> after("Let me think.\nHypothesis: arm A", "Hypothesis:")
     'arm A'
@@ -227,19 +228,19 @@ def after(text: str, mark: str) -> str | None:
 
 
 def read_step(text: str) -> Step | None:
-    """Thought and action of an answer that ends in a line `Action: ...`; None for any other."""
-    before, mark, action = text.rpartition(ACTION)
-    one_line = action.strip()
-    if not mark or not one_line or "\n" in one_line or (before and not before.endswith("\n")):
+    """Parse an answer that ends in a line `Action: ...` into thought and action; None for any other answer."""
+    before, mark, rest = text.rpartition(ACTION)
+    action = rest.strip()
+    if not mark or not action or "\n" in action or (before and not before.endswith("\n")):
         return None
-    return Step(one_line, thought=before.strip())
+    return Step(action, thought=before.strip())
 
 
 DECIMAL = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
-"""A decimal number, as a regular expression; no digit can belong to two of its parts, so that it stays linear."""
+"""Regular expression of a decimal number. No digit matches two of its parts, so matching takes linear time."""
 
 HYPOTHESIS, ACTION, POSTERIOR = "Hypothesis:", "Action:", "Posterior:"
-"""What introduces each role's answer."""
+"""Marks that introduce the roles' answers."""
 
 SAMPLE = """\
 An agent explores a world over many episodes. These are the rules that it was told:

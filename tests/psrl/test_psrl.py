@@ -232,7 +232,7 @@ async def test_contradictions(caplog):
     await again.begin(task, np.random.default_rng(0))
     assert again.hypothesis == "123"
     never = of_roles(task, sampler=ChatSampler(saying("Hypothesis: 111", "Hypothesis: 222"), check=impossible))
-    with pytest.raises(RoleError, match="'222' is not one of the 720"):
+    with pytest.raises(RoleError, match="'222' is not among the 720"):
         await never.begin(task, np.random.default_rng(0))
 
     prior = "The first digit is one of 1 and 2.\nThe second digit may be anything at all."
@@ -289,7 +289,7 @@ def test_a_prompt_that_leaves_the_hypothesis_out():
 
 def test_no_exact_model_is_made_up():
     agent = LlmPosteriorSampling(InMemoryPosterior("?"), "exact", "exact", "exact")
-    with pytest.raises(ConfigurationError, match="without an exact model"):
+    with pytest.raises(ConfigurationError, match="has no exact model"):
         asyncio.run(agent.begin(Task("t", "Do it."), np.random.default_rng(0)))
 
 

@@ -1,4 +1,4 @@
-"""What LLM-PSRL is compared with: agents that learn between episodes without a posterior (its section 5.2)."""
+"""Baselines of LLM-PSRL: agents that learn between episodes without a posterior (its section 5.2)."""
 
 from amc_agents.psrl.baselines.in_context import InContextRl
 from amc_agents.psrl.baselines.policy_iteration import InContextPolicyIteration

@@ -1,4 +1,4 @@
-"""In-context reinforcement learning: the policy is shown earlier episodes, each with probability p at every step."""
+"""In-context reinforcement learning: at every step the policy sees each earlier episode with probability p."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class InContextRl:
-    """Explores, if at all, by what it happens to be shown of the past.
+    """Explores only through the random choice of the episodes it is shown.
 
     Args:
-        policy: asks the model that acts.
-        keep: p, the probability that an earlier episode is shown, drawn anew for each episode and step. 1: all of
-            them, always.
-        prompt: uses {world}, {past} and {episode}.
-        world: the rules; None: the instruction of the episode's task.
+        policy: sends prompts to the model that acts.
+        keep: p, the probability that an earlier episode is shown, drawn for each episode and step. 1 always shows all
+            episodes.
+        prompt: a template with {world}, {past} and {episode}.
+        world: the rules; None for the instruction of the episode's task.
         timeout: see `amc_agents.psrl.roles.Role`.
 
     Raises:
-        ConfigurationError: `keep` is no probability.
+        ConfigurationError: `keep` is not a probability.
     """
 
     def __init__(
@@ -37,32 +37,32 @@ class InContextRl:
         timeout: float | None = None,
     ) -> None:
         if not 0 <= keep <= 1:
-            raise ConfigurationError(f"keep is the probability that an episode is shown, 0 to 1, got {keep}")
+            raise ConfigurationError(f"keep is the probability that an episode is shown: expected 0 to 1, got {keep}")
         self.past: list[str] = []
-        """The episodes until now, as text."""
+        """Earlier episodes as text, oldest first."""
         self._policy = Role("policy", policy, prompt or ACT, ("world", "past", "episode"), timeout)
-        self._keep, self._told_world = keep, world
+        self._keep, self._world = keep, world
         self._rng = np.random.default_rng(0)
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Nothing is decided before a step."""
+        """Set the generator of the episode."""
         self._rng = rng
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """Ask for an action, in view of the episodes that were drawn. Raises `RoleError` where it names none."""
+        """Return the model's action given the episodes drawn. Raises `RoleError` if it names no action."""
         shown = self._rng.random(len(self.past)) < self._keep
-        past = "\n\n".join(one for one, kept in zip(self.past, shown, strict=True) if kept)
-        world = self._told_world or trajectory.task.instruction
+        past = "\n\n".join(episode for episode, kept in zip(self.past, shown, strict=True) if kept)
+        world = self._world or trajectory.task.instruction
         with use_rng(self._rng):
             return await self._policy.ask(
                 read_step, world=world, past=past or "None.", episode=experience(trajectory.steps)
             )
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """Within an episode nothing is learnt."""
+        """Do nothing: the agent learns at the end of an episode."""
 
     async def end(self, trajectory: Trajectory) -> None:
-        """Keep the episode."""
+        """Store the episode."""
         self.past.append(f"Episode {len(self.past) + 1}\n{experience(trajectory.steps)}")
 
 

@@ -1,7 +1,7 @@
-"""In-context policy iteration: three models imagine what would follow each action, and the best one is taken.
+"""In-context policy iteration: three models simulate the outcome of each action, and the best action is taken.
 
-A rollout policy, a transition function and a reward function are each shown examples out of what was seen. Since the
-rollout policy imitates what the agent did last, each decision is one step of policy improvement.
+A rollout policy, a transition function and a reward function each see examples from the agent's experience. The rollout
+policy imitates the agent's recent actions, so each decision is one step of policy improvement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ START = "The episode begins."
 """The state before the first step."""
 
 
-class _Seen(NamedTuple):
+class _Transition(NamedTuple):
     state: str
     action: str
     reward: float
@@ -32,19 +32,19 @@ class _Seen(NamedTuple):
 
 
 class InContextPolicyIteration:
-    """Acts greedily by imagined returns; ties are broken at random.
+    """Acts greedily with respect to simulated returns; ties are broken at random.
 
-    Until something was seen there is nothing to imagine from: the first episode's actions are random.
+    The first action is random, since the simulation requires examples.
 
     Args:
-        policy: asks the model that chooses actions in imagined states.
-        transition: asks the model that says what an action leads to.
-        reward: asks the model that says what it pays.
-        horizon: steps of an episode; a rollout goes on to its end.
-        actions: what can be done: all that there is, or a function of the state; None: what the task's world lists.
-        n_examples: drawn from what was seen, for each request; the newest are as likely as the oldest.
-        prompts: of policy, transition and reward, in place of the library's; they use the same fields.
-        world: the rules; None: the instruction of the episode's task.
+        policy: sends prompts to the model that chooses actions in simulated states.
+        transition: sends prompts to the model that predicts the next state.
+        reward: sends prompts to the model that predicts the reward.
+        horizon: steps of an episode; a rollout continues to its end.
+        actions: all actions, or a function of the trajectory; None for the actions that the task's world lists.
+        n_examples: number of examples in each request, drawn uniformly from all experience.
+        prompts: templates of policy, transition and reward with the library's fields; None for the library's templates.
+        world: the rules; None for the instruction of the episode's task.
         timeout: see `amc_agents.psrl.roles.Role`.
     """
 
@@ -66,41 +66,42 @@ class InContextPolicyIteration:
         fields = ("world", "examples", "state", "action")
         self._transition = Role("transition function", transition, leads, fields, timeout)
         self._reward = Role("reward function", reward, pays, fields, timeout, marked=True)
-        self._horizon, self._actions, self._n_examples, self._told_world = horizon, actions, n_examples, world
-        self._seen: list[_Seen] = []
+        self._horizon, self._actions, self._n_examples, self._world = horizon, actions, n_examples, world
+        self._transitions: list[_Transition] = []
         self._rng = np.random.default_rng(0)
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Nothing is decided before a step."""
+        """Set the generator of the episode."""
         self._rng = rng
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """The action with the largest imagined return. Raises `RoleError` where one of the models fails."""
+        """Return the action with the largest simulated return. Raises `RoleError` if a model fails."""
         actions = list(possible_actions(self._actions, trajectory))
         returns = np.zeros(len(actions))
-        if self._seen:
-            world = self._told_world or trajectory.task.instruction
+        if self._transitions:
+            world = self._world or trajectory.task.instruction
             n_left = self._horizon - len(trajectory.steps)
             with use_rng(self._rng):
-                returns = await self._imagined(world, _state(trajectory), actions, n_left)
+                returns = await self._simulated(world, _state(trajectory), actions, n_left)
         return Step(actions[int(self._rng.choice(np.flatnonzero(returns == returns.max())))])
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """Keep the step as an example."""
+        """Store the step as an example."""
         before = trajectory.prefix(len(trajectory.steps) - 1)
         step = trajectory.steps[-1]
-        self._seen.append(_Seen(_state(before), step.action, step.reward, step.observation))
+        self._transitions.append(_Transition(_state(before), step.action, step.reward, step.observation))
 
     async def end(self, trajectory: Trajectory) -> None:
-        """All was kept on the way."""
+        """Do nothing: every step is stored already."""
 
-    async def _imagined(self, world: str, state: str, actions: Sequence[str], n_left: int) -> FloatArray:
-        """`[A]` the return of each action, followed by the rollout policy: all rollouts side by side."""
-        states, doing = [state] * len(actions), list(actions)
+    async def _simulated(self, world: str, state: str, actions: Sequence[str], n_left: int) -> FloatArray:
+        """Return `[A]` the return of each action followed by the rollout policy, with concurrent rollouts."""
+        states, chosen = [state] * len(actions), list(actions)
         returns = np.zeros(len(actions))
         for left in range(n_left, 0, -1):
             rows = [
-                {"world": world, "state": here, "action": action} for here, action in zip(states, doing, strict=True)
+                {"world": world, "state": current, "action": action}
+                for current, action in zip(states, chosen, strict=True)
             ]
             paid, states = await side_by_side(
                 self._reward.ask_all(_number, [{**row, "examples": self._examples(_PAID)} for row in rows]),
@@ -110,14 +111,14 @@ class InContextPolicyIteration:
             )
             returns += paid
             if left > 1:
-                told = [{"world": world, "state": here, "examples": self._examples(_DID)} for here in states]
-                doing = [step.action for step in await self._policy.ask_all(read_step, told)]
+                rows = [{"world": world, "state": current, "examples": self._examples(_DID)} for current in states]
+                chosen = [step.action for step in await self._policy.ask_all(read_step, rows)]
         return returns
 
     def _examples(self, template: str) -> str:
-        n = min(self._n_examples, len(self._seen))
-        rows = np.sort(self._rng.choice(len(self._seen), size=n, replace=False))
-        return "\n\n".join(template.format(**self._seen[row]._asdict()) for row in rows)
+        n = min(self._n_examples, len(self._transitions))
+        rows = np.sort(self._rng.choice(len(self._transitions), size=n, replace=False))
+        return "\n\n".join(template.format(**self._transitions[row]._asdict()) for row in rows)
 
 
 def _state(trajectory: Trajectory) -> str:
@@ -125,10 +126,10 @@ def _state(trajectory: Trajectory) -> str:
 
 
 def _number(text: str) -> float | None:
-    told = after(text, PAYS)
-    match = re.fullmatch(DECIMAL, told.rstrip(".")) if told else None
-    found = float(match[0]) if match else math.nan
-    return found if math.isfinite(found) else None
+    answer = after(text, PAYS)
+    match = re.fullmatch(DECIMAL, answer.rstrip(".")) if answer else None
+    value = float(match[0]) if match else math.nan
+    return value if math.isfinite(value) else None
 
 
 NEXT, PAYS = "Observation:", "Reward:"

@@ -1,4 +1,4 @@
-"""Reflexion: after each episode a model writes advice, and the policy is shown all advice there is."""
+"""Reflexion: a model writes advice after each episode, and the policy sees all advice."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class Reflexion:
-    """Learns by advice to itself.
+    """Learns through written advice to itself.
 
     Args:
-        policy: asks the model that acts.
-        reflector: asks the model that writes the advice.
-        policy_prompt: uses {world}, {advice} and {episode}.
-        reflector_prompt: uses {world} and {episode}.
-        world: the rules; None: the instruction of the episode's task.
+        policy: sends prompts to the model that acts.
+        reflector: sends prompts to the model that writes the advice.
+        policy_prompt: a template with {world}, {advice} and {episode}.
+        reflector_prompt: a template with {world} and {episode}.
+        world: the rules; None for the instruction of the episode's task.
         timeout: see `amc_agents.psrl.roles.Role`.
     """
 
@@ -34,29 +34,29 @@ class Reflexion:
         timeout: float | None = None,
     ) -> None:
         self.advice: list[str] = []
-        """One piece for each episode, the oldest first."""
+        """Advice from each episode, oldest first."""
         self._policy = Role("policy", policy, policy_prompt or ACT, ("world", "advice", "episode"), timeout)
         self._reflector = Role("reflection", reflector, reflector_prompt or REFLECT, ("world", "episode"), timeout)
-        self._told_world = world
+        self._world = world
         self._rng = np.random.default_rng(0)
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Nothing is decided before a step."""
+        """Set the generator of the episode."""
         self._rng = rng
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """Ask for an action, in view of all advice. Raises `RoleError` where it names none."""
-        world = self._told_world or trajectory.task.instruction
-        advice = "\n".join(f"- {one}" for one in self.advice) or "None."
+        """Return the model's action given all advice. Raises `RoleError` if it names no action."""
+        world = self._world or trajectory.task.instruction
+        advice = "\n".join(f"- {piece}" for piece in self.advice) or "None."
         with use_rng(self._rng):
             return await self._policy.ask(read_step, world=world, advice=advice, episode=experience(trajectory.steps))
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """Within an episode nothing is learnt."""
+        """Do nothing: the agent learns at the end of an episode."""
 
     async def end(self, trajectory: Trajectory) -> None:
-        """Write advice on the episode. Raises `RoleError` where there is none; earlier advice stays."""
-        world = self._told_world or trajectory.task.instruction
+        """Write advice on the episode. Raises `RoleError` if the model gives none; earlier advice is kept."""
+        world = self._world or trajectory.task.instruction
         with use_rng(self._rng):
             self.advice.append(
                 await self._reflector.ask(

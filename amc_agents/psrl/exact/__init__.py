@@ -1,4 +1,4 @@
-"""Classic exploration, exact where a conjugate model exists: what agents made of LLMs are compared with."""
+"""Classic exploration with exact models, as a reference for agents built from language models."""
 
 from amc_agents.psrl.exact.agents import ClassicInformationDirected, ClassicPosteriorSampling
 from amc_agents.psrl.exact.bandits import BestArm, BetaBernoulli, entropy

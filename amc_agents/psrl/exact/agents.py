@@ -1,4 +1,4 @@
-"""The two classic agents of LLM-PSRL, over any exact model: posterior sampling and information-directed sampling."""
+"""Classic posterior sampling and information-directed sampling over any exact model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class ClassicPosteriorSampling(Generic[PriorT]):
-    """Algorithm 1 of LLM-PSRL: one hypothesis an episode, its optimal policy, one update.
+    """Algorithm 1 of LLM-PSRL: a hypothesis per episode, its optimal policy, and one update.
 
     On a bandit, where an episode is a single pull, this is Thompson sampling.
 
     Args:
-        model: prior, update and plan.
-        posterior: what is believed already; None: the model's prior.
+        model: provides the prior, the update and the plan.
+        posterior: initial posterior; None for the model's prior.
     """
 
     def __init__(self, model: ExactModel[PriorT], posterior: PriorT | None = None) -> None:
         self._model = model
         self.posterior = posterior
-        """What is believed now; None before the first episode."""
+        """Current posterior; None before the first episode."""
         self.hypothesis: Any = None
-        """What was drawn for the episode."""
+        """Hypothesis of the current episode."""
         self._policy: Policy | None = None
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
@@ -37,12 +37,12 @@ class ClassicPosteriorSampling(Generic[PriorT]):
         self._policy = self._model.policy(task, self.hypothesis)
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """The optimal action under the hypothesis."""
+        """Return the optimal action under the hypothesis."""
         assert self._policy is not None
         return Step(self._policy(trajectory))
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """Within an episode nothing is learnt."""
+        """Do nothing: the agent learns at the end of an episode."""
 
     async def end(self, trajectory: Trajectory) -> None:
         """Learn from every step of the episode."""
@@ -54,22 +54,22 @@ class ClassicPosteriorSampling(Generic[PriorT]):
 class ClassicInformationDirected(Generic[PriorT]):
     """Information-directed sampling with exact regret and information, learning after every step.
 
-    It looks one step ahead, as in the paper: information that only a later step could use is counted, what an action
-    would let later steps find out is not.
+    It looks one step ahead, as in the paper: information that only a later step can use counts, but the information
+    that an action makes available to later steps does not.
 
     Args:
-        model: prior, update, regret and information.
-        posterior: what is believed already; None: the model's prior.
+        model: provides the prior, the update, regret and information.
+        posterior: initial posterior; None for the model's prior.
     """
 
     def __init__(self, model: InformedModel[PriorT], posterior: PriorT | None = None) -> None:
         self._model = model
         self.posterior = posterior
-        """What is believed now; None before the first episode."""
+        """Current posterior; None before the first episode."""
         self._rng = np.random.default_rng(0)
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Nothing is drawn before a step."""
+        """Set the generator of the episode. Nothing is drawn before the first step."""
         if self.posterior is None:
             self.posterior = self._model.prior(task)
         self._rng = rng
@@ -87,4 +87,4 @@ class ClassicInformationDirected(Generic[PriorT]):
         self.posterior = self._model.updated(self.posterior, trajectory.steps[-1])
 
     async def end(self, trajectory: Trajectory) -> None:
-        """All was learnt on the way."""
+        """Do nothing: the agent learns after every step."""

@@ -1,4 +1,4 @@
-"""Which exact model goes with which world."""
+"""The exact model of each world."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from amc_agents.types import Task
 
 
 def exact_model(task: Task) -> ExactModel[Any]:
-    """The model of the world that a task belongs to.
+    """Return the exact model of a task's world.
 
     Raises:
-        ConfigurationError: its world has none.
+        ConfigurationError: the world has no exact model.
     """
     match task.payload:
         case BernoulliBandit():
@@ -29,6 +29,6 @@ def exact_model(task: Task) -> ExactModel[Any]:
         case RiverSwim():
             return TabularRiver()
     raise ConfigurationError(
-        f"task {task.id!r} is of a world without an exact model; bandits, hidden sequences and rivers of "
-        "amc_agents.envs.exploration have one"
+        f"the world of task {task.id!r} has no exact model; expected a bandit, a hidden sequence or a river of "
+        "amc_agents.envs.exploration"
     )

@@ -1,7 +1,7 @@
-"""What can be known of a combination lock, up to the names of the digits, and how an entered digit changes it.
+"""Knowledge about the code of a combination lock, up to the names of the digits, and its update by feedback.
 
-Of each digit two things can be known: the places where it may still be, and whether it surely occurs. Feedback says
-nothing else, so these statuses are a sufficient statistic; which digit has which status does not matter for planning.
+The status of a digit is the set of places where it may still be, and whether it certainly occurs. Feedback carries no
+other information, so the statuses are a sufficient statistic. Planning does not depend on which digit has which status.
 """
 
 from __future__ import annotations
@@ -15,44 +15,46 @@ from amc_agents.envs.exploration import CODES, FEEDBACKS, Feedback
 from amc_agents.types import IntArray
 
 Knowledge = tuple[int, ...]
-"""Ten statuses, one a digit: bits 0 to 2 are the places where it may be, bit 3 says that it surely occurs."""
+"""A status per digit: bits 0 to 2 are the places where it may be, bit 3 is set if it certainly occurs."""
 UNTRIED = 7
-"""Status of a digit of which nothing is known."""
+"""Status of a digit about which nothing is known."""
 OCCURS = 8
 NOTHING_KNOWN: Knowledge = (UNTRIED,) * 10
 _CODES: IntArray = np.array([[int(digit) for digit in code] for code in CODES])
 
 
 class Outcome(NamedTuple):
-    """One thing that an entered digit may show."""
+    """A possible feedback for an entered digit."""
 
     feedback: Feedback
     n_codes: int
-    """Codes that would show it."""
+    """Number of codes that give this feedback."""
     knowledge: Knowledge
-    """What is known then, digit by digit."""
+    """Knowledge after the feedback, digit by digit."""
 
 
 @cache
 def n_consistent(knowledge: Knowledge) -> int:
-    """Codes that are possible."""
+    """Return the number of codes consistent with the knowledge."""
     return len(_consistent(knowledge))
 
 
 @lru_cache(maxsize=4096)
 def outcomes(knowledge: Knowledge, place: int, digit: int) -> tuple[Outcome, ...]:
-    """What entering `digit` at `place` may show, each with the knowledge after it."""
+    """Return the possible outcomes of entering `digit` at `place`."""
     codes = _consistent(knowledge)
     here = codes[:, place] == digit
     occurs = (codes == digit).any(axis=1)
     shown = zip(FEEDBACKS, (here, occurs & ~here, ~occurs), strict=True)
-    return tuple(Outcome(told, int(which.sum()), _statuses(codes[which])) for told, which in shown if which.any())
+    return tuple(
+        Outcome(feedback, int(which.sum()), _statuses(codes[which])) for feedback, which in shown if which.any()
+    )
 
 
 def _consistent(knowledge: Knowledge) -> IntArray:
     statuses = np.array(knowledge)
     possible = (statuses[_CODES] >> np.arange(3) & 1).all(axis=1)
-    # A code holds as many of the sure digits as there are.
+    # A code contains every digit that certainly occurs.
     possible &= (statuses[_CODES] >= OCCURS).sum(axis=1) == (statuses >= OCCURS).sum()
     consistent: IntArray = _CODES[possible]
     return consistent
@@ -71,17 +73,17 @@ class Branch(NamedTuple):
     right: bool
     chance: float
     knowledge: Knowledge
-    """Sorted."""
+    """Sorted statuses."""
 
 
 @cache
 def branches(knowledge: Knowledge, place: int) -> dict[int, tuple[Branch, ...]]:
-    """By status of the entered digit: what may be shown. `knowledge` is sorted; digits of one status are alike."""
+    """Return the possible branches by status of the entered digit, given sorted knowledge."""
     total = n_consistent(knowledge)
-    found = {}
-    for status in sorted(set(knowledge)):
-        shown = outcomes(knowledge, place, knowledge.index(status))
-        found[status] = tuple(
-            Branch(one.feedback == "right", one.n_codes / total, tuple(sorted(one.knowledge))) for one in shown
+    return {
+        status: tuple(
+            Branch(outcome.feedback == "right", outcome.n_codes / total, tuple(sorted(outcome.knowledge)))
+            for outcome in outcomes(knowledge, place, knowledge.index(status))
         )
-    return found
+        for status in sorted(set(knowledge))
+    }

@@ -1,4 +1,4 @@
-"""What a classic agent knows of the kind of world that it is in: a prior, the exact update, and how to plan."""
+"""The protocol of exact models: a prior, the exact update, and the optimal policy."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from amc_agents.psrl.exact.priors import Prior
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 
 Policy = Callable[[Trajectory], str]
-"""The action in the state that a trajectory has led to."""
+"""Maps a trajectory to the action in its last state."""
 PriorT = TypeVar("PriorT", bound=Prior)
 
 
 class ExactModel(Protocol[PriorT]):
-    """A class of worlds with a conjugate prior. Holds nothing that an agent has learnt."""
+    """A class of worlds with a conjugate prior. The model is stateless."""
 
     def prior(self, task: Task) -> PriorT:
-        """What is believed before anything was seen; of the task only what its instruction tells may be used."""
+        """Return the belief before any observation. It may use only the facts in the task's instruction."""
         ...
 
     def updated(self, posterior: PriorT, step: Step) -> PriorT:
-        """What is believed after one more step, by Bayes' rule. A lost turn teaches nothing."""
+        """Return the posterior after a step, by Bayes' rule. A lost turn changes nothing."""
         ...
 
     def policy(self, task: Task, hypothesis: Any) -> Policy:
-        """The optimal policy where the hypothesis, drawn by `posterior.sample`, is the truth; ties go to the first."""
+        """Return the optimal policy if the hypothesis, drawn by `posterior.sample`, is true. Ties go to the first."""
         ...
 
 
 class Stakes(NamedTuple):
-    """What each action costs and teaches in one state."""
+    """Regret and information of each action in one state."""
 
     actions: tuple[str, ...]
-    """`[A]`"""
+    """`[A]` the possible actions."""
     regrets: FloatArray
     """`[A]` E[V*_h(s) - Q*_h(s, a)] under the posterior."""
     gains: FloatArray
-    """`[A]` I(optimal policy; what the step shows | a), in bits."""
+    """`[A]` I(optimal policy; observation | a), in bits."""
 
 
 class InformedModel(ExactModel[PriorT], Protocol[PriorT]):
-    """A model for which regret and information are exact, too."""
+    """A model with exact regret and information."""
 
     def stakes(self, posterior: PriorT, trajectory: Trajectory) -> Stakes:
-        """Of all actions in the state that the trajectory has led to."""
+        """Return the stakes of all actions in the trajectory's last state."""
         ...

@@ -1,8 +1,7 @@
-"""Priors that are text for a language model and exact for arithmetic: Beta, Dirichlet, uniform over a set.
+"""Typed priors with a textual form: Beta, Dirichlet, and uniform over a set.
 
-`str(prior)` is the text, `parse_prior` reads it back, `observed` is the exact Bayesian update, `sample` draws a
-hypothesis.
-An LLM's posterior that keeps to the text can so be compared with the true one.
+`str(prior)` is the text, `parse_prior` its inverse, `observed` the exact Bayesian update, and `sample` draws a
+hypothesis. A language model's posterior in this form can be compared with the true posterior.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _RESERVED = set("{},\n")
 
 @dataclass(frozen=True, slots=True)
 class Beta:
-    """What is believed of a probability, such as an arm's mean.
+    """Belief about a probability, such as an arm's mean.
 
     >>> str(Beta().observed(1).observed(1).observed(0))
     'Beta(3, 2)'
     """
 
     successes: float = 1.0
-    """First parameter: 1 + the ones seen, where the prior is Beta(1, 1)."""
+    """First parameter: 1 + the number of successes observed, from Beta(1, 1)."""
     failures: float = 1.0
     """Second parameter."""
 
@@ -39,32 +38,32 @@ class Beta:
 
     @property
     def mean(self) -> float:
-        """The expected probability."""
+        """Expected probability."""
         return self.successes / (self.successes + self.failures)
 
     def observed(self, reward: float) -> Beta:
-        """After a reward of 0 or 1. Raises `ConfigurationError` for any other."""
+        """Return the posterior after a reward of 0 or 1. Raises `ConfigurationError` for any other reward."""
         if reward not in (0, 1):
-            raise ConfigurationError(f"a Beta prior is of rewards 0 and 1, got {reward!r}: use another prior")
+            raise ConfigurationError(f"a Beta prior expects a reward of 0 or 1, got {reward!r}: use another prior")
         return Beta(self.successes + reward, self.failures + 1 - reward)
 
     def sample(self, rng: np.random.Generator) -> float:
-        """A probability."""
+        """Draw a probability."""
         return float(rng.beta(self.successes, self.failures))
 
 
 @dataclass(frozen=True, slots=True)
 class Dirichlet:
-    """What is believed of the chances of several outcomes.
+    """Belief about the probabilities of several outcomes.
 
     >>> str(Dirichlet.even(("cave 1", "cave 2"), 0.5).observed("cave 2"))
     'Dirichlet(cave 1: 0.5, cave 2: 1.5)'
     """
 
     outcomes: tuple[str, ...]
-    """Their names."""
+    """Names of the outcomes."""
     counts: tuple[float, ...]
-    """The parameter of each: what it began with, plus how often it was seen."""
+    """Parameter of each outcome: its prior count plus the number of observations."""
 
     def __post_init__(self) -> None:
         _require_names("Dirichlet", self.outcomes)
@@ -74,7 +73,7 @@ class Dirichlet:
 
     @classmethod
     def even(cls, outcomes: Sequence[str], concentration: float = 1.0) -> Dirichlet:
-        """The same parameter for every outcome."""
+        """Return a prior with the same parameter for every outcome."""
         return cls(tuple(outcomes), (float(concentration),) * len(outcomes))
 
     def __str__(self) -> str:
@@ -82,27 +81,29 @@ class Dirichlet:
         return f"Dirichlet({', '.join(f'{outcome}: {_number(count)}' for outcome, count in listed)})"
 
     def observed(self, outcome: str) -> Dirichlet:
-        """After an outcome was seen. Raises `ConfigurationError` for one that the prior does not know."""
+        """Return the posterior after an outcome. Raises `ConfigurationError` for an unknown outcome."""
         if outcome not in self.outcomes:
-            raise ConfigurationError(f"{outcome!r} is none of the prior's outcomes: {', '.join(self.outcomes)}")
+            raise ConfigurationError(
+                f"{outcome!r} is not an outcome of the prior: expected one of {', '.join(self.outcomes)}"
+            )
         listed = zip(self.outcomes, self.counts, strict=True)
         return Dirichlet(self.outcomes, tuple(count + (name == outcome) for name, count in listed))
 
     def sample(self, rng: np.random.Generator) -> dict[str, float]:
-        """The chances of the outcomes."""
+        """Draw the probabilities of the outcomes."""
         return dict(zip(self.outcomes, rng.dirichlet(self.counts).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class UniformOver:
-    """One of these, all equally likely: a code, a word, the best arm, a reward.
+    """Belief that all items are equally likely: codes, words, arms, rewards.
 
     >>> str(UniformOver(("12", "13", "21")).given(lambda code: code[0] == "1"))
     'Uniform over {12, 13}'
     """
 
     items: tuple[str, ...]
-    """What it may be."""
+    """The possible items."""
 
     def __post_init__(self) -> None:
         _require_names("UniformOver", self.items)
@@ -111,20 +112,24 @@ class UniformOver:
         return f"Uniform over {{{', '.join(self.items)}}}"
 
     def given(self, possible: Callable[[str], bool]) -> UniformOver:
-        """After something was seen that only these items explain. Raises `ConfigurationError` where none does."""
-        left = tuple(item for item in self.items if possible(item))
-        if not left:
+        """Return the posterior after an observation that only the `possible` items explain.
+
+        Raises:
+            ConfigurationError: no item is possible.
+        """
+        remaining = tuple(item for item in self.items if possible(item))
+        if not remaining:
             raise ConfigurationError(
-                f"none of the {len(self.items)} items explains what was seen: the prior left out the truth"
+                f"none of the {len(self.items)} items explains the observation: the prior excludes the truth"
             )
-        return self if len(left) == len(self.items) else UniformOver(left)
+        return self if len(remaining) == len(self.items) else UniformOver(remaining)
 
     def observed(self, item: str) -> UniformOver:
-        """After the item itself was seen."""
+        """Return the posterior after the item itself was observed."""
         return self.given(lambda other: other == item)
 
     def sample(self, rng: np.random.Generator) -> str:
-        """One of the items."""
+        """Draw an item."""
         return self.items[int(rng.integers(len(self.items)))]
 
 
@@ -133,7 +138,7 @@ Single = Beta | Dirichlet | UniformOver
 
 @dataclass(frozen=True, slots=True)
 class Independent:
-    """Several unknowns by name, each with a prior of its own: one line of text for each.
+    """Independent beliefs about several named unknowns, with a line of text for each.
 
     >>> print(Independent({"mean of arm A": Beta(), "mean of arm B": Beta()}).observed("mean of arm B", 0))
     mean of arm A: Beta(1, 1)
@@ -141,23 +146,25 @@ class Independent:
     """
 
     parts: Mapping[str, Single] = field(default_factory=dict)
-    """By name, in the order in which they are told and sampled."""
+    """Priors by name, in the order of the text and of sampling."""
 
     def __post_init__(self) -> None:
         if wrong := [name for name in self.parts if "\n" in name or name != name.strip() or not name]:
-            raise ConfigurationError(f"an unknown's name is one line without spaces around it, got {wrong[0]!r}")
+            raise ConfigurationError(
+                f"expected the name of an unknown as one line without spaces around it, got {wrong[0]!r}"
+            )
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {part}" for name, part in self.parts.items())
 
     def observed(self, name: str, outcome: float | str) -> Independent:
-        """After one unknown showed an outcome."""
+        """Return the posterior after an outcome of the named unknown."""
         part = self.parts[name]
         after = part.observed(float(outcome)) if isinstance(part, Beta) else part.observed(str(outcome))
         return Independent({**self.parts, name: after})
 
     def sample(self, rng: np.random.Generator) -> dict[str, float | str | dict[str, float]]:
-        """A value for each unknown, drawn in their order."""
+        """Draw a value for each unknown, in order."""
         return {name: part.sample(rng) for name, part in self.parts.items()}
 
 
@@ -165,10 +172,10 @@ Prior = Beta | Dirichlet | UniformOver | Independent
 
 
 def parse_prior(text: str) -> Prior:
-    """The prior whose text this is: `parse_prior(str(prior)) == prior`. Empty lines and spaces around are ignored.
+    """Parse a prior: `parse_prior(str(prior)) == prior`. Empty lines and surrounding spaces are ignored.
 
     Raises:
-        ConfigurationError: a line is not of a prior's form; the message shows it.
+        ConfigurationError: a line does not have the form of a prior. The message shows the line.
     """
     lines = [line for line in (line.strip() for line in text.splitlines()) if line]
     if len(lines) == 1 and (single := _parsed(lines[0])) is not None:
@@ -183,8 +190,8 @@ def _parsed_line(line: str) -> tuple[str, Single]:
     last_comma = line.rfind(",")
     comma_before = line.rfind(",", 0, max(last_comma, 0))
     for match in _OPENING.finditer(line):
-        # A name may hold openings too. Those that cannot be the prior's are passed over without reading on from
-        # each to the end of the line: a Beta has exactly one comma.
+        # A name may contain openings too. Checking for the closing and, for a Beta, for its only comma skips them
+        # without scanning to the end of the line from each, so that parsing takes linear time.
         begin, opening = match.end(), match[1]
         if not line.endswith(_CLOSING[opening]) or (opening == "Beta(" and not comma_before < begin < last_comma):
             continue
@@ -211,16 +218,16 @@ def _number(number: float) -> str:
     return repr(float(number)).removesuffix(".0")
 
 
-def _require_positive(what: str, numbers: Sequence[float]) -> None:
+def _require_positive(kind: str, numbers: Sequence[float]) -> None:
     if not all(0 < number < float("inf") for number in numbers):
-        raise ConfigurationError(f"the parameters of a {what} are above 0 and finite, got {list(numbers)}")
+        raise ConfigurationError(f"expected positive and finite parameters of a {kind}, got {list(numbers)}")
 
 
-def _require_names(what: str, names: Sequence[str]) -> None:
+def _require_names(kind: str, names: Sequence[str]) -> None:
     wrong = [name for name in names if not name or name != name.strip() or _RESERVED & set(name)]
     if wrong or not names or len(set(names)) != len(names):
         raise ConfigurationError(
-            f"a {what} is over different names without commas, braces, line ends and spaces around them, got "
+            f"expected a {kind} over different names without commas, braces, line breaks and surrounding spaces, got "
             f"{(wrong or list(names))[:5]}"
         )
 
@@ -232,4 +239,4 @@ _EXPECTED = (
     "expected a line such as 'mean of arm A: Beta(1, 1)', 'next cave: Dirichlet(1: 0.5, 2: 0.5)' or "
     "'code: Uniform over {12, 21}'"
 )
-"""What `parse_prior` reads."""
+"""Forms that `parse_prior` accepts."""

@@ -1,4 +1,4 @@
-"""The exact model of RiverSwim: a Dirichlet for each cave and tunnel, and a reward that is one of three numbers."""
+"""The exact model of RiverSwim: for each cave and tunnel a Dirichlet and a reward among three values."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class TabularRiver:
-    """Tabular PSRL's model, as in LLM-PSRL, section 5.2.2.
+    """Model of tabular PSRL, as in LLM-PSRL, section 5.2.2.
 
     Args:
-        concentration: of every Dirichlet; None: 1 / number of caves.
+        concentration: parameter of every Dirichlet; None for 1 / number of caves.
     """
 
     def __init__(self, concentration: float | None = None) -> None:
         self._concentration = concentration
 
     def prior(self, task: Task) -> Independent:
-        """For each cave and tunnel where it leads, and what it earns."""
+        """Return the priors over destination and reward of each tunnel in each cave."""
         caves = [_CAVE.format(cave + 1) for cave in range(task.payload.n_caves)]
         leads = Dirichlet.even(caves, self._concentration or 1 / len(caves))
         earns = UniformOver(tuple(f"{reward:g}" for reward in REWARDS))
@@ -30,7 +30,7 @@ class TabularRiver:
         return Independent({_LEADS.format(*way): leads for way in ways} | {_EARNS.format(*way): earns for way in ways})
 
     def updated(self, posterior: Independent, step: Step) -> Independent:
-        """Count where it led; the reward is known from then on."""
+        """Count the destination; the reward is known after the first observation."""
         swum = read_swum(step.observation)
         if swum is None:
             return posterior
@@ -39,17 +39,19 @@ class TabularRiver:
         return after.observed(_EARNS.format(*way), f"{swum.reward:g}")
 
     def policy(self, task: Task, hypothesis: dict[str, dict[str, float] | str]) -> Policy:
-        """Value iteration over the episode's horizon: the policy knows how many steps are left."""
+        """Return the policy of value iteration over the episode's horizon, which depends on the remaining steps."""
         caves = [_CAVE.format(cave + 1) for cave in range(task.payload.n_caves)]
-        transitions = [[_chances(hypothesis[_LEADS.format(one, cave)], caves) for one in TUNNELS] for cave in caves]
-        rewards = [[float(str(hypothesis[_EARNS.format(one, cave)])) for one in TUNNELS] for cave in caves]
+        transitions = [
+            [_probabilities(hypothesis[_LEADS.format(tunnel, cave)], caves) for tunnel in TUNNELS] for cave in caves
+        ]
+        rewards = [[float(str(hypothesis[_EARNS.format(tunnel, cave)])) for tunnel in TUNNELS] for cave in caves]
         best = plan(np.array(transitions), np.array(rewards), task.payload.horizon).q_values.argmax(axis=-1)
         return lambda trajectory: TUNNELS[best[len(trajectory.steps), _cave(trajectory)]]
 
 
-def _chances(hypothesis: dict[str, float] | str, caves: list[str]) -> list[float]:
+def _probabilities(hypothesis: dict[str, float] | str, caves: list[str]) -> list[float]:
     if isinstance(hypothesis, str):
-        raise ConfigurationError(f"expected the chances of the next caves, got {hypothesis!r}")
+        raise ConfigurationError(f"expected the probabilities of the next caves, got {hypothesis!r}")
     return [hypothesis[cave] for cave in caves]
 
 

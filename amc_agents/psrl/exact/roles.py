@@ -1,7 +1,7 @@
-"""The three roles where a conjugate model exists: they read the posterior's text and do exactly what Bayes' rule says.
+"""Exact roles for worlds with a conjugate model: they parse the posterior's text and follow Bayes' rule.
 
-With all three, LLM-PSRL is classic PSRL (on a bandit: Thompson sampling) over a posterior that is text; with one of
-them, the other roles of a language model can be looked at alone.
+With all three exact roles, LLM-PSRL is classic PSRL over a textual posterior, which is Thompson sampling on a bandit. A
+single exact role isolates a language model's performance in the other roles.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from amc_agents.types import Step, Trajectory
 
 
 class ExactSampler:
-    """Draws from a posterior that is a typed prior's text."""
+    """Draws from a posterior that is the text of a typed prior."""
 
     async def sample(self, world: str, posterior: str, rng: np.random.Generator) -> str:
-        """See `amc_agents.psrl.roles.Sampler`. Raises `ConfigurationError` for another text."""
+        """Draw a hypothesis. Raises `ConfigurationError` for a posterior of another form."""
         return hypothesis_text(parse_prior(posterior).sample(rng))
 
 
 class ExactPolicy:
-    """Plans for a hypothesis that `hypothesis_text` has written.
+    """Acts optimally under a hypothesis in the form of `hypothesis_text`.
 
     Args:
-        model: of the world.
+        model: exact model of the world.
     """
 
     def __init__(self, model: ExactModel[Any]) -> None:
@@ -39,32 +39,32 @@ class ExactPolicy:
         self._planned: tuple[str, Any] = "", None
 
     async def act(self, world: str, hypothesis: str, trajectory: Trajectory) -> Step:
-        """See `amc_agents.psrl.roles.SamplePolicy`."""
+        """Return the optimal action under the hypothesis."""
         if self._planned[0] != hypothesis:
             self._planned = hypothesis, self._model.policy(trajectory.task, read_hypothesis(hypothesis))
         return Step(self._planned[1](trajectory))
 
 
 class ExactUpdater:
-    """Bayes' rule on a posterior that is a typed prior's text.
+    """Applies Bayes' rule to a posterior that is the text of a typed prior.
 
     Args:
-        model: of the world.
+        model: exact model of the world.
     """
 
     def __init__(self, model: ExactModel[Any]) -> None:
         self._model = model
 
     async def update(self, world: str, posterior: str, experience: str, must_keep: Sequence[str] = ()) -> str:
-        """See `amc_agents.psrl.roles.Updater`. Raises `ConfigurationError` for a posterior of another form."""
-        found: Any = parse_prior(posterior)
+        """Return the new posterior. Raises `ConfigurationError` for a posterior of another form."""
+        typed: Any = parse_prior(posterior)
         for step in read_experience(experience):
-            found = self._model.updated(found, step)
-        return str(found)
+            typed = self._model.updated(typed, step)
+        return str(typed)
 
 
 def hypothesis_text(hypothesis: Any) -> str:
-    """What a typed prior has drawn, as text without any loss.
+    """Format a draw of a typed prior as text, without loss.
 
     >>> print(hypothesis_text({"mean of arm A": 0.25}))
     {
@@ -75,10 +75,10 @@ def hypothesis_text(hypothesis: Any) -> str:
 
 
 def read_hypothesis(text: str) -> Any:
-    """What `hypothesis_text` was given.
+    """Parse the text of `hypothesis_text`.
 
     Raises:
-        ConfigurationError: the text looks like a table and is none.
+        ConfigurationError: the text looks like a JSON object but cannot be parsed.
     """
     if not text.startswith("{"):
         return text
@@ -89,34 +89,34 @@ def read_hypothesis(text: str) -> Any:
 
 
 def impossible(posterior: str, hypothesis: str) -> str:
-    """What is wrong with a hypothesis under a typed prior's text; empty where it may be true. A `Check` of a sampler.
+    """Return why a hypothesis is impossible under a typed prior's text; empty if it is possible. A sampler's `Check`.
 
     >>> impossible("Uniform over {12, 21}", "13")
-    "'13' is not one of the 2 that are possible"
+    "'13' is not among the 2 possible items"
     """
     try:
-        prior, said = parse_prior(posterior), read_hypothesis(hypothesis)
+        prior, drawn = parse_prior(posterior), read_hypothesis(hypothesis)
     except ConfigurationError as error:
         return str(error)
     if not isinstance(prior, Independent):
-        return _impossible(prior, said if isinstance(prior, UniformOver | Dirichlet) else _as_number(said))
-    if not isinstance(said, dict) or set(said) != set(prior.parts):
+        return _impossible(prior, drawn if isinstance(prior, UniformOver | Dirichlet) else _as_number(drawn))
+    if not isinstance(drawn, dict) or set(drawn) != set(prior.parts):
         return f"expected a value for each of {', '.join(prior.parts)}"
-    wrong = {name: _impossible(part, said[name]) for name, part in prior.parts.items()}
-    return "; ".join(f"{name}: {one}" for name, one in wrong.items() if one)
+    errors = {name: _impossible(part, drawn[name]) for name, part in prior.parts.items()}
+    return "; ".join(f"{name}: {error}" for name, error in errors.items() if error)
 
 
-def _impossible(prior: Single, said: Any) -> str:
+def _impossible(prior: Single, drawn: Any) -> str:
     match prior:
         case UniformOver():
-            return "" if said in prior.items else f"{said!r} is not one of the {len(prior.items)} that are possible"
+            return "" if drawn in prior.items else f"{drawn!r} is not among the {len(prior.items)} possible items"
         case Beta():
-            return "" if isinstance(said, int | float) and 0 <= said <= 1 else f"{said!r} is not between 0 and 1"
+            return "" if isinstance(drawn, int | float) and 0 <= drawn <= 1 else f"{drawn!r} is not between 0 and 1"
         case Dirichlet():
-            known = isinstance(said, dict) and set(said) == set(prior.outcomes)
-            if known and min(said.values()) >= 0 and abs(sum(said.values()) - 1) < _ROUNDING:
+            known = isinstance(drawn, dict) and set(drawn) == set(prior.outcomes)
+            if known and min(drawn.values()) >= 0 and abs(sum(drawn.values()) - 1) < _ROUNDING:
                 return ""
-            return f"{said!r} does not give each of {', '.join(prior.outcomes)} a chance, of 1 in all"
+            return f"{drawn!r} does not give each of {', '.join(prior.outcomes)} a probability, with a sum of 1"
 
 
 def _as_number(text: Any) -> Any:
@@ -127,4 +127,4 @@ def _as_number(text: Any) -> Any:
 
 
 _ROUNDING = 1e-3
-"""Language models round."""
+"""Tolerance for the sum of probabilities, which language models round."""

@@ -1,4 +1,4 @@
-"""The exact model of hidden sequences (a lock's code, Wordle's word): uniform over those that explain all feedback."""
+"""The exact model of hidden sequences (a lock's code, a Wordle word): uniform over the consistent sequences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class ConsistentSequences:
-    """Every code of three different digits, or every word of the list, is equally likely at first."""
+    """Model with a uniform prior over all codes of three different digits, or over the words of a list."""
 
     def prior(self, task: Task) -> UniformOver:
-        """Over all codes, or the words of Wordle's list."""
+        """Return the uniform prior over all codes, or over the words of Wordle's list."""
         return _codes() if not isinstance(task.payload, Wordle) else _words(task.payload.words)
 
     def updated(self, posterior: UniformOver, step: Step) -> UniformOver:
-        """Keep those that would have got the same feedback."""
+        """Keep the sequences that explain the feedback."""
         entered = read_entered(step.observation)
         if entered is None:
             return posterior
@@ -33,9 +33,9 @@ class ConsistentSequences:
         return lambda trajectory: hypothesis[len(trajectory.steps)]
 
     def stakes(self, posterior: UniformOver, trajectory: Trajectory) -> Stakes:
-        """While all symbols so far were right, a wrong one loses 1; afterwards the episode has nothing to lose.
+        """A wrong symbol has regret 1 while all symbols so far were right, and 0 afterwards.
 
-        The feedback is a function of the answer, so what it tells of the answer is its entropy.
+        The feedback is a function of the answer, so its information about the answer is its entropy.
         """
         actions = trajectory.task.payload.actions
         place, n_left = len(trajectory.steps), len(posterior.items)
@@ -49,7 +49,7 @@ class ConsistentSequences:
 
 def _all_right(trajectory: Trajectory) -> bool:
     entered = [read_entered(step.observation) for step in trajectory.steps]
-    return all(one is not None and one.feedback == "right" for one in entered)
+    return all(symbol is not None and symbol.feedback == "right" for symbol in entered)
 
 
 @lru_cache(maxsize=1)

@@ -1,1 +1,1 @@
-"""The posterior: a versioned text that belongs to its owner."""
+"""The posterior: a versioned text that its owner can edit."""

@@ -1,8 +1,7 @@
-"""A check, without any model, that an update has kept what was known.
+"""Checks, without a model, that an update retains the statements of the posterior.
 
-An updater that writes the whole posterior anew may leave out what the observation did not touch: catastrophic
-forgetting (PSRL, appendix A.2). Numbers and words of a statement may change, since that is what an update does; the
-statement itself should not vanish.
+An updater that rewrites the whole posterior may omit statements that the observation did not concern: catastrophic
+forgetting (PSRL, appendix A.2). An update may change numbers and words of a statement, but should not drop it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections import Counter, deque
 from itertools import takewhile
 
 KEPT_SHARE = 0.5
-"""Share of a statement's words that its successor has to have."""
+"""Minimum share of a statement's words in its successor."""
 COMPARED = 300
-"""The most changed statements of a text that are compared with each of the other's."""
+"""Maximum number of changed statements that are compared pairwise."""
 
 Tokens = tuple[str, ...]
 
@@ -23,22 +22,23 @@ _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
 
 
 def dropped_statements(old: str, new: str) -> tuple[str, ...]:
-    """Statements (lines, and sentences within them) of the old text that have no successor in the new one.
+    """Return statements (lines, and sentences within lines) of the old text without a successor in the new text.
 
-    Each old statement is paired with a new one of its own that has at least half of its words; those that begin most
-    alike come first, since what a statement is about stands there. One without a partner is still kept where a single
-    new statement has all of its words and numbers (two were merged). Case, order and punctuation do not count.
+    Each old statement is paired with a different new statement that has at least half of its words. Pairs with the
+    longest common start come first, since the start of a statement names its subject. An unpaired statement still
+    counts as retained if a single new statement has all of its words and numbers, as after a merge. Case, order and
+    punctuation are ignored.
 
-    Of more than `COMPARED` statements that changed, only the first so many are compared with each other, so that a
-    long text takes no more than its length: a later one is kept where it is repeated word for word, or merged.
+    Only the first `COMPARED` changed statements are compared pairwise, so that the time is linear in the length of the
+    text. A later statement is retained if it is repeated verbatim or merged.
     """
     statements = _statements(old)
-    before, after = [_tokens(one) for one in statements], [_tokens(one) for one in _statements(new)]
+    before, after = [_tokens(text) for text in statements], [_tokens(text) for text in _statements(new)]
     kept, unclaimed = _repeated(before, after)
     changed = [i for i in range(len(before)) if i not in kept]
     kept |= _succeeded(before, after, changed[:COMPARED], unclaimed[:COMPARED])
     kept |= _merged(before, after, [i for i in changed if i not in kept])
-    return tuple(one for i, one in enumerate(statements) if i not in kept)
+    return tuple(statement for i, statement in enumerate(statements) if i not in kept)
 
 
 def _statements(text: str) -> list[str]:
@@ -51,25 +51,30 @@ def _tokens(statement: str) -> Tokens:
 
 
 def _repeated(before: list[Tokens], after: list[Tokens]) -> tuple[set[int], list[int]]:
-    """Old statements that stand in the new text word for word, and the new ones that repeat none."""
+    """Return the old statements that the new text repeats verbatim, and the new statements that repeat none."""
     places: dict[Tokens, deque[int]] = {}
-    for j, theirs in enumerate(after):
-        places.setdefault(theirs, deque()).append(j)
-    # No other pair of these statements begins as much alike, so they would be paired first in any case.
-    pairs = {i: places[mine].popleft() for i, mine in enumerate(before) if places.get(mine)}
+    for j, tokens in enumerate(after):
+        places.setdefault(tokens, deque()).append(j)
+    # No other pair of these statements has a longer common start, so they would be paired first anyway.
+    pairs = {i: places[tokens].popleft() for i, tokens in enumerate(before) if places.get(tokens)}
     taken = set(pairs.values())
     return set(pairs), [j for j in range(len(after)) if j not in taken]
 
 
 def _succeeded(before: list[Tokens], after: list[Tokens], changed: list[int], unclaimed: list[int]) -> set[int]:
-    """Changed statements that have a successor of their own."""
+    """Return the changed statements that are paired with a successor."""
     words = {i: {token for token in before[i] if not token[0].isdigit()} or set(before[i]) for i in changed}
-    mine, theirs = {i: Counter(before[i]) for i in changed}, {j: Counter(after[j]) for j in unclaimed}
+    old_counts, new_counts = {i: Counter(before[i]) for i in changed}, {j: Counter(after[j]) for j in unclaimed}
     pairs = sorted(
-        (-_common_start(before[i], after[j]), -_shared(mine[i], theirs[j]) / max(len(before[i]), len(after[j])), i, j)
+        (
+            -_common_start(before[i], after[j]),
+            -_shared(old_counts[i], new_counts[j]) / max(len(before[i]), len(after[j])),
+            i,
+            j,
+        )
         for i in changed
         for j in unclaimed
-        if len(words[i] & theirs[j].keys()) >= KEPT_SHARE * len(words[i])
+        if len(words[i] & new_counts[j].keys()) >= KEPT_SHARE * len(words[i])
     )
     kept: set[int] = set()
     taken: set[int] = set()
@@ -80,20 +85,20 @@ def _succeeded(before: list[Tokens], after: list[Tokens], changed: list[int], un
     return kept
 
 
-def _merged(before: list[Tokens], after: list[Tokens], left: list[int]) -> set[int]:
-    """Statements all of whose words and numbers stand in a single new one."""
-    counts = [Counter(theirs) for theirs in after]
-    places: dict[str, list[int]] = {}
+def _merged(before: list[Tokens], after: list[Tokens], unpaired: list[int]) -> set[int]:
+    """Return the unpaired statements whose words and numbers all occur in a single new statement."""
+    counts = [Counter(tokens) for tokens in after]
+    occurrences: dict[str, list[int]] = {}
     for j, count in enumerate(counts):
         for token in count:
-            found = places.setdefault(token, [])
-            if len(found) < COMPARED:
-                found.append(j)
+            statements = occurrences.setdefault(token, [])
+            if len(statements) < COMPARED:
+                statements.append(j)
     kept: set[int] = set()
-    for i in left:
-        mine = Counter(before[i])
-        rarest = min((places.get(token, []) for token in mine), key=len)
-        if any(_shared(mine, counts[j]) == mine.total() for j in rarest):
+    for i in unpaired:
+        count = Counter(before[i])
+        of_rarest_token = min((occurrences.get(token, []) for token in count), key=len)
+        if any(_shared(count, counts[j]) == count.total() for j in of_rarest_token):
             kept.add(i)
     return kept
 

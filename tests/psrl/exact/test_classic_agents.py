@@ -198,5 +198,5 @@ async def test_a_posterior_may_be_brought_along():
 
 
 def test_a_world_without_a_model_is_refused():
-    with pytest.raises(ConfigurationError, match="without an exact model"):
+    with pytest.raises(ConfigurationError, match="has no exact model"):
         exact_model(Task("crafting/train/0", "Goal: craft x."))

@@ -38,7 +38,7 @@ def test_the_beta_update_is_bayes_rule():
         density *= grid if reward else 1 - grid
         prior = prior.observed(reward)
     assert prior.mean == pytest.approx((grid * density).sum() / density.sum(), abs=1e-6)
-    with pytest.raises(ConfigurationError, match=r"rewards 0 and 1, got 0\.5"):
+    with pytest.raises(ConfigurationError, match=r"reward of 0 or 1, got 0\.5"):
         prior.observed(0.5)
 
 
@@ -51,7 +51,7 @@ def test_the_dirichlet_update_is_bayes_rule():
     posterior = prior.observed("a").observed("c").observed("a")
     expected = likelihood @ drawn / likelihood.sum()
     np.testing.assert_allclose(np.array(posterior.counts) / sum(posterior.counts), expected, atol=0.005)
-    with pytest.raises(ConfigurationError, match="'d' is none of the prior's outcomes: a, b, c"):
+    with pytest.raises(ConfigurationError, match="'d' is not an outcome of the prior: expected one of a, b, c"):
         prior.observed("d")
 
 
