@@ -1,6 +1,6 @@
-"""What usage costs in dollars: by the user's own table first, then by the library `genai-prices` (extra: prices).
+"""Convert usage to dollars: by the user's price table, else by the library `genai-prices` (extra: prices).
 
-A model without a price is named, never counted as free: the total is then a lower bound, and says so.
+A model without a price is reported, never counted as free: the total is then marked as a lower bound.
 """
 
 from __future__ import annotations
@@ -32,60 +32,66 @@ class HasUsageByModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars per million tokens of one model; 0 is allowed, for a model that costs nothing by the token."""
+    """Dollars per million tokens of a model; 0 is allowed.
+
+    Raises:
+        ConfigurationError: a price is negative or not finite.
+    """
 
     input: float
-    """Tokens read."""
+    """Price of input tokens."""
     output: float
-    """Tokens written."""
+    """Price of output tokens."""
     cached_input: float | None = None
-    """Tokens read from the provider's cache; None: as `input`."""
+    """Price of cached input tokens; None: as `input`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no price."""
+        """Check the ranges."""
         for name in ("input", "output", "cached_input"):
             dollars = getattr(self, name)
             if dollars is not None and not (math.isfinite(dollars) and dollars >= 0):
-                raise ConfigurationError(f"a price is 0 or more dollars per million tokens, got {name} = {dollars}")
+                raise ConfigurationError(
+                    f"a price must be at least 0 dollars per million tokens, got {name} = {dollars}"
+                )
 
 
 class Rates(Protocol):
-    """What has the three rates of a `Price`, such as an entry of the configuration's table `[prices]`."""
+    """Any object with the rates of a `Price`, such as an entry of the configuration's table `[prices]`."""
 
     @property
     def input(self) -> float:
-        """Dollars per million tokens read."""
+        """Dollars per million input tokens."""
 
     @property
     def output(self) -> float:
-        """Dollars per million tokens written."""
+        """Dollars per million output tokens."""
 
     @property
     def cached_input(self) -> float | None:
-        """Dollars per million tokens read from a cache; None: as `input`."""
+        """Dollars per million cached input tokens; None: as `input`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Dollars, and what they leave out. `str` says both."""
+    """Dollars, and the usage that they do not include. `str` shows both."""
 
     dollars: Mapping[str, float]
-    """By role: what is priced. A role whose models have no price is there with 0."""
+    """Dollars by role; 0 for a role whose models have no price."""
     unpriced: tuple[str, ...] = ()
-    """Models that used tokens and have no price, sorted; "" is a model that did not say its name."""
+    """Sorted names of models that used tokens and have no price; "" is a model of unknown name."""
     missing: int = 0
-    """Requests whose provider reported no usage, failed ones included: they are not in the dollars."""
+    """Number of requests without reported usage, failed requests included; not in the dollars."""
     hint: str = field(default="", compare=False)
-    """What to do about the unpriced."""
+    """How to get prices for the unpriced models."""
 
     @property
     def total(self) -> float:
-        """All roles together, in dollars."""
+        """Total of all roles in dollars."""
         return math.fsum(self.dollars.values())
 
     @property
     def is_lower_bound(self) -> bool:
-        """True where something was used whose price, or whose amount, is not known."""
+        """Whether a price or an amount of usage is unknown."""
         return bool(self.unpriced or self.missing)
 
     def __str__(self) -> str:
@@ -100,12 +106,12 @@ class Cost:
 
 
 def cost(usage_by_model: Mapping[str, Mapping[str, Usage]], prices: Mapping[str, Rates] | None = None) -> Cost:
-    """Price what was used.
+    """Convert usage to dollars.
 
     Args:
         usage_by_model: {role: {model: usage}}, such as `Run.usage_by_model`.
-        prices: the user's table, which goes before the library. A key is a model as the usage names it
-            (`provider:name`), its name alone, or the name without the date that a provider answers with.
+        prices: the user's table, which has precedence over the library. A key is the model as in `usage_by_model`
+            (`provider:name`), its name alone, or the name without the date that providers append.
     """
     dollars: dict[str, float] = {}
     unpriced: set[str] = set()
@@ -113,8 +119,8 @@ def cost(usage_by_model: Mapping[str, Mapping[str, Usage]], prices: Mapping[str,
         dollars.setdefault(role, 0.0)
         if not usage.tokens:
             continue
-        own = _in_table(model, prices or {})
-        price = dollars_of(usage, own) if own is not None else _by_library(model, usage)
+        rates = _in_table(model, prices or {})
+        price = dollars_of(usage, rates) if rates is not None else _by_library(model, usage)
         if price is None:
             unpriced.add(model)
         else:
@@ -124,7 +130,7 @@ def cost(usage_by_model: Mapping[str, Mapping[str, Usage]], prices: Mapping[str,
 
 
 def dollars_of(usage: Usage, price: Rates) -> float:
-    """What a usage costs; tokens that a cache answered are paid at the cached rate."""
+    """Return the cost of a usage in dollars; cached tokens cost the cached rate."""
     cached_rate = price.input if price.cached_input is None else price.cached_input
     fresh = usage.input_tokens - usage.cached_tokens
     return (fresh * price.input + usage.cached_tokens * cached_rate + usage.output_tokens * price.output) / MILLION
@@ -150,15 +156,15 @@ def _in_table(model: str, prices: Mapping[str, Rates]) -> Rates | None:
 
 
 def _by_library(model: str, usage: Usage) -> float | None:
-    """Dollars by `genai-prices`; None where it is not installed, or does not know the provider or the model."""
+    """Return dollars by `genai-prices`; None if it is not installed or does not know the provider or the model."""
     provider, _, name = model.partition(":")
-    # A name alone may be a server of one's own that serves a well-known model: its list price would be wrong.
+    # A name without a provider may be a self-hosted server of a well-known model: the list price would be wrong.
     if not name or not _library_is_installed():
         return None
     from genai_prices import Usage as Tokens  # type: ignore[import-not-found, unused-ignore]
     from genai_prices import calc_price
 
-    # Some prices depend on the length of a request, so the average request is priced, and not the sum of all.
+    # Some prices depend on the length of a request: price the average request, not the sum of all.
     requests = max(1, usage.calls - usage.missing)
     tokens = Tokens(
         input_tokens=Decimal(usage.input_tokens) / requests,

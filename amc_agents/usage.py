@@ -68,7 +68,7 @@ OPENAI_COUNTS = CountNames("prompt_tokens", "completion_tokens", "prompt_tokens_
 
 
 def reported_usage(counts: Any, names: CountNames) -> Usage:
-    """Usage of one request, from the token counts in its answer; `missing` where the tokens read are not reported."""
+    """Read the usage of a request from the token counts in its answer; `missing` if they are not reported."""
     read = _count(counts, names.read) if counts else None
     if read is None:
         return Usage(calls=1, missing=1)

@@ -1,7 +1,7 @@
-"""One persistent event loop in a thread of its own, for the sync entry points.
+"""A persistent background event loop in its own thread, for the sync entry points.
 
-`graph.invoke` then works where a loop is running already (a notebook), and an async client that outlives one
-call finds the same loop at the next.
+`graph.invoke` therefore works while another loop is running (a notebook), and an async client that is reused between
+calls always runs on the same loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amc_agents.errors import ConfigurationError
 T = TypeVar("T")
 
 STOPPING_LIMIT_S = 10.0
-"""Most seconds that an interrupted caller waits until its work has stopped."""
+"""Maximum time in seconds that an interrupted caller waits for its work to stop."""
 
 _END: Final = object()
 _started: ContextVar[_Started | None] = ContextVar("amc_started_in_background", default=None)
@@ -33,11 +33,11 @@ def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
     """Run a coroutine on the background loop and wait for its result.
 
     Args:
-        work: what to run; it sees the caller's context variables.
-        n_workers: threads that the loop must have for blocking tools and models, at the least.
+        work: the coroutine; it runs with the caller's context variables.
+        n_workers: minimum number of threads of the loop's executor, for blocking tools and models.
 
     Raises:
-        ConfigurationError: on the background loop itself, which would wait for itself.
+        ConfigurationError: called on the background loop, which would wait for itself.
     """
     loop = _background_loop(n_workers)
     if on_background_loop():
@@ -68,7 +68,7 @@ def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
         loop.call_soon_threadsafe(start)
         ended.wait()
     except BaseException:
-        # Ctrl-C in the caller stops the work. What it has open can be closed once it no longer runs.
+        # Ctrl-C in the caller stops the work. Its resources can be closed once it no longer runs.
         loop.call_soon_threadsafe(stop)
         ended.wait(STOPPING_LIMIT_S)
         raise
@@ -76,21 +76,21 @@ def run_in_background(work: Coroutine[Any, Any, T], *, n_workers: int) -> T:
 
 
 def read_in_thread(events: Generator[T, None, None]) -> Iterator[T]:
-    """Read a stream in another thread, so that its reader can be interrupted or leave while the next event is made.
+    """Read a stream in another thread, so that its reader can be interrupted or stop while it waits for an event.
 
-    Where LangGraph streams while nodes run, it waits for them however its stream ends. Here the work that they started
-    in the background is stopped first.
+    If LangGraph streams while nodes run, it waits for the nodes however the stream ends. Here their background work is
+    cancelled first.
     """
     context, started = copy_context(), _Started()
     context.run(_started.set, started)
     thread = DaemonThreads(1, "amc-stream")
 
-    def following() -> Any:
+    def next_event() -> Any:
         return next(events, _END)
 
     try:
         while True:
-            event = thread.submit(context.run, following).result()
+            event = thread.submit(context.run, next_event).result()
             if event is _END:
                 return
             yield event
@@ -109,12 +109,12 @@ def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
 
 
 def on_background_loop() -> bool:
-    """The caller runs on the background loop, which must not wait for itself."""
+    """Whether the caller runs on the background loop, which must not wait for itself."""
     return _loop is not None and _running_loop() is _loop
 
 
 class _Started:
-    """What was started from one stream and has not ended. Used on the background loop alone."""
+    """The running tasks of a stream. Only used on the background loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -145,15 +145,15 @@ def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
 
 
 def _start_anew() -> None:
-    # The thread of the loop did not come along into a forked process.
+    # The loop's thread does not exist in a forked process.
     global _lock, _loop, _workers
     if _loop is not None:
-        _of_the_parent.append(_loop)
+        _parents_loops.append(_loop)
     _lock, _loop, _workers = threading.Lock(), None, 0
 
 
-_of_the_parent: list[asyncio.AbstractEventLoop] = []
-"""Never closed in a forked process: its selector is the parent's, too."""
+_parents_loops: list[asyncio.AbstractEventLoop] = []
+"""Loops of the parent process. They are never closed here: parent and child share their selectors."""
 in_forked_process(_start_anew)
 
 

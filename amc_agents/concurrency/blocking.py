@@ -1,4 +1,4 @@
-"""Blocking calls of other people's clients: waited for so long and no longer, and never in the way of an exit."""
+"""Blocking calls with a time limit, in threads that do not delay the exit of the process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class BlockingCalls:
-    """Runs blocking calls in daemon threads, side by side, from any event loop.
+    """Runs blocking calls concurrently in daemon threads, from any event loop.
 
-    Nothing ends a thread from outside. A call that is given up goes on until its client ends it, and nobody waits for
-    that: the threads of an executor would be joined when the process exits.
+    A thread cannot be stopped from outside: a call that timed out continues until its client ends it. Nothing waits
+    for it, whereas the threads of an executor are joined when the process exits.
 
     Args:
-        name: of the threads.
-        max_concurrent: calls under way at the same time on one event loop.
-        timeout: seconds that a call may take, from its start to its whole answer.
+        name: name of the threads.
+        max_concurrent: maximum number of concurrent calls per event loop.
+        timeout: maximum duration of a call in seconds.
     """
 
     def __init__(self, name: str, max_concurrent: int, timeout: float) -> None:
@@ -30,13 +30,13 @@ class BlockingCalls:
         self._limits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What the call gives, with the context variables of whoever asks.
+        """Run a call with the caller's context variables and return its result.
 
         Raises:
-            TimeoutError: it took too long.
+            TimeoutError: the call took too long.
         """
         future: Future[T] = Future()
-        # From here on it cannot be cancelled; whoever waits for it can.
+        # From here on the future cannot be cancelled; its waiters can.
         future.set_running_or_notify_cancel()
         context = copy_context()
 
@@ -54,5 +54,5 @@ class BlockingCalls:
                 return await asyncio.wrap_future(future)
 
     def _limit(self) -> asyncio.Semaphore:
-        # A semaphore belongs to one event loop.
+        # A semaphore belongs to a single event loop.
         return self._limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._max_concurrent))

@@ -1,4 +1,4 @@
-"""A value that is made once, for any number of threads and event loops."""
+"""A value that is computed once for any number of threads and event loops."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Whoever asks first makes the value; the others wait for it, and share its failure.
+    """Computes a value at the first `get`; concurrent callers wait for it, and share its failure.
 
-    After a failure, and after `drop`, the next who asks makes it anew. (An `asyncio.Lock` belongs to one event loop,
-    and a critic may be used from several.)
+    After a failure, and after `drop`, the next `get` computes it again. An `asyncio.Lock` would not do: it belongs to a
+    single event loop, and a critic may be used from several.
 
     Args:
-        make: makes the value.
+        make: computes the value.
     """
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
@@ -35,7 +35,7 @@ class Once(Generic[T]):
         self._pending: Future[None] | None = None
 
     async def get(self) -> T:
-        """The value. Raises what `make` raises."""
+        """Return the value. Raises what `make` raises."""
         while True:
             with self._lock:
                 if self._value is not None:
@@ -43,14 +43,14 @@ class Once(Generic[T]):
                 pending = self._pending
                 if pending is None:
                     mine = self._pending = Future()
-                    # From here on nobody who waits for it can cancel it.
+                    # From here on no waiter can cancel it.
                     mine.set_running_or_notify_cancel()
             if pending is None:
                 return await self._first(mine)
             await asyncio.wrap_future(pending)
 
     def drop(self, value: T) -> None:
-        """Forget the value, unless another one has taken its place already."""
+        """Forget the value, unless it was replaced already."""
         with self._lock:
             if self._value is value:
                 self._value = None
@@ -66,7 +66,7 @@ class Once(Generic[T]):
         finally:
             with self._lock:
                 self._value, self._pending = value, None
-            # Where the first was cancelled, one of those who wait is the next.
+            # If the first caller was cancelled, a waiter computes the value.
             if error is None:
                 mine.set_result(None)
             else:
@@ -74,7 +74,7 @@ class Once(Generic[T]):
 
 
 def _start_all_anew() -> None:
-    # Whoever was making a value did not come along into the forked process.
+    # The thread that was computing a value does not exist in the forked process.
     for once in [*_all]:
         once._start_anew()
 

@@ -1,4 +1,4 @@
-"""Threads that do not hold the end of the process, and what a forked process has to make anew."""
+"""Threads that do not delay the exit of the process, and state that a forked process resets."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
-"""What is to be run; None: the threads end."""
+"""Queued calls; None: the threads end."""
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A pool whose threads the process does not wait for when it ends, so that a call that hangs cannot hold it.
+    """A pool of daemon threads: the process does not wait for them at exit, so a call that hangs cannot block it.
 
-    The threads of `concurrent.futures` are joined at exit. This is one of its executors by type alone, which is what an
-    event loop asks of its default executor. In a forked process the pool is empty, and starts its threads anew.
+    The threads of `concurrent.futures` are joined at exit. The base class serves only the type check of an event loop's
+    default executor. In a forked process the pool is empty and starts new threads.
 
     Args:
-        most: threads, at most; they are started as they are needed.
-        name: of the threads.
+        most: maximum number of threads; they are started on demand.
+        name: name of the threads.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -36,7 +36,7 @@ class DaemonThreads(ThreadPoolExecutor):
         _pools.add(self)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a call in one of the threads."""
+        """Run a call in a thread of the pool."""
         future: Future[T] = Future()
         with self._submitting:
             if self._ended:
@@ -49,7 +49,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no further calls. Nobody waits for those under way, whatever `wait` says."""
+        """Refuse further calls. Running calls are not waited for, even with `wait`."""
         with self._submitting:
             self._ended = True
             while cancel_futures and not self._calls.empty():
@@ -63,18 +63,18 @@ class DaemonThreads(ThreadPoolExecutor):
         self._idle = threading.Semaphore(0)
         self._started = 0
         self._ended = False
-        # The threads of a pool that nobody holds any more end, too.
+        # The threads end when the pool is garbage-collected.
         weakref.finalize(self, self._calls.put, None).atexit = False
 
 
 def in_forked_process(start_anew: Callable[[], None]) -> None:
-    """Call a function in every process that is forked from this one, where no thread but the forking one lives on."""
+    """Register a function to call in every forked process, where only the forking thread exists."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=start_anew)
 
 
 def lock_across_forks() -> threading.Lock:
-    """A lock of a module. A fork waits for it: no forked process finds it held by a thread that is not there."""
+    """Return a lock that a fork waits for, so that it is never held by a missing thread in the forked process."""
     lock = threading.Lock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
@@ -92,7 +92,7 @@ def _work(calls: _Calls, idle: threading.Semaphore) -> None:
             else:
                 future.set_result(result)
                 del result
-        # Nothing of the call is held until the next one.
+        # Release the call's objects before waiting for the next call.
         del call, future, run
         idle.release()
     calls.put(None)
