@@ -1,8 +1,8 @@
-"""Calibrates a value model after training, and says honestly how much that helped.
+"""Calibrate a value model after training, and estimate how much that helps.
 
-The held-out tasks are parted: some for early stopping and the reported metrics, others for the calibration. The map
-that is saved is fitted on all of the latter; its error is measured by cross-fitting over them, so that no state is
-judged by a map that has seen its task.
+The held-out tasks are split: some for early stopping and the reported metrics, the others for calibration. The saved
+map is fitted on all calibration tasks. Its error is measured by cross-fitting over them, so that no state is predicted
+by a map fitted on its task.
 """
 
 from __future__ import annotations
@@ -21,128 +21,130 @@ from amc_agents.training.value.data import TargetRow
 from amc_agents.types import FloatArray
 
 LEAST_TASKS = 3
-"""Of a calibration: a map takes two tasks, and a third one tries it."""
+"""Fewest tasks of a calibration: two to fit a map, and a third to test it."""
 _FOLDS = 5
 _LEAST_WEIGHT = 1e-12
-"""Of a state, as a share of the largest."""
+"""Lower bound for the weight of a state, as a share of the largest weight."""
 
 
 class Estimate(NamedTuple):
-    """A figure and how sure it is."""
+    """A mean and its standard error."""
 
     mean: float
     standard_error: float
-    """Over tasks: states of one task are no independent evidence."""
+    """Clustered by task, because states of a task are not independent."""
 
 
 class States(NamedTuple):
     """`[n]` held-out states."""
 
     values: FloatArray
-    """What the critic says of them, uncalibrated, in reward units."""
+    """The critic's uncalibrated values, in reward units."""
     targets: FloatArray
-    """What it was to say."""
+    """The targets of these values."""
     tasks: npt.NDArray[Any]
-    """The task of each."""
+    """Id of each state's task."""
     weights: FloatArray
-    """Above 0, of any sum: those of the loss, so that calibrated values mean what they were trained to mean."""
+    """Weights of the loss, positive, not normalised. With them, calibrated values keep the meaning of the loss."""
 
 
 @dataclass(frozen=True)
 class ValueCalibrationReport:
-    """How far values are from outcomes on held-out tasks, before and after; "after" by cross-fitting over tasks."""
+    """Distance of values from outcomes on held-out tasks before and after calibration, "after" by cross-fitting."""
 
     kind: Kind
     n_states: int
     n_tasks: int
     n_folds: int
     error_before: Estimate
-    """Expected calibration error: mean distance of prediction and outcome over ten bins of like predictions."""
+    """Expected calibration error: mean distance of prediction and outcome over ten bins of similar predictions."""
     error_after: Estimate
     error_change: Estimate
-    """After less before, paired: below 0 where calibration helps."""
-    error_by_luck: float
-    """What the error would be about if the calibrated values were all right: bins are small, and outcomes scatter."""
+    """After minus before, paired: negative if calibration helps."""
+    noise_floor: float
+    """Expected calibration error of perfectly calibrated values, because bins are small and outcomes vary."""
     squared_before: Estimate
-    """Mean squared distance of a state's value from its outcome, most of which is luck."""
+    """Mean squared distance of a state's value from its outcome. Most of it is the variance of outcomes."""
     squared_after: Estimate
     squared_change: Estimate
     before: tuple[Bin, ...]
     after: tuple[Bin, ...]
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON values, for a checkpoint's `metrics["calibration"]`."""
+        """Return JSON values, for a checkpoint's `metrics["calibration"]`."""
         plain = asdict(self)
         for name, value in plain.items():
             if isinstance(value, Estimate):
                 plain[name] = value._asdict()
-        return {**plain, **{name: [one._asdict() for one in getattr(self, name)] for name in ("before", "after")}}
+        # The key of the file format.
+        plain["error_by_luck"] = plain.pop("noise_floor")
+        return {**plain, **{name: [bin_._asdict() for bin_ in getattr(self, name)] for name in ("before", "after")}}
 
 
 class Calibrated(NamedTuple):
-    """A fitted map, and how well such a one holds on other tasks."""
+    """A fitted map, and an estimate of how well it generalises to other tasks."""
 
     calibration: ValueCalibration
     report: ValueCalibrationReport
 
 
 def calibration_tasks(held_out: Iterable[str], seed: int, share: float = 0.5) -> frozenset[str]:
-    """Of the held-out tasks those for calibration; the others stop training early and make the metrics.
+    """Draw the tasks for calibration from the held-out tasks. The others serve early stopping and the metrics.
 
     Args:
         held_out: ids of the held-out tasks.
-        seed: draws them, the same at every call.
-        share: of the tasks that are given to calibration, at least three.
+        seed: seed of the draw.
+        share: share of the tasks for calibration, of which there are at least three.
 
     Raises:
-        ConfigurationError: fewer than three tasks would be left for calibration, or none for the metrics.
+        ConfigurationError: no task would be left for the metrics.
     """
     tasks = sorted(set(held_out))
     n = max(LEAST_TASKS, round(share * len(tasks)))
     if n >= len(tasks):
         raise ConfigurationError(
-            f"{len(tasks)} tasks are held out, and a calibration needs {LEAST_TASKS} of its own besides at least one "
-            "for the metrics: collect more tasks, hold out a larger share, or train without calibration"
+            f"{len(tasks)} tasks are held out, but a calibration needs {LEAST_TASKS} and the metrics at least one more: "
+            "collect more tasks, hold out a larger share, or train without calibration"
         )
     chosen = np.random.default_rng([seed, 2]).permutation(len(tasks))[:n]
     return frozenset(tasks[index] for index in chosen)
 
 
 def states_of(rows: Sequence[TargetRow], values: Sequence[FloatArray], tasks: Sequence[str], *, target: str) -> States:
-    """The states of some rows that a run asks a critic about.
+    """Select the states of some rows that a run passes to a critic.
 
-    A model of the return still to come is never asked about an end, where nothing is: such states would only make the
-    error look small. One of the whole return is.
+    For a model of the return still to come, a run skips the ends of trajectories, where no return is left. Including
+    them here would only make the error look smaller. A model of the whole return gets them too.
 
     Args:
         rows: `[n]` windows of held-out trajectories.
         values: `[n]` arrays `[S]`, the uncalibrated values at their marks.
-        tasks: `[n]` the task of each.
+        tasks: `[n]` the task of each row.
         target: "future" or "return", as in training.
     """
-    asked = [np.full(len(row.marks), True) if target == "return" else ~np.array(row.final) for row in rows]
+    selected = [np.full(len(row.marks), True) if target == "return" else ~np.array(row.final) for row in rows]
 
     def chosen(numbers: Iterable[Sequence[float] | FloatArray]) -> FloatArray:
-        parts = [np.asarray(one, dtype=np.float64)[some] for one, some in zip(numbers, asked, strict=True)]
+        parts = [np.asarray(of_row, np.float64)[mask] for of_row, mask in zip(numbers, selected, strict=True)]
         return np.concatenate(parts)
 
     weights = chosen(row.weights for row in rows)
     return States(
         chosen(values),
         chosen(row.targets for row in rows),
-        np.repeat(np.array(tasks), [int(some.sum()) for some in asked]),
-        # exp(G / beta) may come out as 0, and a bin of such states would have no mean.
+        np.repeat(np.array(tasks), [int(mask.sum()) for mask in selected]),
+        # exp(G / beta) may underflow to 0, and a bin of such states would have no mean.
         np.maximum(weights, _LEAST_WEIGHT * weights.max()),
     )
 
 
 def calibrate(kind: Kind, states: States, seed: int = 0) -> Calibrated:
-    """The map of all states, and its error by cross-fitting over tasks.
+    """Fit a map on all states, and measure its error by cross-fitting over tasks.
 
     Args:
         kind: "affine" or "isotonic".
-        states: of tasks that were neither trained on nor used to choose anything.
-        seed: draws the folds.
+        states: states of tasks that were used neither for training nor for any choice.
+        seed: seed of the folds.
 
     Raises:
         ConfigurationError: there are fewer than three tasks, or a number is not finite.
@@ -157,23 +159,27 @@ def calibrate(kind: Kind, states: States, seed: int = 0) -> Calibrated:
     n_folds = min(_FOLDS, len(tasks))
     fold = np.random.default_rng(seed).permutation(len(tasks))[number] % n_folds
     after = np.empty(len(values))
-    for one in range(n_folds):
-        tried = fold == one
-        fitted = fit_value_calibration(kind, *(every[~tried] for every in states))
-        after[tried] = fitted(values[tried])
-    without = [_errors_without_each_task(said, targets, weights, number) for said in (values, after)]
+    for number_of_fold in range(n_folds):
+        tested = fold == number_of_fold
+        fitted = fit_value_calibration(kind, *(array[~tested] for array in states))
+        after[tested] = fitted(values[tested])
+    errors_before, errors_after = (
+        _errors_without_each_task(predicted, targets, weights, number) for predicted in (values, after)
+    )
     square_before, square_after = (values - targets) ** 2, (after - targets) ** 2
-    before_bins, bins = (tuple(reliability(said, targets, groups, weights=weights)) for said in (values, after))
+    before_bins, bins = (
+        tuple(reliability(predicted, targets, groups, weights=weights)) for predicted in (values, after)
+    )
     _, bin_ = np.unique(bin_numbers(after), return_inverse=True)
     report = ValueCalibrationReport(
         kind=kind,
         n_states=len(values),
         n_tasks=len(tasks),
         n_folds=n_folds,
-        error_before=_jackknife(without[0]),
-        error_after=_jackknife(without[1]),
-        error_change=_jackknife(without[1] - without[0]),
-        error_by_luck=_error_by_luck(bins, np.asarray(np.bincount(bin_, weights), dtype=np.float64)),
+        error_before=_jackknife(errors_before),
+        error_after=_jackknife(errors_after),
+        error_change=_jackknife(errors_after - errors_before),
+        noise_floor=_noise_floor(bins, np.asarray(np.bincount(bin_, weights), dtype=np.float64)),
         squared_before=Estimate(*clustered_mean(square_before, groups, weights)),
         squared_after=Estimate(*clustered_mean(square_after, groups, weights)),
         squared_change=Estimate(*clustered_mean(square_after - square_before, groups, weights)),
@@ -186,7 +192,7 @@ def calibrate(kind: Kind, states: States, seed: int = 0) -> Calibrated:
 def _errors_without_each_task(
     values: FloatArray, targets: FloatArray, weights: FloatArray, task: npt.NDArray[Any]
 ) -> FloatArray:
-    """`[tasks + 1]` expected calibration error: of all states, then without each task's, in the same bins."""
+    """Return the `[tasks + 1]` expected calibration errors of all states, then without each task, in the same bins."""
     _, bin_ = np.unique(bin_numbers(values), return_inverse=True)
     shape = int(task.max()) + 1, int(bin_.max()) + 1
     gaps = np.zeros(shape)
@@ -195,12 +201,12 @@ def _errors_without_each_task(
     return np.array([np.abs(gaps.sum(axis=0)).sum() / weights.sum(), *left])
 
 
-def _error_by_luck(bins: Sequence[Bin], mass: FloatArray) -> float:
-    """Mean of |z| x standard error over the bins by their weight, z standard normal; NaN where a bin has one task."""
-    return float(np.sqrt(2 / np.pi) * np.average([one.standard_error for one in bins], weights=mass))
+def _noise_floor(bins: Sequence[Bin], mass: FloatArray) -> float:
+    """Return the weighted mean of E|z| x standard error over the bins, z standard normal; NaN if a bin has one task."""
+    return float(np.sqrt(2 / np.pi) * np.average([bin_.standard_error for bin_ in bins], weights=mass))
 
 
 def _jackknife(figures: FloatArray) -> Estimate:
-    """Of `[tasks + 1]` figures: the first, and its standard error by leaving one task out."""
+    """Return the first of `[tasks + 1]` figures, and its standard error from the others, each without a task."""
     left, n = figures[1:], len(figures) - 1
     return Estimate(float(figures[0]), float(np.sqrt((n - 1) / n * np.sum((left - left.mean()) ** 2))))

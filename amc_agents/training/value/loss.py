@@ -1,6 +1,6 @@
-"""The value model's losses, and the targets of TD(lambda) that they are taken to.
+"""The losses of the value model, and the targets of TD(lambda).
 
-Letters: `M` marks (scored states) of a batch, in which the states of a row follow each other.
+`M` is the number of marks (scored states) of a batch. The states of a row are consecutive.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ except ImportError as error:
 
 
 def loss(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
-    """The sum of the losses of all marks; divide by the number of marks of the whole (global) batch.
+    """Return the sum of the losses of all marks, to be divided by the marks of the whole (global) batch.
 
     Args:
         scores: `[M]` float32 scores at the marks.
         batch: `targets`, `weights`, `follows`, `ends`, each `[M]` (`one_pass.collate`).
-        objective: which loss, and lambda.
+        objective: the loss, and lambda.
 
     Returns:
-        A scalar, with the gradient of the scores; targets have none.
+        A scalar. Its gradient is that of the scores; targets have no gradient.
     """
     targets = lambda_targets(scores, batch, objective)
     weights = batch["weights"].to(scores)
@@ -37,46 +37,49 @@ def loss(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> T
 
 
 def lambda_targets(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
-    """`[M]` the lambda-return of every mark: y_t = r_{t+1} + (1 - lambda) v(s_{t+1}) + lambda y_{t+1}.
+    """Return the `[M]` lambda-returns of all marks: y_t = r_{t+1} + (1 - lambda) v(s_{t+1}) + lambda y_{t+1}.
 
-    v is the model's own value of the next state in this same pass, without gradient; at a trajectory's end the return
-    is known and v is not asked. It is computed as the Monte-Carlo target G plus a correction d,
+    v is the model's value of the next state in the same pass, without gradient. At the end of a trajectory the return
+    is known and v is not used. The lambda-return is computed as the Monte-Carlo target G plus a correction d,
 
-        d_t = (1 - lambda) (v(s_{t+1}) - G_{t+1}) + lambda d_{t+1},    d = 0 where no mark follows,
+        d_t = (1 - lambda) (v(s_{t+1}) - G_{t+1}) + lambda d_{t+1},    d = 0 if no mark follows,
 
-    which is the same, as G_t = r_{t+1} + G_{t+1}. So at lambda = 1 it is G to the last bit; the last state of a window
-    that ends before its trajectory keeps its Monte-Carlo return; and targets of the whole return need no other rule.
-    With binary cross-entropy it is kept within [0, 1], where the expected return lies.
+    which is equal because G_t = r_{t+1} + G_{t+1}. At lambda = 1 it is therefore exactly G. The last state of a window
+    that ends before its trajectory keeps its Monte-Carlo return. Targets of the whole return need no special case. With
+    binary cross-entropy the result is clamped to [0, 1], the range of the expected return.
 
     Args:
         scores: `[M]`.
-        batch: `targets` `[M]`; `follows` `[M]` index of the next state's mark, -1 where the row has none; `ends` `[M]`
-            whether the mark is a trajectory's end.
-        objective: lambda, and how scores become values.
+        batch: `targets` `[M]`; `follows` `[M]` index of the next state's mark, -1 for the last of a row; `ends` `[M]`
+            whether the mark is the end of a trajectory.
+        objective: lambda, and the map from scores to values.
     """
     targets = batch["targets"].to(scores)
     if objective.td_lambda == 1:
         return targets
     values = scores.detach().sigmoid() if objective.link == "sigmoid" else scores.detach()
-    found = targets + _discounted_sum(
+    returns = targets + _discounted_sum(
         (1 - objective.td_lambda) * (values - targets).masked_fill(batch["ends"].to(scores.device), 0.0),
         batch["follows"].to(scores.device),
         objective.td_lambda,
     )
-    return found.clamp(0, 1) if objective.loss == "bce" else found
+    return returns.clamp(0, 1) if objective.loss == "bce" else returns
 
 
 def _discounted_sum(terms: Tensor, follows: Tensor, rate: float) -> Tensor:
-    # d_t = terms[t + 1] + rate x d_{t + 1} along each chain. After k rounds `found` holds the first 2^k terms of each:
-    # log2(M) rounds in place of a loop over states, and nothing is read back from the device.
+    """Return d_t = terms[t + 1] + rate x d_{t + 1} along each chain of marks.
+
+    After k rounds, `sums` holds the first 2^k terms of each chain: log2(M) rounds instead of a loop over states,
+    without a transfer from the device.
+    """
     marks = len(terms)
     past_the_end = torch.full_like(follows[:1], marks)
     step = torch.cat([torch.where(follows < 0, past_the_end, follows), past_the_end])
     zero = terms.new_zeros(1)
-    found = torch.cat([terms, zero])[step]
+    sums = torch.cat([terms, zero])[step]
     factor = rate * (step < marks).to(terms.dtype)
     for _ in range(marks.bit_length()):
-        found = found + factor * found[step]
+        sums = sums + factor * sums[step]
         factor = factor * factor[step]
         step = step[step]
-    return found[:-1]
+    return sums[:-1]

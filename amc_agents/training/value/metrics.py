@@ -1,4 +1,4 @@
-"""How good a value model is on held-out tasks: Pearson r, and AUC by step against the final success."""
+"""Metrics of a value model on held-out tasks: Pearson r, and AUC against the final success, overall and by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def pearson(values: FloatArray, targets: FloatArray) -> float | None:
-    """Correlation of `[S]` values with `[S]` targets; None where either does not vary.
+    """Return the correlation of `[S]` values with `[S]` targets; None if either is constant.
 
     >>> round(pearson(np.array([0.1, 0.4, 0.8]), np.array([0.0, 0.0, 1.0])), 3)
     0.904
@@ -26,7 +26,9 @@ def pearson(values: FloatArray, targets: FloatArray) -> float | None:
 
 
 def auc(values: FloatArray, success: FloatArray | BoolArray) -> float | None:
-    """Chance that a success is valued above a failure, ties counting half; None with one kind only.
+    """Return the probability that a success has a higher value than a failure, counting ties as half.
+
+    None if the states are all successes or all failures.
 
     >>> auc(np.array([0.1, 0.2, 0.2, 0.9]), np.array([0, 0, 1, 1]))
     0.875
@@ -41,10 +43,10 @@ def auc(values: FloatArray, success: FloatArray | BoolArray) -> float | None:
 
 
 def evaluate(rows: Sequence[TargetRow], values: Sequence[FloatArray]) -> dict[str, Any]:
-    """Metrics of the values of all rows.
+    """Compute the metrics of the values of all rows.
 
-    Loss is over every state, as in training. Pearson and AUC are over states that still have a future:
-    the final ones are known, and would flatter both.
+    The loss is over all states, as in training. Pearson r and AUC leave out final states: their outcome is known, which
+    would inflate both.
 
     Args:
         rows: the validation rows.
@@ -52,10 +54,10 @@ def evaluate(rows: Sequence[TargetRow], values: Sequence[FloatArray]) -> dict[st
 
     Returns:
         loss, baseline_loss (of the best constant), pearson, auc, auc_by_step {t: auc}, states, trajectories,
-        success_rate; a figure that is not defined is None.
+        success_rate. A metric that is not defined is None.
     """
     return evaluate_states(
-        np.concatenate([np.asarray(one, dtype=np.float64) for one in values]),
+        np.concatenate([np.asarray(of_row, dtype=np.float64) for of_row in values]),
         np.concatenate([row.targets for row in rows]),
         np.concatenate([row.states for row in rows]),
         np.concatenate([row.final for row in rows]),
@@ -66,14 +68,14 @@ def evaluate(rows: Sequence[TargetRow], values: Sequence[FloatArray]) -> dict[st
 def evaluate_states(
     value: FloatArray, target: FloatArray, state: IntArray, final: BoolArray, success: BoolArray
 ) -> dict[str, Any]:
-    """The metrics of `evaluate`, from plain arrays.
+    """Compute the metrics of `evaluate` from arrays.
 
     Args:
         value: `[S]` the values of all states.
-        target: `[S]` what they should be.
+        target: `[S]` their targets.
         state: `[S]` number t of each state.
-        final: `[S]` whether it is its trajectory's end.
-        success: `[S]` whether its trajectory's whole return counts as a success.
+        final: `[S]` whether the state is the end of its trajectory.
+        success: `[S]` whether the whole return of its trajectory counts as a success.
     """
     live = ~final
     by_step = {int(t): auc(value[live & (state == t)], success[live & (state == t)]) for t in np.unique(state[live])}
@@ -82,7 +84,7 @@ def evaluate_states(
         "baseline_loss": float(np.var(target)),
         "pearson": pearson(value[live], target[live]),
         "auc": auc(value[live], success[live]),
-        "auc_by_step": {t: one for t, one in by_step.items() if one is not None},
+        "auc_by_step": {t: area for t, area in by_step.items() if area is not None},
         "states": len(value),
         "trajectories": int(final.sum()),
         "success_rate": float(success[final].mean()) if final.any() else None,

@@ -1,8 +1,8 @@
-"""Trains a value model: LoRA regression of the return still to come (papers: AMC, eq. 7 and table 7).
+"""Train a value model: LoRA regression of the return still to come (AMC, eq. 7 and table 7).
 
-All states of a trajectory are scored in ONE forward pass: prompts are append-only and attention is causal, so the
-score at each state's marker is the score of that prefix alone. Under `torchrun` or `accelerate launch` every process
-calls `train_value` alike; the first one alone writes and tells.
+All states of a trajectory are scored in one forward pass: prompts are append-only and attention is causal, so the score
+at the mark of a state is the score of that prefix alone. Under `torchrun` or `accelerate launch` every process calls
+`train_value` with the same arguments; only the first process writes files and reports progress.
 """
 
 from __future__ import annotations
@@ -36,14 +36,7 @@ except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
 from amc_agents.training.value.arguments import global_random_state_kept, training_arguments
-from amc_agents.training.value.model import (
-    context,
-    export,
-    load_base,
-    make_encoder,
-    pad_token,
-    round_to_half,
-)
+from amc_agents.training.value.model import context, export, load_base, make_encoder, pad_token, round_to_half
 from amc_agents.training.value.one_pass_checks import use_packing
 from amc_agents.training.value.trainer import TrainingProgress, ValueTrainer
 
@@ -61,30 +54,29 @@ def train_value(
     progress: Callable[[TrainingProgress], None] | None = None,
     resume: bool = False,
 ) -> ValueCheckpoint:
-    """Trains a value model and saves it, whole or not at all.
+    """Train a value model and save it atomically.
 
     `out` becomes the folder of an `AutoModelForSequenceClassification` (LoRA merged; `hf:out` and vLLM load it), with
-    `amc_value.json` (format, golden scores, settings, metrics), `adapter/` (LoRA and head, float16) and a card. Until
-    then the state of the training is in a hidden folder beside it, `.NAME.training`, which stays where a training is
-    killed or fails after a state was saved.
+    `amc_value.json` (format, golden scores, settings, metrics), `adapter/` (LoRA and head, float16) and a model card.
+    During the training a hidden folder beside it, `.NAME.training`, holds checkpoints. It remains if the training is
+    interrupted after the first checkpoint.
 
     Args:
         base_model: folder of a causal language model and its tokenizer.
-        data: finished trajectories of at least two tasks; or the folder of a dataset of them, which may be larger than
-            memory.
-        out: where to write; must not exist yet, or be empty.
+        data: finished trajectories of at least two tasks, or the folder of a dataset, which may be larger than memory.
+        out: folder to write; it must be missing or empty.
         settings: None: the paper's.
         progress: called after each step, on the first process.
-        resume: go on with an interrupted training of `out`, with the same result as if it had not been interrupted; a
-            new one is begun where there is none.
+        resume: resume an interrupted training of `out`, with the result of an uninterrupted one. Without an interrupted
+            training, start a new one.
 
     Returns:
-        What was written to `amc_value.json`; its `metrics` are of held-out tasks, before any calibration.
+        The content of `amc_value.json`. Its `metrics` are computed on held-out tasks, before calibration.
 
     Raises:
-        ConfigurationError: `out` holds something or another process is training it, an interrupted training was left
-            there and is not to go on or is another one, a setting does not suit the data, or the base model does not
-            know its words.
+        ConfigurationError: `out` is not empty or another process is training it; `out` has an interrupted training, and
+            `resume` is False or settings or data differ; a setting does not suit the data; or the base model's
+            vocabulary lacks words of the data.
     """
     settings = settings or ValueTrainingSettings()
     state = TrainingState(out)
@@ -115,7 +107,7 @@ def train_value(
                 pad_id=pad_token(tokenizer), packed=use_packing(model, settings.packing), progress=progress,
             )  # fmt: skip
             trainer.train_from(state.last())
-        # The adapter is kept in half precision; what is measured and merged is what is kept.
+        # The adapter is saved in half precision, so that precision is what is measured and merged.
         round_to_half(trainer.model)
         training = _Training(base_model, tokenizer, encoder, sets, trainer)
         checkpoint = _measured(training, description)
@@ -133,9 +125,9 @@ def train_value(
 
 
 def leave_together() -> None:
-    """Ends the process group that a training has started, once every process has come here. Without one: nothing.
+    """Wait for all processes of a training, then end its process group. Without a process group, do nothing.
 
-    A process that exits while another still talks to it makes that one abort.
+    A process that exits while another still communicates with it makes the other one abort.
     """
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
@@ -143,6 +135,8 @@ def leave_together() -> None:
 
 
 class _Training(NamedTuple):
+    """A finished training, before its result is written."""
+
     base_model: str | Path
     tokenizer: Any
     encoder: Encoder
@@ -151,26 +145,26 @@ class _Training(NamedTuple):
 
 
 def _on_first(work: Callable[[], T]) -> T:
-    """Work of the first process: the others wait, and get what it gives or raise what it raises."""
-    found: list[Any] = [None, None]
+    """Run `work` on the first process while the others wait; return its result, or raise its error, on all of them."""
+    outcome: list[Any] = [None, None]
     several = torch.distributed.is_initialized()
     if not several or torch.distributed.get_rank() == 0:
         try:
-            found[0] = work()
+            outcome[0] = work()
         except AmcError as error:
-            found[1] = error
+            outcome[1] = error
     if several:
-        torch.distributed.broadcast_object_list(found, src=0)
-    if found[1] is not None:
-        raise found[1]
-    result: T = found[0]
+        torch.distributed.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise outcome[1]
+    result: T = outcome[0]
     return result
 
 
 def _description(
     base_model: str | Path, data: Sequence[Trajectory] | str | Path, settings: ValueTrainingSettings
 ) -> dict[str, Any]:
-    """What decides the result of a training."""
+    """Describe everything that determines the result of a training."""
     chosen = {name: value for name, value in asdict(settings).items() if name not in HARDWARE}
     return {
         "base_model_hash": weights_hash(base_model),
@@ -180,7 +174,7 @@ def _description(
 
 
 def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheckpoint:
-    """The checkpoint, without golden scores."""
+    """Measure the model on held-out tasks, calibrate it, and return its checkpoint without golden scores."""
     _, _, encoder, sets, trainer = training
     settings = trainer.settings
     objective = settings.objective
@@ -197,12 +191,12 @@ def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheck
         data_hash=description["data_hash"],
         settings=json.loads(json.dumps(asdict(settings))),
     )
-    values = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.held_out)]
+    values = [checkpoint.uncalibrated(scores) for scores in trainer.scores(sets.held_out)]
     metrics = evaluate(sets.held_out, values) | {"epochs": trainer.evaluations()}
     if sets.calibration is None or settings.calibration == "none":
         return replace(checkpoint, metrics=metrics)
-    said = [checkpoint.uncalibrated(one) for one in trainer.scores(sets.calibration)]
-    states = states_of(sets.calibration, said, sets.calibration.task_of_row, target=objective.target)
+    values = [checkpoint.uncalibrated(scores) for scores in trainer.scores(sets.calibration)]
+    states = states_of(sets.calibration, values, sets.calibration.task_of_row, target=objective.target)
     calibration, report = calibrate(settings.calibration, states, settings.seed)
     return replace(checkpoint, metrics=metrics | {"calibration": report.as_plain()}, calibration=calibration)
 
@@ -210,16 +204,16 @@ def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheck
 def _written(
     training: _Training, model: Any, checkpoint: ValueCheckpoint, state: TrainingState, seconds: float
 ) -> ValueCheckpoint:
-    """Writes the result; gives the checkpoint with its golden scores."""
+    """Write the result and return the checkpoint with its golden scores."""
     base_model, tokenizer, encoder, sets, trainer = training
-    # Under its final name, which stands in the card.
+    # The card contains the folder's name.
     result = state.empty("result") / state.out.resolve().name
     result.mkdir()
     prompts = golden_prompts(encoder, sets.examples)
     without_adapter = scores_without_adapter(model, prompts)
     merged = export(model, tokenizer, base_model, result, trainer.settings)
-    found = golden_scores(merged, prompts, without_adapter, encoder)
-    checkpoint = replace(checkpoint, golden=found.golden, probe_scores=found.probe_scores)
+    golden, probe_scores = golden_scores(merged, prompts, without_adapter, encoder)
+    checkpoint = replace(checkpoint, golden=golden, probe_scores=probe_scores)
     checkpoint.save(result)
     write_card(result, checkpoint, _facts(training, seconds))
     state.finish(result)
@@ -241,10 +235,10 @@ def _facts(training: _Training, seconds: float) -> CardFacts:
         policies=sets.policies,
         n_validation_tasks=len(sets.held_out.tasks),
         n_calibration_tasks=0 if sets.calibration is None else len(sets.calibration.tasks),
-        history=[{name: one[name] for name in _BY_STEP if name in one} for one in trainer.state.log_history],
+        history=[{name: entry[name] for name in _BY_STEP if name in entry} for entry in trainer.state.log_history],
         run=run | {"seconds, of the last run where it was interrupted": round(seconds)},
     )
 
 
 _BY_STEP = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
-"""What the card tells of the Trainer's log."""
+"""Columns of Trainer's log that the card shows."""

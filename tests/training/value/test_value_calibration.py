@@ -22,7 +22,7 @@ from amc_agents.training.value.data import TargetRow
 
 
 def too_sure(n_tasks=60, per_task=10, seed=0):
-    """A critic whose values are twice as far apart as they should be, and shifted; luck is large."""
+    """A critic whose values are twice as far apart as they should be, and shifted; outcomes vary much."""
     rng = np.random.default_rng(seed)
     n = n_tasks * per_task
     right = rng.normal(size=n)
@@ -86,21 +86,21 @@ def test_a_model_of_tilted_means_is_calibrated_to_tilted_means():
     states = States(right, came, np.arange(40_000) % 400, tilt)
     calibration, report = calibrate("affine", states)
     assert (calibration.slope, calibration.intercept) == pytest.approx((1.0, 0.0), abs=0.03)
-    assert report.error_before.mean == pytest.approx(report.error_by_luck, rel=0.6)
+    assert report.error_before.mean == pytest.approx(report.noise_floor, rel=0.6)
     assert calibrate("affine", states._replace(weights=np.ones(40_000))).report.error_before.mean > 0.2
 
 
-def test_the_error_of_right_values_is_that_of_luck():
+def test_the_error_of_calibrated_values_is_the_noise_floor():
     rng = np.random.default_rng(0)
-    found = []
+    errors = []
     for _ in range(40):
         values = rng.normal(size=400)
         states = States(values, values + rng.normal(size=400), np.arange(400) % 40, np.ones(400))
         report = calibrate("affine", states).report
-        found.append((report.error_before.mean, report.error_by_luck))
-    error, luck = np.mean(found, axis=0)
-    assert luck == pytest.approx(np.sqrt(2 / np.pi / 40), rel=0.05)
-    assert error == pytest.approx(luck, rel=0.07)
+        errors.append((report.error_before.mean, report.noise_floor))
+    error, floor = np.mean(errors, axis=0)
+    assert floor == pytest.approx(np.sqrt(2 / np.pi / 40), rel=0.05)
+    assert error == pytest.approx(floor, rel=0.07)
 
 
 def test_copies_of_a_tasks_states_make_no_figure_surer():
@@ -145,7 +145,7 @@ def test_the_report_is_printed_with_the_metrics():
     for name in ("before", "after", "change"):
         mean, error = getattr(report, f"error_{name}")
         assert f"{mean:.3f} ± {error:.3f}" in told
-    assert f"error of about {report.error_by_luck:.3f}" in told
+    assert f"error of about {report.noise_floor:.3f}" in told
     assert "affine calibration, cross-validated over 60 tasks" in told
 
 
@@ -166,7 +166,7 @@ def test_some_held_out_tasks_are_for_calibration_alone():
     assert chosen < set(held_out)
     assert calibration_tasks(held_out[::-1] * 2, seed=0) == chosen != calibration_tasks(held_out, seed=1)
     assert len(calibration_tasks(held_out[:4], seed=0)) == LEAST_TASKS
-    with pytest.raises(ConfigurationError, match="3 tasks are held out, and a calibration needs 3 of its own"):
+    with pytest.raises(ConfigurationError, match="3 tasks are held out, but a calibration needs 3"):
         calibration_tasks(held_out[:3], seed=0)
 
 

@@ -187,7 +187,7 @@ def test_a_reporter_of_transformers_gets_the_metrics(base_model, tmp_path, toy_t
         ({"device": "cuda:1"}, "CUDA_VISIBLE_DEVICES"),
         ({"policies": ("mine",)}, "do not name their policy"),
         ({"learning_rate": 1e30}, "has diverged; lower the learning rate"),
-        ({"calibration": "affine"}, "2 tasks are held out, and a calibration needs 3"),
+        ({"calibration": "affine"}, "2 tasks are held out, but a calibration needs 3"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_leaves_nothing(base_model, tmp_path, toy_trajectories, wrong, message):
