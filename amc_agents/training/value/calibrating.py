@@ -103,7 +103,7 @@ def calibration_tasks(held_out: Iterable[str], seed: int, share: float = 0.5) ->
     n = max(LEAST_TASKS, round(share * len(tasks)))
     if n >= len(tasks):
         raise ConfigurationError(
-            f"{len(tasks)} tasks are held out, but a calibration needs {LEAST_TASKS} and the metrics at least one more: "
+            f"{len(tasks)} tasks are held out, but a calibration needs {LEAST_TASKS} and the metrics at least one: "
             "collect more tasks, hold out a larger share, or train without calibration"
         )
     chosen = np.random.default_rng([seed, 2]).permutation(len(tasks))[:n]

@@ -1,4 +1,4 @@
-"""A causal language model becomes a value model (LoRA and a scalar head), and after training a folder to serve."""
+"""Turn a causal language model into a value model (LoRA and a scalar head), and export a trained one for serving."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except ImportError as error:
 
 
 class ModelSettings(Protocol):
-    """The settings of a training that concern the model; `ValueTrainingSettings` has them."""
+    """The settings that concern the model, a part of `ValueTrainingSettings`."""
 
     @property
     def lora_rank(self) -> int:
@@ -41,35 +41,35 @@ class ModelSettings(Protocol):
 
     @property
     def lora_targets(self) -> str | Sequence[str]:
-        """Modules that get an adapter, as PEFT names them: "all-linear", names, or one regular expression."""
+        """Modules that get an adapter, in PEFT's terms: "all-linear", names, or a regular expression."""
 
     @property
     def dtype(self) -> Literal["float32", "bfloat16"]:
-        """Number type of the base model, and of the exported folder. Adapter and head train in float32."""
+        """Data type of the base model and of the exported folder. Adapter and head train in float32."""
 
     @property
     def device(self) -> str:
-        """Where torch computes; "cuda" under torchrun: the process's own."""
+        """Torch device; "cuda" under torchrun is the device of the process."""
 
     @property
     def attention(self) -> str:
-        """`attn_implementation` of transformers, or "auto": its choice (SDPA where the model has it)."""
+        """`attn_implementation` of transformers; "auto": transformers chooses (SDPA if the model supports it)."""
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """Keep only the layers' inputs for the backward pass and compute the rest again."""
+        """Keep only the layers' inputs for the backward pass and recompute the rest."""
 
     @property
     def quantize(self) -> Literal["4bit"] | None:
-        """QLoRA: the base model's linear layers in 4 bits (NF4, bitsandbytes)."""
+        """QLoRA: hold the base model's linear layers in 4 bits (NF4, bitsandbytes)."""
 
     @property
     def seed(self) -> int:
-        """Of the adapter and the head."""
+        """Seed of the adapter and the head."""
 
 
 class LoadedBase(NamedTuple):
-    """What training starts from."""
+    """The model and the tokenizer that a training starts from."""
 
     model: Any
     """A `PeftModel` over a sequence classifier with one label."""
@@ -77,24 +77,24 @@ class LoadedBase(NamedTuple):
 
 
 def load_base(base: str | Path, settings: ModelSettings) -> LoadedBase:
-    """Loads a causal model with a new adapter and a new scalar head, and checks that one pass is what it should be.
+    """Load a causal model with a new adapter and a new scalar head, and check that it can be scored in one pass.
 
     The base model's weights are frozen and its dropout is off; adapter and head are float32. Rows are padded on the
     right. Code from the folder is never run.
 
     Args:
-        base: folder of a causal language model and its tokenizer; of one that also sees, its text tower is taken.
-        settings: rank, number type, device, ...
+        base: folder of a causal language model and its tokenizer. Of a vision-language model, the text tower is loaded.
+        settings: rank, data type, device, ...
 
     Raises:
-        ConfigurationError: the model cannot be a value model; the message says why.
+        ConfigurationError: the model cannot be a value model; the message gives the reason.
     """
     tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=False)
     pad_id = pad_token(tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
-    # The head and the adapter are drawn from torch's global generator: seed it, and leave it as it was.
+    # Torch's global generator initialises the head and the adapter: seed it, and restore it afterwards.
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(settings.seed)
         options = _loading(settings)
@@ -108,39 +108,42 @@ def load_base(base: str | Path, settings: ModelSettings) -> LoadedBase:
 
 
 def with_adapter(model: Any, settings: ModelSettings, pad_id: int) -> Any:
-    """A sequence classifier with a new adapter, ready for passes over whole trajectories: a `PeftModel`.
+    """Add an adapter to a sequence classifier, and prepare it for passes over whole trajectories.
 
     Args:
-        model: from `load_classifier`, or made from a config.
+        model: from `load_classifier`, or created from a config.
         settings: rank, gradient checkpointing, ...
-        pad_id: the token that fills up rows.
+        pad_id: the padding token.
+
+    Returns:
+        A `PeftModel`.
     """
     inner = classifier(model)
     inner.config.get_text_config().pad_token_id = pad_id
     _head_in_float32(inner)
     wrapped: Any = get_peft_model(model, _adapter(inner, settings))
     if settings.gradient_checkpointing:
-        # With reentrance gradients would have to pass through the frozen embeddings.
+        # Reentrant checkpointing would need gradients of the frozen embeddings.
         wrapped.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     read_at_marks(inner)
     return wrapped if settings.quantize is not None else wrapped.to(settings.device)
 
 
 def export(model: Any, tokenizer: Any, base: str | Path, folder: str | Path, settings: ModelSettings) -> Any:
-    """Writes the merged `AutoModelForSequenceClassification`, its tokenizer, and `adapter/` (float16) into a folder.
+    """Write the merged `AutoModelForSequenceClassification`, its tokenizer, and `adapter/` (float16) to a folder.
 
-    Of a quantised model the base is written out as the 4 bits say, the adapter merged into that: the folder's scores
-    are those of training. (Merged into the base as it was before, the adapter would miss the model that it corrects.)
+    The adapter of a quantised model is merged into the dequantised base, so that the folder gives the scores of
+    training. The adapter was trained to correct the quantised base, not the original one.
 
     Args:
-        model: what `load_base` gave, trained; it is taken apart.
-        tokenizer: likewise.
-        base: what was given to `load_base`.
-        folder: made if need be.
-        settings: likewise.
+        model: the trained model from `load_base`; unusable afterwards.
+        tokenizer: the tokenizer from `load_base`.
+        base: the base model's folder, as passed to `load_base`.
+        folder: folder to write; created if missing.
+        settings: as passed to `load_base`.
 
     Returns:
-        The merged classifier, as others will load it: what is measured on it is what is served.
+        The merged classifier, equal to the one that is loaded from the folder.
     """
     folder = Path(folder)
     save_adapter(model, folder / "adapter")
@@ -153,14 +156,14 @@ def export(model: Any, tokenizer: Any, base: str | Path, folder: str | Path, set
 
 
 def make_encoder(tokenizer: Any, prompt_format: PromptFormat, max_tokens: int | None) -> Encoder:
-    """An encoder over a transformers tokenizer; a beginning-of-text token goes first where the tokenizer has one."""
+    """Return an encoder over a transformers tokenizer. Its prefix is the beginning-of-text token, if there is one."""
     bos = [tokenizer.bos_token_id]
     prefix_ids = bos if tokenizer("")["input_ids"] == bos else []
     return Encoder(prompt_format, TemplateTokenizer.of_transformers(tokenizer), max_tokens, prefix_ids)
 
 
 def pad_token(tokenizer: Any) -> int:
-    """The id that fills up rows: the pad token, or else the end token. Raises `ConfigurationError` without either."""
+    """Return the id of the pad token, or of the end token. Raises `ConfigurationError` if the tokenizer has neither."""
     token = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if token is None:
         raise ConfigurationError("the tokenizer has neither a pad nor an end token: last-token pooling needs one")
@@ -168,21 +171,21 @@ def pad_token(tokenizer: Any) -> int:
 
 
 def context(model: Any, max_tokens: int | None = None) -> int | None:
-    """The most tokens of a row: `max_tokens`, or else what the model takes; None: it does not say.
+    """Return the token limit of a row: `max_tokens`, or else the model's limit; None if the model has none.
 
     Raises:
-        ConfigurationError: `max_tokens` is more than the model takes; or rotary positions are then stretched by the
-            text's length (dynamic, longrope), so that a prefix has other positions in a longer row than alone.
+        ConfigurationError: `max_tokens` exceeds the model's limit, or the length from which longrope scales rotary
+            positions by the length of the text, so that a prefix has other positions in a longer row than alone.
     """
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    for one in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-        if one.get("rope_type") == "longrope":
-            limit = one["original_max_position_embeddings"]
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if parameters.get("rope_type") == "longrope":
+            limit = parameters["original_max_position_embeddings"]
     if max_tokens is not None and limit is not None and max_tokens > limit:
         raise ConfigurationError(
-            f"max_tokens is {max_tokens}, and this model gives a prefix its own score in texts of at most {limit} "
+            f"max_tokens is {max_tokens}, but this model scores prefixes correctly only in texts of at most {limit} "
             "tokens: lower max_tokens, or leave it out"
         )
     limit = max_tokens or limit
@@ -190,7 +193,7 @@ def context(model: Any, max_tokens: int | None = None) -> int | None:
 
 
 def round_to_half(model: Any) -> None:
-    """Rounds what is trained to float16, as the adapter is kept: what is measured then is what is kept."""
+    """Round the trained parameters to float16, the precision in which the adapter is saved."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -198,21 +201,21 @@ def round_to_half(model: Any) -> None:
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Writes a `PeftModel`'s adapter and head, in float16."""
+    """Write a `PeftModel`'s adapter and head, in float16."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Embeddings are not trained; whether they might be, peft would ask the hub.
+    # Embeddings are not trained. Without this argument, peft would query the hub to find that out.
     trained = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {name: tensor.half().cpu().contiguous() for name, tensor in trained.items()}
     save_file(tensors, str(folder / "adapter_model.safetensors"))
     config = copy(model.peft_config["default"])
     if isinstance(config.target_modules, set):
-        # A set's order differs between processes; the same training writes the same bytes.
+        # The order of a set differs between processes, and the same training should write the same bytes.
         config.target_modules = sorted(config.target_modules)
     config.save_pretrained(str(folder))
 
 
 def _loading(settings: ModelSettings) -> dict[str, Any]:
-    """The settings as arguments of `from_pretrained`."""
+    """Return the arguments of `from_pretrained` for the settings."""
     dtype = getattr(torch, settings.dtype)
     options: dict[str, Any] = {"dtype": dtype}
     if settings.attention != "auto":
@@ -228,7 +231,7 @@ def _loading(settings: ModelSettings) -> dict[str, Any]:
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=dtype,
-            # Sharded (FSDP) like any other weight of this type.
+            # FSDP shards it like any other weight of this type.
             bnb_4bit_quant_storage=dtype,
         )
         on_cuda = settings.device.startswith("cuda")
@@ -249,13 +252,13 @@ def _adapter(inner: Any, settings: ModelSettings) -> LoraConfig:
 
 
 def _head_in_float32(inner: Any) -> None:
-    """Small steps would be lost in a head of bfloat16; what comes to it is converted."""
+    """Convert the head, and its inputs, to float32. A bfloat16 head would round small steps away."""
     inner.score.float()
-    inner.score.register_forward_pre_hook(lambda module, given: (given[0].to(module.weight.dtype),))
+    inner.score.register_forward_pre_hook(lambda module, inputs: (inputs[0].to(module.weight.dtype),))
 
 
 def _dequantized(model: Any, base: str | Path, settings: ModelSettings) -> Any:
-    """The trained adapter and head over the base model that they were trained on, its 4 bits written out in full."""
+    """Return the trained adapter and head over the dequantised base model."""
     full = load_classifier(base, _loading(settings)).dequantize()
     inner = classifier(full)
     inner.config.get_text_config().pad_token_id = classifier(model).config.get_text_config().pad_token_id
@@ -267,14 +270,14 @@ def _dequantized(model: Any, base: str | Path, settings: ModelSettings) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what transformers and peft report of a new head, as if it were a mistake."""
+    """Silence the warnings and progress bars of transformers and peft, for example about a new head."""
     reports: Any = logging
     verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
     reports.set_verbosity_error()
     reports.disable_progress_bar()
     try:
         with warnings.catch_warnings():
-            # peft uses what transformers deprecates.
+            # peft uses deprecated functions of transformers.
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:

@@ -1,12 +1,12 @@
-"""One forward pass over whole trajectories: the scalar head at every state's mark.
+"""Score all states of whole trajectories in one forward pass.
 
-Prompts are append-only and attention is causal, so the score at a state's mark is the score of that prefix alone: a
-trajectory of T + 1 states costs one pass over its own tokens, not T + 1 passes over growing prefixes. The gradient of
-a sum over marks is the sum of the gradients of the single passes.
+Prompts are append-only and attention is causal, so the score at the mark of a state is the score of that prefix alone.
+A trajectory of T + 1 states costs one pass over its tokens instead of T + 1 passes over growing prefixes. The gradient
+of a sum over marks is the sum of the gradients of the separate passes.
 
-Rows of a batch are padded on the right, where causal attention needs no mask, so that the kernel's causal fast path is
-used; or packed one after the other into a single row whose positions start again with each trajectory, which
-transformers' masks and variable-length kernels take as a wall between them.
+Rows of a batch are padded on the right, where causal attention needs no mask and the kernel takes its fast path. Or
+they are packed: concatenated into one row in which positions restart with each trajectory. Transformers' masks and
+variable-length kernels then allow no attention between trajectories.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ except ImportError as error:
 
 
 def collate(rows: Sequence[TargetRow], pad_id: int, *, packed: bool = False) -> dict[str, Tensor]:
-    """Rows -> the tensors of one pass. S: tokens of the longest row (packed: of all rows), B: rows (packed: 1).
+    """Collate rows into the tensors of one pass: B rows (packed: 1) of S tokens, and M marks.
 
     Args:
-        rows: at least one.
-        pad_id: fills up shorter rows. No mark may stand on it: a classifier pools the last token that is not padding.
-        packed: one row after the other in a single row, positions restarted.
+        rows: at least one row.
+        pad_id: fills up shorter rows. A mark must not be this token: a classifier pools the last token that is not
+            padding.
+        packed: concatenate the rows into a single row, restarting positions.
 
     Returns:
-        input_ids `[B, S]`; position_ids `[1, S]`, packed only; and for the M marks of all rows, in order: mark_rows,
-        mark_columns `[M]` (where each stands), targets, weights, rewards `[M]` float32, follows `[M]` (index of the
-        mark of the same row's next state, -1 at its last), ends `[M]` (whether the state is its trajectory's end).
+        input_ids `[B, S]`; position_ids `[1, S]`, packed only; and for the marks of all rows, in order: mark_rows,
+        mark_columns `[M]` (their places), targets, weights, rewards `[M]` float32, follows `[M]` (index of the mark of
+        the next state in the row, -1 for the last), ends `[M]` (whether the state is the end of its trajectory).
 
     Raises:
-        ConfigurationError: a mark stands on the padding token.
+        ConfigurationError: a mark is the padding token.
     """
     for row in rows:
         if any(row.ids[mark] == pad_id for mark in row.marks):
             raise ConfigurationError(
                 f"a state's mark ends in token {pad_id}, which is the padding token: a sequence classifier would read "
-                "the token before it. Give the tokenizer another pad token, or the prompt format another marker"
+                "the token before it. Choose another pad token for the tokenizer, or another marker for the prompt "
+                "format"
             )
     counts = [len(row.marks) for row in rows]
     columns = [torch.tensor(row.marks) for row in rows]
@@ -57,7 +59,7 @@ def collate(rows: Sequence[TargetRow], pad_id: int, *, packed: bool = False) -> 
         batch["position_ids"] = torch.cat([torch.arange(length) for length in lengths])[None]
         starts = [sum(lengths[:index]) for index in range(len(rows))]
         batch["mark_rows"] = torch.zeros(sum(counts), dtype=torch.long)
-        batch["mark_columns"] = torch.cat([start + one for start, one in zip(starts, columns, strict=True)])
+        batch["mark_columns"] = torch.cat([start + column for start, column in zip(starts, columns, strict=True)])
     else:
         ids = torch.full((len(rows), max(len(row.ids) for row in rows)), pad_id)
         for index, row in enumerate(rows):
@@ -66,19 +68,19 @@ def collate(rows: Sequence[TargetRow], pad_id: int, *, packed: bool = False) -> 
         batch["mark_rows"] = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
         batch["mark_columns"] = torch.cat(columns)
     for name in ("targets", "weights", "rewards"):
-        batch[name] = torch.tensor([one for row in rows for one in getattr(row, name)], dtype=torch.float32)
+        batch[name] = torch.tensor([value for row in rows for value in getattr(row, name)], dtype=torch.float32)
     follows = torch.arange(1, sum(counts) + 1)
     follows[torch.tensor(counts).cumsum(0) - 1] = -1
     batch["follows"] = follows
-    batch["ends"] = torch.tensor([one for row in rows for one in row.final])
+    batch["ends"] = torch.tensor([final for row in rows for final in row.final])
     return batch
 
 
 def scores_at_marks(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
-    """The raw scores at a batch's marks, in one forward pass.
+    """Compute the raw scores at the marks of a batch, in one forward pass.
 
-    The pass goes through the outermost module's own `forward`, as data-parallel wrappers need; only the innermost one,
-    the classifier, is asked for other positions than the last.
+    The pass goes through the `forward` of the outermost module, which data-parallel wrappers require. Only the
+    innermost module, the classifier, reads other positions than the last.
 
     Args:
         model: a sequence classifier with a `score` head, plain or wrapped (PEFT, DDP, FSDP).
@@ -96,10 +98,10 @@ def scores_at_marks(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def row_values(model: Any, rows: Sequence[TargetRow], batch_size: int = 16) -> list[FloatArray]:
-    """The scores at the marks of each row, `[S]` each, in the order of the rows; rows of like length go together."""
+    """Return the `[S]` scores at the marks of each row, in the order of the rows."""
     inner = classifier(model)
     order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
-    found: dict[int, FloatArray] = {}
+    scores: dict[int, FloatArray] = {}
     was_training = model.training
     model.eval()
     with torch.no_grad():
@@ -107,16 +109,16 @@ def row_values(model: Any, rows: Sequence[TargetRow], batch_size: int = 16) -> l
             chosen = order[start : start + batch_size]
             batch = collate([rows[index] for index in chosen], inner.config.get_text_config().pad_token_id)
             parts = torch.split(scores_at_marks(model, batch).cpu(), [len(rows[index].marks) for index in chosen])
-            found |= {index: part.double().numpy() for index, part in zip(chosen, parts, strict=True)}
+            scores |= {index: part.double().numpy() for index, part in zip(chosen, parts, strict=True)}
     model.train(was_training)
-    return [found[index] for index in range(len(rows))]
+    return [scores[index] for index in range(len(rows))]
 
 
 def classifier(model: Any) -> Any:
-    """The sequence classifier inside whatever wraps it.
+    """Return the sequence classifier inside its wrappers.
 
     Raises:
-        ConfigurationError: there is none with a `score` head over a transformer.
+        ConfigurationError: no module has a `score` head over a transformer.
     """
     for module in model.modules():
         children = dict(module.named_children())
@@ -128,7 +130,7 @@ def classifier(model: Any) -> Any:
 
 
 def read_at_marks(inner: Any) -> None:
-    """Teaches a classifier's `forward` to answer at marks where it is given them; without them it is as it was."""
+    """Extend a classifier's `forward` to score the marks that it is given. Without marks it is unchanged."""
     if not hasattr(inner, "forward_at_last_token"):
         inner.forward_at_last_token = inner.forward
         inner.forward = MethodType(_forward, inner)
@@ -140,15 +142,15 @@ def _forward(
     if mark_rows is None or mark_columns is None:
         return self.forward_at_last_token(*args, **kwargs)
     transformer = getattr(self, self.base_model_prefix)
-    # Wrappers add arguments of None, which not every transformer knows.
-    given = {name: value for name, value in kwargs.items() if value is not None and name != "return_dict"}
-    hidden = transformer(**given, use_cache=False).last_hidden_state
-    # The head sees marks alone: [M, D], never [B, S, D].
+    # Wrappers add arguments of None, which not every transformer accepts.
+    arguments = {name: value for name, value in kwargs.items() if value is not None and name != "return_dict"}
+    hidden = transformer(**arguments, use_cache=False).last_hidden_state
+    # The head is applied only to the marks, [M, D] instead of [B, S, D].
     return {"logits": self.score(hidden[mark_rows, mark_columns]).squeeze(-1)}
 
 
 def _varlen(inner: Any, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Where the trajectories of a packed row begin, for kernels of variable length: found once, not in every layer."""
+    """Return where the trajectories of a packed row begin, for variable-length kernels: once, not in every layer."""
     implementation = inner.config.get_text_config()._attn_implementation or ""
     if "position_ids" not in inputs or "flash" not in implementation:
         return {}
@@ -162,4 +164,4 @@ def _varlen(inner: Any, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 _INPUTS = ("input_ids", "position_ids", "mark_rows", "mark_columns")
-"""What of a batch goes into the model; the rest is for the loss."""
+"""Tensors of a batch that go into the model; the others are for the loss."""

@@ -1,7 +1,7 @@
-"""Is one pass over a trajectory what it claims to be, on this model, with this kernel, on this machine?
+"""Check that one pass over a trajectory gives the scores of its prefixes, for this model, kernel and machine.
 
-Whether a model's attention is causal, whether it still draws dropout, which token its classifier pools, and whether
-packed trajectories see each other are found out by asking it about a few tokens, not by its name.
+A few tokens are run through the model to test whether attention is causal, whether dropout is off, which token the
+classifier pools, and whether packed trajectories attend to each other. The model's name decides nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ImportError as error:
 frameworks: Any = integrations
 
 
-def can_be_asked() -> bool:
+def has_weights() -> bool:
     """Return whether a loaded model has its weights.
 
     With FSDP's `cpu_ram_efficient_loading`, only one process per machine has them until training begins.
@@ -34,72 +34,72 @@ def can_be_asked() -> bool:
 
 
 def check_one_pass(model: Any) -> None:
-    """Refuses a model of which one pass does not give the scores of the prefixes, as its own classifier would.
+    """Refuse a model whose scores in one pass differ from the scores that its classifier gives the prefixes.
 
-    A model that cannot be asked is not checked.
+    A model without weights is not checked.
 
     Args:
-        model: a sequence classifier, plain or wrapped; asked in training mode, without gradients.
+        model: a sequence classifier, plain or wrapped. It is run in training mode, without gradients.
 
     Raises:
-        ConfigurationError: it is random in training, not causal, or pools another token than the last.
+        ConfigurationError: the model is random in training, is not causal, or pools another token than the last.
     """
-    if not can_be_asked():
+    if not has_weights():
         return
     name = type(classifier(model)).__name__
     with _as_in_training(model):
-        one, other = _probes(model)
-        scores = _scores(model, [one])
-        if not _close(scores, _scores(model, [one]), _same(model)):
+        short, long = _probes(model)
+        scores = _scores(model, [short])
+        if not _close(scores, _scores(model, [short]), _exact_tolerance(model)):
             raise ConfigurationError(
-                f"{name} gives other scores each time in training: it draws dropout under a name that was not found. "
-                "Turn it off in the model's config"
+                f"{name} gives different scores each time in training: its dropout is on, under a config name that is "
+                "not recognised. Set it to 0 in the model's config"
             )
-        half = len(one) // 2
-        if not _close(scores[:half], _scores(model, [one[:half] + other[half:]])[:half], _same(model)):
+        half = len(short) // 2
+        if not _close(scores[:half], _scores(model, [short[:half] + long[half:]])[:half], _exact_tolerance(model)):
             raise ConfigurationError(
                 f"{name} is not causal: later tokens change the scores of earlier ones, so that the value of a state "
                 "cannot be read in a longer trajectory. Use a decoder-only base model"
             )
         inner = classifier(model)
-        pooled = inner(input_ids=torch.tensor([one], device=inner.device)).logits[0].float().cpu()
-        if not _close(scores[-1:], pooled, _rounded(model)):
+        pooled = inner(input_ids=torch.tensor([short], device=inner.device)).logits[0].float().cpu()
+        if not _close(scores[-1:], pooled, _kernel_tolerance(model)):
             raise ConfigurationError(
-                f"{name} does not answer with its `score` head at the last token (expected {float(scores[-1]):.4g}, "
-                f"got {pooled.tolist()}): a value model pools the last token. Use another base model"
+                f"{name} does not return its `score` head at the last token (expected {float(scores[-1]):.4g}, got "
+                f"{pooled.tolist()}): a value model pools the last token. Use another base model"
             )
 
 
 def can_pack(model: Any) -> bool:
-    """Whether trajectories in one row, their positions restarted, get the scores that each gets alone.
+    """Return whether trajectories in one row, with restarted positions, get the scores that each gets alone.
 
-    Transformers' masks and variable-length kernels wall them off; some models ignore the positions, and would let
-    them see each other without a word.
+    Transformers' masks and variable-length kernels separate them. Some models ignore the positions, and would silently
+    let them attend to each other.
     """
     transformer = getattr(classifier(model), classifier(model).base_model_prefix)
     if "position_ids" not in inspect.signature(transformer.forward).parameters:
         return False
     with _as_in_training(model):
-        one, other = _probes(model)
-        packed = _scores(model, [one, other], packed=True)
-        walled = _close(
-            packed[len(one) :], _scores(model, [other[: len(one)], other], packed=True)[len(one) :], _same(model)
-        )
-        alone = torch.cat([_scores(model, [one]), _scores(model, [other])])
-        return walled and _close(packed, alone, _rounded(model))
+        short, long = _probes(model)
+        n = len(short)
+        packed = _scores(model, [short, long], packed=True)
+        after_another = _scores(model, [long[:n], long], packed=True)
+        separated = _close(packed[n:], after_another[n:], _exact_tolerance(model))
+        alone = torch.cat([_scores(model, [short]), _scores(model, [long])])
+        return separated and _close(packed, alone, _kernel_tolerance(model))
 
 
 def use_packing(model: Any, packing: bool | Literal["auto"]) -> bool:
-    """Whether to pack, as a setting asks.
+    """Decide whether to pack rows.
 
-    "auto" packs where a kernel of variable length makes it pay (flash, flex attention): no padding, and no attention
-    between trajectories to compute and throw away. SDPA has the causal fast path for padded rows, and needs a mask
-    over all pairs of positions for packed ones.
+    "auto" packs if a variable-length kernel (flash, flex attention) is used: it computes neither padding nor attention
+    between trajectories. SDPA has a causal fast path for padded rows, but needs a mask over all pairs of positions for
+    packed ones.
 
     Raises:
-        ConfigurationError: `packing` is True and the model cannot, or cannot be asked.
+        ConfigurationError: `packing` is True and the model cannot pack, or has no weights to check that.
     """
-    if packing and not can_be_asked():
+    if packing and not has_weights():
         if packing == "auto":
             return False
         raise ConfigurationError(
@@ -112,7 +112,7 @@ def use_packing(model: Any, packing: bool | Literal["auto"]) -> bool:
     if packing and not can_pack(model):
         raise ConfigurationError(
             f"{type(classifier(model)).__name__} with this attention lets packed trajectories see each other, or does "
-            "not restart their positions: leave packing off (rows are then padded, in batches of like length)"
+            "not restart their positions: leave packing off (rows are then padded, in batches of similar length)"
         )
     return packing
 
@@ -129,16 +129,16 @@ def _as_in_training(model: Any) -> Iterator[None]:
 
 
 def _probes(model: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two texts of random tokens that are not padding, the second one longer, with no token at the same place."""
+    """Return a short and a longer text of random tokens, all different and none of them padding."""
     config = classifier(model).config.get_text_config()
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randperm(config.vocab_size, generator=generator)
-    ids = drawn[drawn != config.pad_token_id][: _LONGEST + _SHORTER].tolist()
-    return tuple(ids[:_SHORTER]), tuple(ids[_SHORTER:])
+    ids = drawn[drawn != config.pad_token_id][: _LONG + _SHORT].tolist()
+    return tuple(ids[:_SHORT]), tuple(ids[_SHORT:])
 
 
 def _scores(model: Any, texts: Sequence[tuple[int, ...]], *, packed: bool = False) -> Tensor:
-    """The scores at every token of the texts."""
+    """Return the scores at all tokens of the texts."""
     rows = []
     for ids in texts:
         size, zeros = len(ids), (0.0,) * len(ids)
@@ -148,19 +148,19 @@ def _scores(model: Any, texts: Sequence[tuple[int, ...]], *, packed: bool = Fals
     return scores_at_marks(model, collate(rows, pad_id, packed=packed)).cpu()
 
 
-def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    return bool((one - other).abs().max() <= tolerance * one.abs().max())
+def _close(scores: Tensor, others: Tensor, tolerance: float) -> bool:
+    return bool((scores - others).abs().max() <= tolerance * scores.abs().max())
 
 
-def _same(model: Any) -> float:
-    """How far scores may differ, as a share of the largest, where the arithmetic is the same."""
+def _exact_tolerance(model: Any) -> float:
+    """Return how far scores of the same arithmetic may differ, as a share of the largest."""
     return max(1e-4, 10 * float(torch.finfo(classifier(model).dtype).eps))
 
 
-def _rounded(model: Any) -> float:
-    """The same, where another kernel or another order of sums computes them."""
+def _kernel_tolerance(model: Any) -> float:
+    """Return how far scores may differ if another kernel or another order of sums computes them."""
     return max(1e-3, 50 * float(torch.finfo(classifier(model).dtype).eps))
 
 
-_SHORTER, _LONGEST = 16, 24
-"""Tokens of the two texts that a model is asked about."""
+_SHORT, _LONG = 16, 24
+"""Tokens of the two probe texts."""

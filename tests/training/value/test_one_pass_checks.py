@@ -65,7 +65,7 @@ def test_a_model_that_looks_ahead_is_refused():
 
 
 def test_a_model_that_is_random_in_training_is_refused():
-    with pytest.raises(ConfigurationError, match="other scores each time in training"):
+    with pytest.raises(ConfigurationError, match="different scores each time in training"):
         check_one_pass(classifier_of("gpt2", resid_pdrop=0.1).float())
 
 

@@ -310,7 +310,7 @@ def test_code_from_the_folder_is_never_run(tmp_path):
         "class Config(LlamaConfig):\n"
         "    model_type = 'homemade'\n"
     )
-    with pytest.raises(ConfigurationError, match="run code from its folder, which is never done here"):
+    with pytest.raises(ConfigurationError, match="run code from its folder, which is not allowed"):
         load_base(base, Settings())
     assert not ran.exists()
 
