@@ -1,1 +1,1 @@
-"""What the decisions of LAC, PNLC and PSRL share, free of any framework."""
+"""Code that the decisions of LAC, PNLC and PSRL share, independent of any framework."""

@@ -1,4 +1,21 @@
-"""PNLC: planning with a natural-language critic (paper: PNLC)."""
+"""PNLC: planning with a natural-language critic (paper: PNLC).
+
+The files in reading order:
+
+| file | content |
+|---|---|
+| `types` | settings, inputs and outputs of a decision |
+| `prompts` | the prompts, all replaceable |
+| `goals` | goals proposed by a language model |
+| `critique` | the critique in words, and the parsing of answers |
+| `judge` | likelihoods of goals, or of success, for a thought |
+| `decision` | `decide`: think, judge, refine or choose |
+| `thinker` | a chat model that thinks, answers a critique and acts |
+| `model` | PNLC as a chat model |
+| `node`, `middleware` | the chat model in a graph, and in an agent |
+
+All files above `thinker` are independent of LangGraph and LangChain.
+"""
 
 from __future__ import annotations
 
