@@ -1,4 +1,4 @@
-"""Worlds with hidden instances that have to be explored over several episodes, with exact optimal values."""
+"""Worlds with hidden instances to explore over several episodes, with exact optimal values."""
 
 from amc_agents.envs.exploration.bandit import BernoulliBandit, bandit_task, read_pull
 from amc_agents.envs.exploration.hidden_sequence import (

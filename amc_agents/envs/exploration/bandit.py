@@ -1,4 +1,4 @@
-"""The Bernoulli bandit (LLM-PSRL, section 5.1): an arm pays 1 with a probability of its own; an episode is one pull."""
+"""The Bernoulli bandit (LLM-PSRL, section 5.1): each arm pays 1 with a fixed probability. An episode is one pull."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _PAID = re.compile(r"Arm (\S+) paid ([01])\.")
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliBandit(Instance):
-    """Independent arms; rewards are 0 or 1."""
+    """Independent arms with rewards 0 and 1."""
 
     arms: tuple[str, ...]
-    """The arms' names."""
+    """Names of the arms."""
     means: tuple[float, ...]
-    """Each arm's probability to pay 1."""
+    """Probability of reward 1 for each arm."""
 
     @property
     def optimal_value(self) -> float:
-        """The best arm's mean."""
+        """Mean of the best arm."""
         return max(self.means)
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The arms."""
+        """Names of the arms."""
         return self.arms
 
     def start(self) -> None:
-        """A bandit has a single state."""
+        """Return None, the only state."""
 
     def advance(self, state: None, action: str, rng: np.random.Generator) -> tuple[None, TimeStep]:
-        """Pull the arm; the episode is over."""
+        """Pull the arm and end the episode."""
         if action not in self.arms:
             return None, TimeStep.termination(
                 "That is not the name of an arm: the pull is lost, and nothing is paid.", 0.0
@@ -46,20 +46,20 @@ class BernoulliBandit(Instance):
         return None, TimeStep.termination(f"Arm {action} paid {reward}.", float(reward))
 
     def regret(self, trajectory: Trajectory) -> float:
-        """The best mean less the pulled arm's mean; a lost pull loses the whole best mean."""
+        """Return the best mean minus the pulled arm's mean. A lost pull counts as mean 0."""
         means = dict(zip(self.arms, self.means, strict=True))
         return sum(self.optimal_value - means.get(step.action.strip(), 0.0) for step in trajectory.steps)
 
 
 def bandit_task(seed: int, split: str = "train", *, n_arms: int = 5, best: float = 0.6, others: float = 0.4) -> Task:
-    """A bandit with one better arm, drawn at random; the arms' names are random letters, so that they say nothing.
+    """Create a bandit with one better arm drawn at random. The names are random letters and carry no information.
 
     Args:
         seed: any non-negative integer.
         split: name of the seed stream.
-        n_arms: 2 to 26.
+        n_arms: number of arms, 2 to 26.
         best: mean of the better arm.
-        others: mean of all others.
+        others: mean of all other arms.
     """
     rng = task_rng(split, seed)
     arms = tuple(string.ascii_uppercase[i] for i in rng.permutation(26)[:n_arms])
@@ -70,7 +70,7 @@ def bandit_task(seed: int, split: str = "train", *, n_arms: int = 5, best: float
 
 
 def read_pull(observation: str) -> tuple[str, int] | None:
-    """The arm and what it paid, or None for a lost pull."""
+    """Parse the arm and its reward; None for a lost pull."""
     match = _PAID.fullmatch(observation)
     return (match[1], int(match[2])) if match else None
 

@@ -1,4 +1,4 @@
-"""What the combination lock and Wordle share: a hidden sequence of different symbols, guessed one symbol at a time."""
+"""Base of the combination lock and Wordle: a hidden sequence of different symbols, guessed symbol by symbol."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from amc_agents.types import TimeStep, Trajectory
 
 Feedback = Literal["right", "elsewhere", "absent"]
 FEEDBACKS: tuple[Feedback, ...] = ("right", "elsewhere", "absent")
-_TOLD: dict[Feedback, str] = {
+_PHRASES: dict[Feedback, str] = {
     "right": "is in the right place",
     "elsewhere": "occurs, but in another place",
     "absent": "does not occur",
 }
-_FEEDBACK_OF = {told: feedback for feedback, told in _TOLD.items()}
-_OBSERVATION = re.compile(rf"Place (\d+): (\w) ({'|'.join(_TOLD.values())})\..*")
+_FEEDBACK_OF = {phrase: feedback for feedback, phrase in _PHRASES.items()}
+_OBSERVATION = re.compile(rf"Place (\d+): (\w) ({'|'.join(_PHRASES.values())})\..*")
 
 
 class Entered(NamedTuple):
-    """One symbol that was entered, and what the world said of it."""
+    """An entered symbol with its feedback."""
 
     place: int
-    """Where, from 0."""
+    """Index of the place, from 0."""
     symbol: str
     feedback: Feedback
 
@@ -38,59 +38,59 @@ class _Progress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenSequence(Instance):
-    """Pays 1 for an episode in which every symbol was right. Each symbol gets feedback at once."""
+    """Pays 1 for an episode in which every symbol is right. Each symbol gets feedback at once."""
 
     symbols: ClassVar[str]
-    """What can be entered."""
+    """Symbols that can be entered."""
     solved: ClassVar[str]
-    """Told at the end of an episode in which all was right."""
+    """Last words of an episode in which every symbol was right."""
     unsolved: ClassVar[str]
-    """Told at the end of any other."""
+    """Last words of any other episode."""
 
     answer: str
-    """The hidden sequence; no symbol twice."""
+    """The hidden sequence, without repeated symbols."""
 
     @property
     def optimal_value(self) -> float:
-        """One who knows the answer enters it."""
+        """1, the return of entering the answer."""
         return 1.0
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The symbols."""
+        """The symbols that can be entered."""
         return tuple(self.symbols)
 
     def start(self) -> _Progress:
-        """Nothing has been entered."""
+        """Return the state before the first symbol."""
         return _Progress(0, True)
 
     def advance(self, state: _Progress, action: str, rng: np.random.Generator) -> tuple[_Progress, TimeStep]:
-        """Enter a symbol at the next place; the last one ends the episode."""
+        """Enter a symbol at the next place. The last place ends the episode."""
         symbol = action.lower()
         if len(symbol) == 1 and symbol in self.symbols:
-            told = f"Place {state.place + 1}: {symbol} {_TOLD[feedback_on(symbol, state.place, self.answer)]}."
+            text = f"Place {state.place + 1}: {symbol} {_PHRASES[feedback_on(symbol, state.place, self.answer)]}."
         else:
-            told = f"Place {state.place + 1}: that cannot be entered, and the place is lost."
+            text = f"Place {state.place + 1}: that cannot be entered, and the place is lost."
         after = _Progress(state.place + 1, state.all_right and symbol == self.answer[state.place])
         if after.place < len(self.answer):
-            return after, TimeStep.transition(told)
+            return after, TimeStep.transition(text)
         ending = self.solved if after.all_right else self.unsolved
-        return after, TimeStep.termination(f"{told} {ending}", float(after.all_right))
+        return after, TimeStep.termination(f"{text} {ending}", float(after.all_right))
 
     def regret(self, trajectory: Trajectory) -> float:
-        """1 from the first wrong symbol on, 0 before."""
+        """Return 1 if any symbol is wrong, else 0."""
         entered = (step.action.strip().lower() for step in trajectory.steps)
-        return float(any(one != right for one, right in zip(entered, self.answer, strict=False)))
+        return float(any(symbol != right for symbol, right in zip(entered, self.answer, strict=False)))
 
 
 def feedback_on(symbol: str, place: int, answer: str) -> Feedback:
-    """What is said of a symbol entered at a place (from 0), where `answer` is the hidden sequence."""
+    """Return the feedback on a symbol entered at a place (from 0), given the hidden sequence `answer`."""
     if answer[place] == symbol:
         return "right"
     return "elsewhere" if symbol in answer else "absent"
 
 
 def read_entered(observation: str) -> Entered | None:
-    """The symbol, its place and the feedback; None where nothing could be entered."""
+    """Parse the symbol, its place and its feedback; None if the entry was invalid."""
     match = _OBSERVATION.fullmatch(observation)
     return Entered(int(match[1]) - 1, match[2], _FEEDBACK_OF[match[3]]) if match else None

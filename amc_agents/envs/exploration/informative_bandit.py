@@ -1,4 +1,4 @@
-"""The informative bandit (LLM-PSRL, section 6.2.2): arm 0 pays little and tells which of the others is the best."""
+"""The informative bandit (LLM-PSRL, section 6.2.2): arm 0 pays little and reveals the best of the other arms."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ _PAID = re.compile(r"Arm (\d+) paid (\d\.\d{6})\.")
 
 @dataclass(frozen=True, kw_only=True)
 class InformativeBandit(Instance):
-    """Arms 0 to `n_arms` - 1 that always pay the same: the best one 1, arm 0 1 / (2 best), the others nothing."""
+    """Deterministic arms 0 to `n_arms` - 1: the best arm pays 1, arm 0 pays 1 / (2 best), and the others pay 0."""
 
     best: int
     """Number of the best arm, 1 to `n_arms` - 1."""
     n_arms: int
-    """All arms, arm 0 included."""
+    """Number of arms, including arm 0."""
 
     @property
     def optimal_value(self) -> float:
-        """What the best arm pays."""
+        """Reward of the best arm."""
         return 1.0
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The arms' numbers."""
+        """Numbers of the arms."""
         return tuple(str(arm) for arm in range(self.n_arms))
 
     def pay(self, arm: int) -> float:
-        """What an arm pays, always."""
+        """Return the reward of an arm."""
         return payment(arm, self.best)
 
     def start(self) -> None:
-        """A bandit has a single state."""
+        """Return None, the only state."""
 
     def advance(self, state: None, action: str, rng: np.random.Generator) -> tuple[None, TimeStep]:
-        """Pull the arm; the episode is over."""
+        """Pull the arm and end the episode."""
         if action not in self.actions:
             return None, TimeStep.termination("That is not the number of an arm: the pull is lost.", 0.0)
         reward = self.pay(int(action))
         return None, TimeStep.termination(f"Arm {action} paid {reward:.6f}.", reward)
 
     def regret(self, trajectory: Trajectory) -> float:
-        """1 less what the pulled arm pays."""
+        """Return 1 minus the reward of the pulled arm."""
         pays = {action: self.pay(arm) for arm, action in enumerate(self.actions)}
         return sum(1.0 - pays.get(step.action.strip(), 0.0) for step in trajectory.steps)
 
 
 def payment(arm: int, best: int) -> float:
-    """What `arm` pays where `best` is the best one."""
+    """Return the reward of `arm` if `best` is the best arm."""
     if arm == 0:
         return 1 / (2 * best)
     return 1.0 if arm == best else 0.0
 
 
 def informative_bandit_task(seed: int, split: str = "train", *, n_arms: int = 11) -> Task:
-    """An informative bandit whose best arm is drawn evenly from 1 to `n_arms` - 1."""
+    """Create an informative bandit whose best arm is drawn uniformly from 1 to `n_arms` - 1."""
     rng = task_rng(split, seed)
     instance = InformativeBandit(best=int(rng.integers(1, n_arms)), n_arms=n_arms, seed=drawn_seed(rng))
     return Task(f"informative-bandit/{split}/{seed}", _RULES.format(n_arms=n_arms, last=n_arms - 1), instance)
 
 
 def read_payment(observation: str) -> tuple[int, float] | None:
-    """The arm and what it paid (to six digits), or None for a lost pull."""
+    """Parse the arm and its reward (to six digits); None for a lost pull."""
     match = _PAID.fullmatch(observation)
     return (int(match[1]), float(match[2])) if match else None
 

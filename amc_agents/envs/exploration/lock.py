@@ -1,4 +1,4 @@
-"""The combination lock (LLM-PSRL, section 5.2.1): three different digits, entered one at a time; 720 codes."""
+"""The combination lock (LLM-PSRL, section 5.2.1): a code of three different digits, entered digit by digit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amc_agents.envs.exploration.world import drawn_seed, task_rng
 from amc_agents.types import Task
 
 CODES = tuple("".join(code) for code in permutations(string.digits, 3))
-"""All codes, in order."""
+"""All 720 codes in ascending order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class CombinationLock(HiddenSequence):
 
 
 def lock_task(seed: int, split: str = "train") -> Task:
-    """A lock whose code is drawn evenly from all 720."""
+    """Create a lock whose code is drawn uniformly from all 720 codes."""
     rng = task_rng(split, seed)
     instance = CombinationLock(answer=CODES[int(rng.integers(len(CODES)))], seed=drawn_seed(rng))
     return Task(f"combination-lock/{split}/{seed}", _RULES, instance)

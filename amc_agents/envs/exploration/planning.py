@@ -13,7 +13,7 @@ class Plan(NamedTuple):
     """The optimal values of a tabular world."""
 
     values: FloatArray
-    """`[H + 1, S]` V*_h(s): the best expected return from step h on; the last row is 0."""
+    """`[H + 1, S]` V*_h(s), the optimal expected return from step h on; the last row is 0."""
     q_values: FloatArray
     """`[H, S, A]` Q*_h(s, a)."""
 
@@ -24,7 +24,7 @@ def plan(transitions: FloatArray, rewards: FloatArray, horizon: int) -> Plan:
     Args:
         transitions: `[S, A, S]` probabilities of the next state.
         rewards: `[S, A]` expected rewards.
-        horizon: H, the steps of an episode.
+        horizon: H, the number of steps of an episode.
     """
     n_states, n_actions = rewards.shape
     values = np.zeros((horizon + 1, n_states))

@@ -1,6 +1,6 @@
-"""RiverSwim (LLM-PSRL, section 5.2.2): a chain of caves, where the great reward lies against the current.
+"""RiverSwim (LLM-PSRL, section 5.2.2): a chain of caves with the large reward at the upstream end.
 
-Internally states and actions are indices: state 0 is the start, action 0 goes with the current, action 1 against it.
+Internally, states and actions are indices: state 0 is the start, action 0 goes with the current, action 1 against it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from amc_agents.envs.exploration.world import Instance, drawn_seed, task_rng
 from amc_agents.types import FloatArray, Task, TimeStep, Trajectory
 
 REWARDS = (0.0, 0.005, 1.0)
-"""All rewards that there are."""
+"""All possible rewards."""
 TUNNELS = ("A", "B")
-"""Names of the two tunnels; which of them goes upstream is drawn for each instance."""
+"""Names of the two tunnels. The upstream tunnel is drawn for each instance."""
 _SWUM = re.compile(
     r"You took tunnel ([AB]) in cave (\d+), earned (0|0\.005|1) and are now in cave (\d+)\..*", re.DOTALL
 )
 
 
 class Swum(NamedTuple):
-    """What an observation tells."""
+    """A parsed observation."""
 
     cave: int
-    """Where it began, from 1."""
+    """Cave where the step began, from 1."""
     tunnel: str
     reward: float
     arrived: int
-    """The cave that it led to, from 1."""
+    """Cave where the step ended, from 1."""
 
 
 class _Progress(NamedTuple):
@@ -43,52 +43,52 @@ class _Progress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RiverSwim(Instance):
-    """`n_caves` caves and an episode of `horizon` steps."""
+    """A river of `n_caves` caves with episodes of `horizon` steps."""
 
     n_caves: int
     horizon: int
     upstream: str
-    """The tunnel that goes against the current, in every cave."""
+    """Name of the upstream tunnel in every cave."""
 
     @property
     def optimal_value(self) -> float:
-        """V*(s_1), by value iteration."""
+        """V*(s_1) by value iteration."""
         return float(self.plan.values[0, 0])
 
     @property
     def plan(self) -> Plan:
-        """V*_h(s) and Q*_h(s, a), the actions in the order (with the current, against it)."""
+        """V*_h(s) and Q*_h(s, a), with the actions in the order (downstream, upstream)."""
         return _plan(self.n_caves, self.horizon)
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The tunnels."""
+        """Names of the tunnels."""
         return TUNNELS
 
     def start(self) -> _Progress:
-        """In the first cave."""
+        """Return the state in the first cave."""
         return _Progress(0, 0)
 
     def advance(self, state: _Progress, action: str, rng: np.random.Generator) -> tuple[_Progress, TimeStep]:
-        """Swim through a tunnel; the last step ends the episode."""
+        """Swim through a tunnel. The last step ends the episode."""
         reward, cave = 0.0, state.cave
         if action.upper() in TUNNELS:
             move = int(action.upper() == self.upstream)
             transitions, rewards = dynamics(self.n_caves)
             reward = float(rewards[state.cave, move])
             cave = int(np.searchsorted(np.cumsum(transitions[state.cave, move]), rng.random(), side="right"))
-            cave = min(cave, self.n_caves - 1)  # the sum of the probabilities may be a rounding error short of 1
-            told = f"You took tunnel {action.upper()} in cave {state.cave + 1}, earned {reward:g} "
-            told += f"and are now in cave {cave + 1}."
+            cave = min(cave, self.n_caves - 1)  # The probabilities may sum to slightly less than 1.
+            text = f"You took tunnel {action.upper()} in cave {state.cave + 1}, earned {reward:g} "
+            text += f"and are now in cave {cave + 1}."
         else:
-            told = f"That is no tunnel: the step is lost, and you are still in cave {cave + 1}."
+            text = f"That is no tunnel: the step is lost, and you are still in cave {cave + 1}."
         after = _Progress(cave, state.steps + 1)
         if after.steps < self.horizon:
-            return after, TimeStep.transition(told, reward)
-        return after, TimeStep.termination(f"{told} The episode is over.", reward)
+            return after, TimeStep.transition(text, reward)
+        return after, TimeStep.termination(f"{text} The episode is over.", reward)
 
     def regret(self, trajectory: Trajectory) -> float:
-        """The sum of V*_h(s_h) - Q*_h(s_h, a_h); a lost step loses V*_h(s_h) - V*_h+1(s_h)."""
+        """Return the sum of V*_h(s_h) - Q*_h(s_h, a_h). A lost step counts V*_h(s_h) - V*_h+1(s_h)."""
         values, q_values = self.plan
         lost, cave = 0.0, 0
         for h, step in enumerate(trajectory.steps):
@@ -102,17 +102,17 @@ class RiverSwim(Instance):
 
 
 class Dynamics(NamedTuple):
-    """A tabular world: `S` caves, `A` = 2."""
+    """Dynamics of a tabular world with `S` caves and `A` = 2 actions."""
 
     transitions: FloatArray
-    """`[S, A, S]`"""
+    """`[S, A, S]` transition probabilities."""
     rewards: FloatArray
-    """`[S, A]`"""
+    """`[S, A]` rewards."""
 
 
 @cache
 def dynamics(n_caves: int) -> Dynamics:
-    """The river, as LLM-PSRL takes it from its sources."""
+    """Return the dynamics of the river, as in LLM-PSRL."""
     transitions = np.zeros((n_caves, 2, n_caves))
     last = n_caves - 1
     for cave in range(n_caves):
@@ -134,7 +134,7 @@ def _plan(n_caves: int, horizon: int) -> Plan:
 
 
 def riverswim_task(seed: int, split: str = "train", *, n_caves: int = 3, horizon: int = 6) -> Task:
-    """A river; which tunnel goes upstream is drawn, so that the tunnels' names say nothing."""
+    """Create a river. The upstream tunnel is drawn, so that the names of the tunnels carry no information."""
     rng = task_rng(split, seed)
     upstream = TUNNELS[int(rng.integers(2))]
     instance = RiverSwim(n_caves=n_caves, horizon=horizon, upstream=upstream, seed=drawn_seed(rng))
@@ -143,7 +143,7 @@ def riverswim_task(seed: int, split: str = "train", *, n_caves: int = 3, horizon
 
 
 def read_swum(observation: str) -> Swum | None:
-    """Where a step began, what it took, paid and led to; None for a lost step."""
+    """Parse an observation; None for a lost step."""
     match = _SWUM.fullmatch(observation)
     return Swum(int(match[2]), match[1], float(match[3]), int(match[4])) if match else None
 

@@ -1,4 +1,4 @@
-"""Wordle (LLM-PSRL, section 5.2.1): a word of five different letters, entered letter by letter."""
+"""Wordle (LLM-PSRL, section 5.2.1): a hidden word of five different letters, entered letter by letter."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ LENGTH = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Wordle(HiddenSequence):
-    """A hidden word; what is entered need not be a word."""
+    """A hidden word. An attempt need not be a word."""
 
     symbols: ClassVar[str] = string.ascii_lowercase
     solved: ClassVar[str] = "That is the word."
     unsolved: ClassVar[str] = "That is not the word."
 
     words: tuple[str, ...]
-    """The words that the hidden one was drawn from."""
+    """List from which the hidden word was drawn."""
 
 
 def wordle_task(seed: int, split: str = "train", *, words: Sequence[str] | None = None) -> Task:
-    """A word drawn evenly from a list.
+    """Create a task whose word is drawn uniformly from a list.
 
     Args:
         seed: any non-negative integer.
         split: name of the seed stream.
-        words: what can be hidden; see `usable_words`. None: the small list that comes with the library.
+        words: the possible words, filtered by `usable_words`; None for the library's small list.
     """
     rng = task_rng(split, seed)
     known = WORDS if words is None else usable_words(words)
@@ -43,10 +43,10 @@ def wordle_task(seed: int, split: str = "train", *, words: Sequence[str] | None 
 
 
 def load_words(path: Path | str) -> tuple[str, ...]:
-    """The usable words of a file, one word a line.
+    """Load the usable words of a file with a word per line.
 
     Raises:
-        ConfigurationError: there is no such file, or none of its words is usable.
+        ConfigurationError: the file cannot be read or has no usable word.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split()
@@ -56,16 +56,16 @@ def load_words(path: Path | str) -> tuple[str, ...]:
 
 
 def usable_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Those of five different letters a to z, in small letters, sorted, each once.
+    """Return the words of five different letters a to z, in lower case, sorted and without duplicates.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: no word is usable.
     """
-    usable = {word.lower() for word in words if len(set(word.lower())) == len(word) == LENGTH}
-    found = tuple(sorted(word for word in usable if set(word) <= set(string.ascii_lowercase)))
-    if not found:
+    candidates = {word.lower() for word in words if len(set(word.lower())) == len(word) == LENGTH}
+    usable = tuple(sorted(word for word in candidates if set(word) <= set(string.ascii_lowercase)))
+    if not usable:
         raise ConfigurationError("expected a list with words of five different letters a to z, got none: add some")
-    return found
+    return usable
 
 
 _RULES = """\

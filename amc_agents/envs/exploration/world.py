@@ -1,7 +1,7 @@
-"""Worlds for efficient exploration (LLM-PSRL, section 5): a hidden instance, played in episode after episode.
+"""Worlds for efficient exploration (LLM-PSRL, section 5): a hidden instance played over many episodes.
 
-An instance is what stays the same through all episodes and what an agent has to find out: the arms' means, a lock's
-code, a river's currents. Luck is drawn anew in each episode.
+An instance holds the facts that are constant over all episodes and that the agent must discover: the means of arms, the
+code of a lock, the currents of a river. Random outcomes are drawn independently in each episode.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from amc_agents.types import Task, TimeStep, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Instance(ABC):
-    """A hidden world and one of its episodes: the payload of a `Task`. Pure: states go in and come out."""
+    """A hidden world and the index of an episode, as the payload of a `Task`. Its methods are pure functions."""
 
     seed: int
-    """Of the luck in all its episodes."""
+    """Seed for all episodes."""
     episode: int = 0
-    """Which of them this one is, from 0."""
+    """Index of this episode, from 0."""
 
     @property
     @abstractmethod
     def optimal_value(self) -> float:
-        """V*(s_1): the expected return of an episode for one who knows the instance. Exact."""
+        """V*(s_1), the exact expected return of an episode under the optimal policy for the known instance."""
 
     @property
     @abstractmethod
     def actions(self) -> tuple[str, ...]:
-        """What can be done in every state, in the order in which the instruction names it."""
+        """Actions in every state, in the order of the instruction."""
 
     @abstractmethod
     def start(self) -> Any:
-        """The state that an episode begins in; immutable, as all states."""
+        """Return the initial state. States are immutable."""
 
     @abstractmethod
     def advance(self, state: Any, action: str, rng: np.random.Generator) -> tuple[Any, TimeStep]:
-        """The next state, and what is told of it. An action that is none of `actions` wastes its turn."""
+        """Return the next state and its time step. An action outside `actions` wastes the turn."""
 
     @abstractmethod
     def regret(self, trajectory: Trajectory) -> float:
-        """What the trajectory's steps have lost: the sum of V*_h(s_h) - Q*_h(s_h, a_h).
+        """Return the regret of the trajectory's steps: the sum of V*_h(s_h) - Q*_h(s_h, a_h).
 
-        Its expectation over an episode is V*(s_1) - V^pi(s_1), the paper's regret of that episode, and it varies less
-        than V*(s_1) - return.
+        Its expectation over an episode is V*(s_1) - V^pi(s_1), the paper's regret of the episode. Its variance is lower
+        than that of V*(s_1) - return.
         """
 
 
 class ExplorationWorld:
-    """One episode of any `Instance`. A fork copies the state and draws its luck from its own seed."""
+    """An environment for one episode of any `Instance`. A fork copies the state and draws from its own seed."""
 
     def __init__(self) -> None:
         self._instance: Instance | None = None
@@ -76,7 +76,7 @@ class ExplorationWorld:
         return TimeStep.restart(task.instruction)
 
     async def step(self, action: str) -> TimeStep:
-        """Carry out one of the instance's actions; anything else wastes a turn."""
+        """Take one of the instance's actions. Any other text wastes a turn."""
         if self._instance is None or self._done:
             when = "before reset" if self._instance is None else "after the episode's end"
             raise EnvironmentStateError(f"ExplorationWorld.step was called {when}: call reset(task) first")
@@ -85,23 +85,23 @@ class ExplorationWorld:
         return answer
 
     async def fork(self, seed: int) -> ExplorationWorld:
-        """An independent world in the same state, with luck drawn from `seed`."""
+        """Return an independent world in the same state that draws from `seed`."""
         copy = ExplorationWorld()
         copy._instance, copy._state, copy._done = self._instance, self._state, self._done
         copy._rng = np.random.default_rng([abs(seed), int(seed < 0)])
         return copy
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the world holds no resources."""
 
 
 def episodes(task: Task, n_episodes: int, *, first: int = 0) -> Iterator[Task]:
-    """The same hidden instance again and again, each time with luck of its own: the episodes of one trial.
+    """Yield the episodes of one trial: the same hidden instance, with independent random outcomes.
 
     Args:
         task: any task of an exploration world.
-        n_episodes: how many (K in the paper).
-        first: number of the first one; with it a trial is resumed.
+        n_episodes: number of episodes (K in the paper).
+        first: index of the first episode, for resuming a trial.
     """
     for number in range(first, first + n_episodes):
         payload = replace(task.payload, episode=number)
@@ -109,10 +109,10 @@ def episodes(task: Task, n_episodes: int, *, first: int = 0) -> Iterator[Task]:
 
 
 def task_rng(split: str, seed: int) -> np.random.Generator:
-    """What the instance of a task is drawn from; splits are separate streams."""
+    """Return the generator for a task's instance. Splits are separate streams."""
     return np.random.default_rng([zlib.crc32(split.encode()), seed])
 
 
 def drawn_seed(rng: np.random.Generator) -> int:
-    """A seed for an instance's luck."""
+    """Draw a seed for an instance."""
     return int(rng.integers(2**63))

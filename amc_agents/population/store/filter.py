@@ -1,4 +1,4 @@
-"""The filters of a store's searches, for items that are not in it yet."""
+"""Search filters of LangGraph stores, for items that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ORDER = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": o
 
 
 def matches(value: Any, wanted: Any) -> bool:
-    """Whether a value fits a filter, as in LangGraph's stores; what cannot be compared does not fit.
+    """Return whether a value matches a filter, as in LangGraph's stores. Values that cannot be compared do not match.
 
     Raises:
         ValueError: the filter has an unknown operator.
@@ -28,7 +28,7 @@ def _compares(value: Any, name: str, limit: Any) -> bool:
     if name in ("$eq", "$ne"):
         return bool(value == limit) is (name == "$eq")
     if name not in _ORDER:
-        raise ValueError(f"a filter compares by $eq, $ne, {', '.join(_ORDER)}, got {name!r}")
+        raise ValueError(f"expected a filter operator among $eq, $ne, {', '.join(_ORDER)}, got {name!r}")
     if isinstance(value, str) and isinstance(limit, str):
         return bool(_ORDER[name](value, limit))
     try:

@@ -1,4 +1,4 @@
-"""What a particle knows of a store's items, and how the winner's writes reach the store."""
+"""A particle's knowledge of store items, and the flush of the winner's writes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Key = tuple[tuple[str, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a particle knows of one key."""
+    """A particle's knowledge of one key."""
 
     before: dict[str, Any] | None
-    """The value in the store when the particle first read or wrote the key; None: there was none."""
+    """Value in the store when the particle first read or wrote the key; None if the key was absent."""
     write: PutOp | None = None
-    """Its own last write."""
+    """The particle's last write to the key."""
     item: Item | None = None
-    """What that write left; None where it deleted the item."""
+    """Item after that write; None if the write deleted it."""
 
 
 async def flush(store: BaseStore, written: Mapping[Key, Entry]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The vector index of a store, for items that are not in it yet."""
+"""The vector index of a store, for items that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, IndexConfig, ensure_embeddings
 
 
-class RememberedEmbeddings(Embeddings):
-    """Embeds each text once: particles share a past, and search the same writes again and again."""
+class CachedEmbeddings(Embeddings):
+    """Caches embeddings. Particles share a past and search the same writes repeatedly."""
 
     def __init__(self, inner: Embeddings) -> None:
         self._inner = inner
@@ -19,13 +19,13 @@ class RememberedEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """See `Embeddings`."""
-        new = self._new(texts)
-        return self._remembered(texts, new, self._inner.embed_documents(new) if new else [])
+        new = self._uncached(texts)
+        return self._cached(texts, new, self._inner.embed_documents(new) if new else [])
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """See `Embeddings`."""
-        new = self._new(texts)
-        return self._remembered(texts, new, await self._inner.aembed_documents(new) if new else [])
+        new = self._uncached(texts)
+        return self._cached(texts, new, await self._inner.aembed_documents(new) if new else [])
 
     def embed_query(self, text: str) -> list[float]:
         """See `Embeddings`."""
@@ -39,21 +39,21 @@ class RememberedEmbeddings(Embeddings):
             self._queries[text] = await self._inner.aembed_query(text)
         return self._queries[text]
 
-    def _new(self, texts: list[str]) -> list[str]:
+    def _uncached(self, texts: list[str]) -> list[str]:
         return [text for text in dict.fromkeys(texts) if text not in self._documents]
 
-    def _remembered(self, texts: list[str], new: list[str], vectors: Sequence[list[float]]) -> list[list[float]]:
+    def _cached(self, texts: list[str], new: list[str], vectors: Sequence[list[float]]) -> list[list[float]]:
         self._documents.update(zip(new, vectors, strict=True))
         return [self._documents[text] for text in texts]
 
 
 def index_like(base: BaseStore) -> IndexConfig | None:
-    """An index that embeds as `base` does, each text once; None where `base` has no index that can be read."""
+    """Return an index with the embeddings of `base`, cached; None if `base` has no readable index."""
     config = cast("dict[str, Any] | None", getattr(base, "index_config", None))
     if not config:
         return None
     embeddings = getattr(base, "embeddings", None) or ensure_embeddings(config["embed"])
-    # SQLite's store reads its fields under another name; all of LangGraph's keep the paths that they read.
-    read = config.get("__tokenized_fields")
-    fields = [path for path, _ in read] if read else config.get("fields") or ["$"]
-    return {"dims": config["dims"], "embed": RememberedEmbeddings(embeddings), "fields": fields}
+    # LangGraph's stores keep the parsed field paths; the SQLite store names its fields differently.
+    tokenized = config.get("__tokenized_fields")
+    fields = [path for path, _ in tokenized] if tokenized else config.get("fields") or ["$"]
+    return {"dims": config["dims"], "embed": CachedEmbeddings(embeddings), "fields": fields}

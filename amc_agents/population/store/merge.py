@@ -1,4 +1,4 @@
-"""Results of a store and of writes that are not in it yet, as one."""
+"""Merges the results of a store with writes that are not in the store yet."""
 
 from __future__ import annotations
 
@@ -8,70 +8,67 @@ from langgraph.store.base import Item, ListNamespacesOp, PutOp, SearchItem, Sear
 
 from amc_agents.population.containers import own_containers
 
-ALL = 1_000_000
-"""A search has to name a limit."""
-
 
 def in_namespace(write: PutOp | None, prefix: tuple[str, ...]) -> bool:
-    """Whether a write concerns a search under `prefix`."""
+    """Return whether a write lies under the namespace prefix of a search."""
     return write is not None and write.namespace[: len(prefix)] == prefix
 
 
 def own_item(item: Item) -> Item:
-    """An item with containers of its own, as a database gives it."""
+    """Copy an item with its containers, as a database would return it."""
     return Item(value=own_containers(item.value), key=item.key, namespace=item.namespace,
                 created_at=item.created_at, updated_at=item.updated_at)  # fmt: skip
 
 
 def own_hit(item: Item, score: float | None) -> SearchItem:
-    """An item that a search found, with containers of its own."""
+    """Copy a search result with its containers."""
     return SearchItem(value=own_containers(item.value), key=item.key, namespace=item.namespace,
                       created_at=item.created_at, updated_at=item.updated_at, score=score)  # fmt: skip
 
 
 def merged(
     op: SearchOp,
-    found: Sequence[SearchItem],
+    stored: Sequence[SearchItem],
     own: Sequence[SearchItem],
     written: Set[tuple[tuple[str, ...], str]],
     *,
     ranked: bool,
     keeps_order: bool,
 ) -> list[SearchItem]:
-    """The page that a search asks for.
+    """Return the requested page of merged search results.
 
     Args:
         op: the search.
-        found: what the store gives from the first item on, enough of it.
-        own: the items written since, in order, that the search finds.
-        written: keys that were written or deleted since.
-        ranked: both have scores.
-        keeps_order: the store gives items in the order of writing, by namespace; otherwise the newest first.
+        stored: results of the store from the first item on, long enough for the page.
+        own: matching items written since, in order.
+        written: keys written or deleted since.
+        ranked: whether both lists have scores.
+        keeps_order: whether the store returns items in the order of writing by namespace, instead of newest first.
     """
-    left = [item for item in found if (item.namespace, item.key) not in written]
+    unchanged = [item for item in stored if (item.namespace, item.key) not in written]
     if ranked:
-        items = sorted([*left, *own], key=lambda item: (item.score is not None, item.score or 0.0), reverse=True)
+        items = sorted([*unchanged, *own], key=lambda item: (item.score is not None, item.score or 0.0), reverse=True)
     elif keeps_order:
-        items = _in_order(found, own, written)
-    elif any(item.score is not None for item in left):
-        items = [*left, *own]
+        items = _in_order(stored, own, written)
+    elif any(item.score is not None for item in unchanged):
+        items = [*unchanged, *own]
     else:
-        items = [*sorted(own, key=lambda item: item.updated_at, reverse=True), *left]
+        items = [*sorted(own, key=lambda item: item.updated_at, reverse=True), *unchanged]
     return items[op.offset : op.offset + op.limit]
 
 
 def truncated(op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The page of namespaces that is asked for, cut at the depth that is asked for."""
+    """Return the requested page of namespaces, truncated to the requested depth."""
     listed = sorted({namespace[: op.max_depth] for namespace in namespaces})
     return listed[op.offset : op.offset + op.limit]
 
 
 def _in_order(
-    found: Sequence[SearchItem], own: Sequence[SearchItem], written: Set[tuple[tuple[str, ...], str]]
+    stored: Sequence[SearchItem], own: Sequence[SearchItem], written: Set[tuple[tuple[str, ...], str]]
 ) -> list[SearchItem]:
-    """Items by namespace; what was overwritten keeps its place."""
+    """Return items by namespace. An overwritten item keeps its place."""
     places: dict[tuple[str, ...], dict[str, SearchItem | None]] = {}
-    for item in found:
+    for item in stored:
         hidden = (item.namespace, item.key) in written
         places.setdefault(item.namespace, {})[item.key] = None if hidden else item
     for item in own:

@@ -1,4 +1,4 @@
-"""A particle's view of the agent's store: its own writes over the store, which only the winner's change."""
+"""A particle's view of the agent's store. Only the winner's writes reach the store."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from amc_agents.population.containers import own_containers
 from amc_agents.population.store.filter import matches
 from amc_agents.population.store.flush import Entry, Key, flush
 from amc_agents.population.store.index import index_like
-from amc_agents.population.store.merge import ALL, in_namespace, merged, own_hit, own_item, truncated
-from amc_agents.runtime.store_operations import batch
+from amc_agents.population.store.merge import in_namespace, merged, own_hit, own_item, truncated
+from amc_agents.runtime.store_operations import ALL, batch
 
 Requests = Generator[tuple[BaseStore, list[Op]], list[Any], Any]
-"""Asks stores for operations, is sent their results, and returns a value."""
+"""Yields operations for a store, receives their results, and returns a value."""
 
 
 class ParticleStore(BaseStore):
     """An overlay: reads see the particle's own writes over the base store, writes stay in the overlay until `flush`.
 
-    The results are those of the base store with the writes in it. Without a query, a search in a store that sorts by
-    time gives the particle's own items first; with a query, own items are ranked by cosine similarity under the base
-    store's own index.
+    Results equal those of the base store with the writes applied. A search without a query, in a store that sorts by
+    time, returns the particle's own items first. A search with a query ranks own items by cosine similarity under the
+    base store's index.
 
     Args:
-        base: the store that the user gave.
+        base: the user's store.
     """
 
     def __init__(self, base: BaseStore) -> None:
@@ -44,51 +44,51 @@ class ParticleStore(BaseStore):
 
     @property
     def index_config(self) -> IndexConfig | None:
-        """The base store's index, for a `ParticleStore` over this one."""
+        """The base store's index, for a `ParticleStore` over this store."""
         return self._index
 
     @property
     def keeps_order(self) -> bool:
-        """Searches without a query give items in the order of writing; other stores give the newest first."""
+        """Whether searches without a query return items in the order of writing instead of newest first."""
         return self.base.keeps_order if isinstance(self.base, ParticleStore) else isinstance(self.base, InMemoryStore)
 
     def fork(self) -> ParticleStore:
-        """An overlay with the same writes, by reference until either of the two changes."""
+        """Return an overlay with the same writes, copied on the next write of either."""
         self._shared = True
         child = copy(self)
         child._lock = threading.Lock()
         return child
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """See `BaseStore`: reads see what was there before the writes of the same batch."""
-        work = self._answer(list(ops))
+        """Run operations. Reads see the state before the writes of the same batch."""
+        requests = self._requests(list(ops))
         try:
-            store, asked = next(work)
+            store, store_ops = next(requests)
             while True:
-                store, asked = work.send(store.batch(asked))
+                store, store_ops = requests.send(store.batch(store_ops))
         except StopIteration as done:
             return list(done.value)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """See `batch`."""
-        work = self._answer(list(ops))
+        """Run operations; see `batch`."""
+        requests = self._requests(list(ops))
         try:
-            store, asked = next(work)
+            store, store_ops = next(requests)
             while True:
-                store, asked = work.send(await batch(store, *asked))
+                store, store_ops = requests.send(await batch(store, *store_ops))
         except StopIteration as done:
             return list(done.value)
 
     async def flush(self) -> list[str]:
-        """Write to the base store what this particle wrote. Returns notes, see `flush`."""
+        """Write this particle's writes to the base store. Returns notes; see `flush`."""
         return await flush(self.base, {key: entry for key, entry in self._entries.items() if entry.write is not None})
 
-    def _answer(self, ops: list[Op]) -> Requests:
+    def _requests(self, ops: list[Op]) -> Requests:
         entries = self._entries
-        below = [self._below(op, entries) for op in ops]
-        asked = [op for op in below if op is not None]
-        found = iter((yield self.base, asked) if asked else [])
-        answers = [None if op is None else next(found) for op in below]
+        base_ops = [self._base_op(op, entries) for op in ops]
+        needed = [op for op in base_ops if op is not None]
+        base_results = iter((yield self.base, needed) if needed else [])
+        answers = [None if op is None else next(base_results) for op in base_ops]
         results: list[Result] = [None] * len(ops)
         for i, (op, answer) in enumerate(zip(ops, answers, strict=True)):
             if isinstance(op, GetOp):
@@ -102,8 +102,8 @@ class ParticleStore(BaseStore):
                 self._write(op, answer)
         return results
 
-    def _below(self, op: Op, entries: dict[Key, Entry]) -> Op | None:
-        """What the base store is asked for an operation."""
+    def _base_op(self, op: Op, entries: dict[Key, Entry]) -> Op | None:
+        """Return the operation that the base store must run for `op`; None if it need not run any."""
         if isinstance(op, GetOp):
             entry = entries.get((op.namespace, op.key))
             return op if entry is None or entry.write is None else None
@@ -120,68 +120,67 @@ class ParticleStore(BaseStore):
             return op._replace(max_depth=None, offset=0, limit=ALL)
         return op
 
-    def _got(self, op: GetOp, found: Any, entries: dict[Key, Entry]) -> Item | None:
+    def _got(self, op: GetOp, stored: Any, entries: dict[Key, Entry]) -> Item | None:
         entry = entries.get((op.namespace, op.key))
         if entry is None or entry.write is None:
-            self._remember((op.namespace, op.key), found)
-            return None if found is None else own_item(found)
+            self._remember((op.namespace, op.key), stored)
+            return None if stored is None else own_item(stored)
         return None if entry.item is None else own_item(entry.item)
 
-    def _searched(self, op: SearchOp, found: Any, entries: dict[Key, Entry]) -> Requests:
-        for item in found:
+    def _searched(self, op: SearchOp, stored: Any, entries: dict[Key, Entry]) -> Requests:
+        for item in stored:
             self._remember((item.namespace, item.key), item)
         writes = {key: entry.item for key, entry in entries.items() if in_namespace(entry.write, op.namespace_prefix)}
         if not writes:
-            return [own_hit(item, item.score) for item in found]
+            return [own_hit(item, item.score) for item in stored]
         ranked = bool(op.query and self._index)
         store = yield from self._own(ranked, entries)
         [hits] = yield store, [op._replace(filter=None, offset=0, limit=ALL, query=op.query if ranked else None)]
-        below = [own_hit(item, item.score) for item in found]
+        copies = [own_hit(item, item.score) for item in stored]
         own = [
             own_hit(item, hit.score)
             for hit in hits
             if (item := writes.get((hit.namespace, hit.key))) and matches(item.value, op.filter or {})
         ]
-        return merged(op, below, own, set(writes), ranked=ranked, keeps_order=self.keeps_order)
+        return merged(op, copies, own, set(writes), ranked=ranked, keeps_order=self.keeps_order)
 
-    def _listed(self, op: ListNamespacesOp, found: Any, entries: dict[Key, Entry]) -> Requests:
+    def _listed(self, op: ListNamespacesOp, stored: Any, entries: dict[Key, Entry]) -> Requests:
         if not any(entry.write for entry in entries.values()):
-            return found
+            return stored
         store = yield from self._own(False, entries)
         [own] = yield store, [op._replace(max_depth=None, offset=0, limit=ALL)]
         deleted = {key for key, entry in entries.items() if entry.write is not None and entry.item is None}
-        suspects = list({namespace for namespace, _ in deleted} & set(found))
-        left = (
-            (yield self.base, [SearchOp(each, limit=ALL, refresh_ttl=False) for each in suspects]) if suspects else []
-        )
+        suspects = list({namespace for namespace, _ in deleted} & set(stored))
+        searches: list[Op] = [SearchOp(namespace, limit=ALL, refresh_ttl=False) for namespace in suspects]
+        contents = (yield self.base, searches) if suspects else []
         empty = {
             namespace
-            for namespace, items in zip(suspects, left, strict=True)
+            for namespace, items in zip(suspects, contents, strict=True)
             if not any(item.namespace == namespace and (namespace, item.key) not in deleted for item in items)
         }
-        return truncated(op, (set(found) - empty) | set(own))
+        return truncated(op, (set(stored) - empty) | set(own))
 
     def _own(self, ranked: bool, entries: dict[Key, Entry]) -> Requests:
-        """The particle's own items in a store that can be searched; embedded only where they are to be ranked."""
+        """Return a searchable store of the particle's own items, embedded only if they are ranked."""
         if ranked not in self._searchable:
             store = InMemoryStore(index=self._index if ranked else None)
             yield store, [entry.write for entry in entries.values() if entry.item is not None and entry.write]
             self._searchable[ranked] = store
         return self._searchable[ranked]
 
-    def _remember(self, key: Key, found: Item | None) -> None:
+    def _remember(self, key: Key, stored: Item | None) -> None:
         if key not in self._entries:
-            self._set(key, Entry(None if found is None else own_containers(found.value)))
+            self._set(key, Entry(None if stored is None else own_containers(stored.value)))
 
-    def _write(self, op: PutOp, found: Any) -> None:
+    def _write(self, op: PutOp, stored: Any) -> None:
         key, now = (op.namespace, op.key), datetime.now(UTC)
-        self._remember(key, found)
+        self._remember(key, stored)
         entry = self._entries[key]
         if op.value is None:
             self._set(key, Entry(entry.before, op))
             return
         value = own_containers(dict(op.value))
-        earlier = entry.item or found
+        earlier = entry.item or stored
         item = Item(value=value, key=op.key, namespace=op.namespace,
                     created_at=now if earlier is None else earlier.created_at, updated_at=now)  # fmt: skip
         self._set(key, Entry(entry.before, op._replace(value=value), item))
@@ -191,7 +190,7 @@ class ParticleStore(BaseStore):
             if self._shared:
                 self._entries, self._shared = dict(self._entries), False
             if entry.write is not None:
-                # Entries lie in the order of their last writes.
+                # Entries are kept in the order of their last writes.
                 self._entries.pop(key, None)
                 self._searchable = {}
             self._entries[key] = entry
