@@ -7,7 +7,7 @@ import typer
 
 pytest.importorskip("torch")
 
-from amc_agents.cli import train_app
+from amc_agents.cli.commands import train_app
 from amc_agents.training.goal.training import GoalTrainingSettings
 from amc_agents.training.value.training import ValueTrainingSettings
 from amc_agents.training.verdict.training import VerdictTrainingSettings
