@@ -1,1 +1,1 @@
-"""Verdict critics: log-odds of GOOD against BAD, read from a model's logits."""
+"""Verdict critics: log-odds of GOOD against BAD from a model's logits."""

@@ -1,11 +1,11 @@
-"""How a verdict is asked for, and what a model that was trained to give one carries beside its weights.
+"""The prompt format of verdicts, and the checkpoint of a model that was trained to give them.
 
-A verdict's prompt is the rounds of `critics/render.py`, which only grow, and after them one question that belongs to
-no round: the next state's prompt continues the rounds, not the question. (With an unanswered question after every
-round, where value models have their marker, a model that was not trained for it reads in its own prompt that the
-question stays unanswered, and the two words lose their mass.) A server's prefix cache then still holds all rounds, and
-a score costs its new round and the question. A model that is trained on all states in one pass has its question as the
-rounds' marker, and an empty one here.
+The prompt of a verdict consists of the append-only rounds of `critics/render.py` and a final question, which belongs to
+no round: the prompt of the next state continues the rounds, not the question. So a server's prefix cache contains all
+rounds, and a score costs only its new round and the question. (A question after every round, like the marker of value
+models, would teach an untrained model by its own prompt that questions stay unanswered, so that both words would lose
+probability.) A model that is trained on all states in one pass has its question as the rounds' marker, and an empty
+question here.
 """
 
 from __future__ import annotations
@@ -41,34 +41,38 @@ SERVED = FolderKind(
     needed="tokenizer",
     example="path/to/model",
 )
-"""The folder of any served model: only one that was trained for verdicts has the JSON, too."""
+"""The folder of any served model; a model that was trained for verdicts also has `amc_verdict.json`."""
 
 Words = tuple[str, str]
-"""The word for success and the word for failure."""
+"""The words for success and for failure."""
 
 VerdictPrompt = tuple[str, ...]
-"""Texts of a prompt, each tokenized on its own: the task's, one per round, and the question (may be empty)."""
+"""Texts of a prompt, tokenized separately: the task, one text per round, and the question, which may be empty."""
 
 
 @dataclass(frozen=True)
 class VerdictFormat:
-    """How a trajectory is written, and what is asked about it."""
+    """The format of a verdict's prompt.
+
+    Raises:
+        ConfigurationError: a template is invalid.
+    """
 
     rounds: PromptFormat
-    """Task and rounds, append-only."""
+    """Format of the task and the rounds, append-only."""
     question: str
-    """Put after the newest round; the verdict is the text that follows. May use {good} and {bad}; "" where the rounds'
-    marker asks already."""
+    """Template of the question after the newest round, with the fields {good} and {bad}; the verdict is the text that
+    follows. Empty if the rounds' marker is the question."""
     pending: str = ""
-    """Template of a newest round whose action has no observation yet, uses {turn} or {action}; "": as any other round.
-    A whole round begins with it, so that prompts stay append-only."""
+    """Template of a newest round without observation, with the fields {turn} or {action}; "": as any other round. Must
+    be the beginning of a whole round, so that prompts stay append-only."""
 
     def __post_init__(self) -> None:
-        """Refuse a question that asks for other fields."""
+        """Check the fields of both templates."""
         used = set(Template.parse(self.question, "a verdict's question").fields)
         if used - {"good", "bad"}:
             raise ConfigurationError(
-                f"a verdict's question may use {{good}} and {{bad}}, got the fields {sorted(used)}"
+                f"a verdict's question may have the fields {{good}} and {{bad}}, got {sorted(used)}"
             )
         if self.pending and not self.rounds.round.startswith(self.pending):
             raise ConfigurationError(
@@ -76,15 +80,15 @@ class VerdictFormat:
             )
 
     def prompt(self, trajectory: Trajectory, words: Words) -> VerdictPrompt:
-        """The texts of the newest state's prompt, T + 2 of them."""
+        """Return the T + 2 texts of the newest state's prompt."""
         return (*self.segments(trajectory), self.asked(words))
 
     def asked(self, words: Words) -> str:
-        """The question, its words filled in: a template's text as a whole."""
+        """Return the question with the words filled in, as plain template text."""
         return str(Template.parse(self.question, "a verdict's question").fill(good=words[0], bad=words[1]))
 
     def segments(self, trajectory: Trajectory) -> tuple[str, ...]:
-        """The texts before the question, T + 1 of them: the task's, then one per round."""
+        """Return the T + 1 texts before the question: the task and one text per round."""
         texts = self.rounds.segments(trajectory)
         if not self.pending or not trajectory.steps or trajectory.steps[-1].observation:
             return texts
@@ -94,27 +98,27 @@ class VerdictFormat:
 
 @dataclass(frozen=True)
 class VerdictCheckpoint:
-    """The JSON beside the weights of a model that was trained to give verdicts."""
+    """The JSON beside the weights of a model that was trained for verdicts."""
 
     prompt_format: VerdictFormat
     words: Words
-    """What it says of success and of failure."""
+    """The words for success and for failure."""
     max_tokens: int | None
-    """The most tokens of a prompt; older rounds are dropped beyond it."""
+    """Maximum tokens of a prompt; beyond it, older rounds are dropped."""
     prefix_ids: tuple[int, ...]
-    """Ids put before the first text (beginning of text)."""
+    """Token ids before the first text (beginning of text)."""
     golden: tuple[Golden, ...]
-    """Prompts (the question is the last segment) and the log-odds that the trained model gave them."""
+    """Prompts, whose last segment is the question, and their log-odds in training."""
     tolerance: float = 1e-3
-    """How far log-odds may be from their golden ones."""
+    """Allowed difference of log-odds from the golden log-odds."""
     base_model_hash: str = ""
-    """`weights_hash` of the folder that was trained on."""
+    """`weights_hash` of the base model's folder."""
     data_hash: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Writes `amc_verdict.json` into a folder."""
+        """Write `amc_verdict.json` into a folder."""
         values = {
             "kind": "amc-verdict",
             "version": VERSION,
@@ -131,25 +135,25 @@ class VerdictCheckpoint:
             "metrics": self.metrics,
             "golden": [
                 {
-                    "segments": segments_to_json(one.segments),
-                    "token_ids": list(one.token_ids),
-                    "log_odds": one.score,
+                    "segments": segments_to_json(golden.segments),
+                    "token_ids": list(golden.token_ids),
+                    "log_odds": golden.score,
                 }
-                for one in self.golden
+                for golden in self.golden
             ],
         }
         path = Path(folder) / FILE
-        # One line per entry: readable, and no line per token id.
+        # One line per entry is readable; an indented JSON would have a line per token id.
         lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
         path.write_text(f"{{\n{lines}\n}}\n")
         return path
 
     @classmethod
     def load(cls, folder: str | Path) -> VerdictCheckpoint:
-        """Reads a folder's `amc_verdict.json`. Raises `CheckpointError` where it is missing or not understood."""
+        """Read a folder's `amc_verdict.json`. Raises `CheckpointError` if it is missing or invalid."""
         path = Path(folder) / FILE
         if not path.is_file():
-            raise CheckpointError(f"{path} does not exist: expected the folder of a model trained to give verdicts")
+            raise CheckpointError(f"{path} does not exist: expected the folder of a model trained for verdicts")
         values = read_saved(path, _Saved, "a verdict checkpoint", kind="amc-verdict", versions=(VERSION,))
         good, bad = values["words"]
         try:
@@ -161,8 +165,8 @@ class VerdictCheckpoint:
                 max_tokens=values["max_tokens"],
                 prefix_ids=tuple(values["prefix_ids"]),
                 golden=tuple(
-                    Golden(segments_from_json(one["segments"]), tuple(one["token_ids"]), one["log_odds"])
-                    for one in values["golden"]
+                    Golden(segments_from_json(entry["segments"]), tuple(entry["token_ids"]), entry["log_odds"])
+                    for entry in values["golden"]
                 ),
                 tolerance=values["tolerance"],
                 base_model_hash=values["base_model_hash"],
@@ -170,14 +174,14 @@ class VerdictCheckpoint:
                 settings=values["settings"],
                 metrics=values["metrics"],
             )
-        except (CheckpointError, TypeError, ValueError) as error:  # of the format
+        except (CheckpointError, TypeError, ValueError) as error:  # an invalid format
             raise CheckpointError(f"{path}: {excerpt(str(error), 300)}") from error
 
     def check_prompts(self, tokenize: Tokenize, where: str) -> None:
-        """Compares the tokenizer with the one that wrote the golden prompts. Raises `CheckpointError`."""
-        for number, one in enumerate(self.golden):
-            ids = self.prefix_ids + tuple(token for text in one.segments for token in tokenize(text))
-            if ids != one.token_ids:
+        """Compare token ids of the golden prompts with those of training. Raises `CheckpointError`."""
+        for number, golden in enumerate(self.golden):
+            ids = self.prefix_ids + tuple(token for text in golden.segments for token in tokenize(text))
+            if ids != golden.token_ids:
                 raise CheckpointError(
                     f"{where}: golden prompt {number} gives other token ids than in training. Likely cause: another "
                     "tokenizer than the checkpoint's"
@@ -186,17 +190,18 @@ class VerdictCheckpoint:
     def check_log_odds(
         self, log_odds: Sequence[float] | FloatArray, where: str, tolerance: float | None = None
     ) -> None:
-        """Compares `[golden]` log-odds with the golden ones. Raises `CheckpointError` that names likely causes."""
+        """Compare log-odds `[golden]` with the golden log-odds. Raises `CheckpointError` with likely causes."""
         tolerance = self.tolerance if tolerance is None else tolerance
-        expected, actual = np.array([one.score for one in self.golden]), np.asarray(log_odds, dtype=np.float64)
+        expected = np.array([golden.score for golden in self.golden])
+        actual = np.asarray(log_odds, dtype=np.float64)
         if actual.shape == expected.shape and np.all(np.abs(actual - expected) <= tolerance):
             return
         raise CheckpointError(
             f"{where}: golden log-odds differ: expected {quoted(np.round(expected, 4).tolist(), 32)}, got "
             f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). Likely cause: other weights (the "
             "base model without its adapter), log-probabilities that are not the model's own (vLLM: --logprobs-mode "
-            "raw_logprobs), or a number type with less precision: serve it in the checkpoint's own, or accept the loss "
-            "by tolerance="
+            "raw_logprobs), or a number type of lower precision: serve the model in the checkpoint's number type, or "
+            "allow the difference by tolerance="
         )
 
 
@@ -224,12 +229,12 @@ class _Saved(SavedFields):
 
 
 def beginning_of(folder: Path) -> tuple[int, ...]:
-    """The tokens that a folder's tokenizer puts before every text (beginning of text), as in the model's training."""
+    """Return the tokens that a folder's tokenizer puts before every text (beginning of text), as in training."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     whole, bare = (tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
-    # What comes behind the text (end of text) would end the prompt before its question is answered.
+    # Tokens after the text (end of text) are dropped, since they would end the prompt before the answer.
     start = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
     return tuple(whole[:start])
 
@@ -246,7 +251,7 @@ STEPWISE = VerdictFormat(
         "solved from here, {bad} if it will probably fail. One word.\nVerdict:"
     ),
 )
-"""Plain words, for any language model."""
+"""In plain words, for any language model."""
 
 STEP = VerdictFormat(
     rounds=PromptFormat(
@@ -258,14 +263,14 @@ STEP = VerdictFormat(
     question="This step is",
     pending="\n{turn}\n",
 )
-"""For models that are trained: the words that end a reflection, and short."""
+"""For trained models: short, with the words that end a reflection."""
 
 DIALOGUE_STEP = VerdictFormat(rounds=DIALOGUE, question="<|assistant|>", pending="{turn}<|end|>")
-"""The embedded model's: after its own turn, in place of the world's answer, it is asked to speak once more."""
+"""For the embedded model: after its turn, it continues as the assistant in place of the world's answer."""
 
 DIALOGUE_ACTIONS = VerdictFormat(
     rounds=replace(DIALOGUE, name="dialogue-actions", round=DIALOGUE.round.replace("{turn}", "Action: {action}")),
     question=DIALOGUE_STEP.question,
     pending="Action: {action}<|end|>",
 )
-"""The same without thoughts: a policy that misreads what it sees cannot mislead its critic."""
+"""`DIALOGUE_STEP` without thoughts, so that a policy's misreadings cannot mislead the critic."""

@@ -1,8 +1,12 @@
-"""Log-odds of success, read from a model's logits: `verdict:http://host:8000?model=org/name`, `verdict:provider:model`.
+"""The verdict critic: log-odds of success from the probabilities of two words.
 
-A language model is asked for a verdict on a trajectory, GOOD or BAD, and how likely it is to say each is its
-judgement (LAC: Q(s, a) = log p(GOOD | s, a) - log p(BAD | s, a)). Any served model can be asked; one that was trained
-for it carries a checkpoint with its format and words, which are then used.
+    verdict:http://host:8000?model=org/name     a model on a vLLM server
+    verdict:provider:model                      a chat API that reports log-probabilities
+    verdict:embedded:crafting                   the shipped model
+
+A language model is asked for a verdict on a trajectory, GOOD or BAD, and the probabilities of both words are its
+judgement (LAC: Q(s, a) = log p(GOOD | s, a) - log p(BAD | s, a)). Any served model can be used; a model that was
+trained for verdicts has a checkpoint with its own format and words.
 """
 
 from __future__ import annotations
@@ -25,27 +29,28 @@ from amc_agents.usage import Usage
 
 Score = Literal["log_odds", "p_good"]
 LEAST_MASS = 0.05
-"""Where both words have less probability, a model was not answering the question."""
+"""Minimum probability of both words together; below it, the model did not answer the question."""
 
 
 class VerdictCritic:
-    """A critic for whole runs (`values`) and for single decisions (`q_values`), from two words' probabilities.
+    """A critic of whole runs (`values`) and of single decisions (`q_values`), from the probabilities of two words.
 
     Args:
-        reader: reads the probabilities: `CompletionsReader` (vLLM), `verdict_top_k.TopKReader` (chat models).
-        prompt_format: how a trajectory is written and asked about; a trained model's checkpoint has its own.
-        words: success, failure; a trained model's checkpoint has its own.
-        returns: what a sure failure and a sure success mean, in the world's reward units.
-        least_mass: where both words together have less probability, the model was not answering: Q = 0, flagged.
-        score: "log_odds", or "p_good": Q = log p(GOOD) alone, the paper's variant (LAC, appendix A.2). It is not set
-            to 0 below `least_mass`, where 0 would be certain success.
+        reader: reads the probabilities: `CompletionsReader` (vLLM), `TopKReader` (chat models) or
+            `EmbeddedVerdictReader`.
+        prompt_format: format of the prompt; a checkpoint's own format takes precedence.
+        words: the words for success and failure; a checkpoint's own words take precedence.
+        returns: returns of a certain failure and a certain success, in the world's reward units.
+        least_mass: if both words together have less probability, the model did not answer: Q = 0, flagged.
+        score: "log_odds", or "p_good" for Q = log p(GOOD), a variant of the paper (LAC, appendix A.2), which is not set
+            to 0 below `least_mass`, since 0 would be certain success.
 
     Raises:
-        ConfigurationError: a setting makes no sense.
+        ConfigurationError: a setting is invalid.
     """
 
     predicts = "return"
-    """A verdict is about the whole attempt, and can also be asked of what is over."""
+    """A verdict is about the whole attempt, also when the attempt is over."""
 
     def __init__(
         self,
@@ -59,36 +64,36 @@ class VerdictCritic:
     ) -> None:
         low, high = returns
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ConfigurationError(f"a verdict's returns are (failure, success), the first below, got {returns}")
+            raise ConfigurationError(f"expected returns=(failure, success), finite and ascending, got {returns}")
         if not 0.0 <= least_mass < 1.0:
-            raise ConfigurationError(f"least_mass is a probability below 1, got {least_mass}")
+            raise ConfigurationError(f"least_mass must be a probability below 1, got {least_mass}")
         if score not in SCORES:
-            raise ConfigurationError(f"a verdict's score is one of {', '.join(SCORES)}, got {score!r}")
+            raise ConfigurationError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
         if not all(word.strip() for word in words):
-            raise ConfigurationError(f"both verdict words need letters, got {words}")
+            raise ConfigurationError(f"expected two verdict words that are not empty, got {words}")
         self.reader, self.returns, self.score = reader, (low, high), score
         self._format, self._words, self._least_mass = prompt_format, words, least_mass
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return self.reader.name
 
     @property
     def usage(self) -> Usage:
-        """All that it was asked so far."""
+        """Usage of all calls so far."""
         return self.reader.usage
 
     async def connect(self) -> None:
-        """Find the model, and compare its golden log-odds; done by the first `verdicts`, too. Raises as `verdicts`."""
+        """Find the model and compare its golden log-odds, as the first `verdicts` does. Raises as `verdicts`."""
         await self.reader.prepare()
 
     async def verdicts(self, trajectories: Sequence[Trajectory]) -> Verdicts:
-        """`[N]` both words' log-probabilities, their mass, and which are not to be trusted; equal prompts asked once.
+        """Read `[N]` verdicts with both words' log-probabilities; equal prompts are read once.
 
         Raises:
-            CriticError: the model could not be asked, answered nonsense, or a prompt cannot be made to fit.
-            CheckpointError: at the first use, where a trained model does not give its golden log-odds.
+            CriticError: a call failed, an answer is invalid, or a prompt is too long.
+            CheckpointError: at the first use, if a trained model does not reproduce its golden log-odds.
         """
         if not trajectories:
             return Verdicts(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_))
@@ -96,36 +101,37 @@ class VerdictCritic:
         prompt_format = checkpoint.prompt_format if checkpoint else self._format
         words = checkpoint.words if checkpoint else self._words
         distinct: dict[VerdictPrompt, int] = {}
-        rows = [distinct.setdefault(prompt_format.prompt(one, words), len(distinct)) for one in trajectories]
+        prompts = [prompt_format.prompt(trajectory, words) for trajectory in trajectories]
+        rows = [distinct.setdefault(prompt, len(distinct)) for prompt in prompts]
         read = await self.reader.read(list(distinct), words)
-        good, bad = (checked_values(found, len(distinct), self.name) for found in (read.log_good, read.log_bad))
+        good, bad = (checked_values(values, len(distinct), self.name) for values in (read.log_good, read.log_bad))
         if np.shape(read.flagged) != (len(distinct),):
             raise CriticError(
-                f"critic {self.name} gave flags of shape {np.shape(read.flagged)}, expected [{len(distinct)}]"
+                f"critic {self.name}: expected flags of shape [{len(distinct)}], got {np.shape(read.flagged)}"
             )
         read = Verdicts(good[rows], bad[rows], read.flagged[rows])
         return Verdicts(read.log_good, read.log_bad, read.flagged | (read.mass < self._least_mass))
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` Q: log p(GOOD) - log p(BAD), 0 where both have less than `least_mass`; or log p(GOOD) alone (`score`).
+        """Return Q `[N]`: log p(GOOD) - log p(BAD), or 0 below `least_mass`; with score "p_good", log p(GOOD).
 
         Raises as `verdicts`.
         """
         return (await self.judgements(trajectories)).q
 
     async def judgements(self, trajectories: Sequence[Trajectory]) -> Judgements:
-        """`[N]` Q of each, and the probabilities that it is made of. Raises as `verdicts`."""
+        """Return Q `[N]` with the probabilities of both words. Raises as `verdicts`."""
         verdicts = await self.verdicts(trajectories)
         return Judgements(self._q(verdicts), verdicts.flagged, np.exp(verdicts.log_good), np.exp(verdicts.log_bad))
 
     async def q_values(self, trajectory: Trajectory, actions: Sequence[str]) -> FloatArray:
-        """`[K]` Q of each action at the newest state, as a step with no observation yet. Raises as `verdicts`."""
+        """Return Q `[K]` of each action at the newest state, as a step without observation. Raises as `verdicts`."""
         return await self.log_odds([trajectory.extended(Step(action)) for action in actions])
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` the expected whole return: p of success between the two `returns`.
+        """Return the expected whole return `[N]`: `returns` interpolated by the probability of success.
 
-        p = sigmoid(Q), or p(GOOD) = exp(Q) where that is the score. Raises as `verdicts`.
+        The probability is sigmoid(Q), or p(GOOD) = exp(Q) with score "p_good". Raises as `verdicts`.
         """
         q = await self.log_odds(trajectories)
         low, high = self.returns
@@ -138,21 +144,21 @@ class VerdictCritic:
 
 
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VerdictCritic:
-    """The critic of a string: what is asked, and how.
+    """Build the critic of a string.
 
-    `verdict:http://host:8000?...` (vLLM) and `verdict:provider:model?...` (a chat API) take low=, high= (what failure
-    and success mean in reward units), score=, words=GOOD,BAD, least_mass=, key_env=, timeout=; the shipped model,
-    `verdict:embedded:crafting`, takes low=, high= and score= alone.
+    `verdict:http://host:8000?...` (vLLM) and `verdict:provider:model?...` (a chat API) accept low= and high= (returns
+    of failure and success in reward units), score=, words=GOOD,BAD, least_mass=, key_env= and timeout=. The shipped
+    model, `verdict:embedded:crafting`, only accepts low=, high= and score=.
 
     Raises:
-        CriticSpecError: it was not understood.
+        CriticSpecError: the string is invalid.
     """
     needed("verdict", target, "http://host:8000?model=org/name")
     reader = _reader(target, options, trusted)
     words = tuple(word.strip() for word in options.get("words", "GOOD,BAD").split(","))
     if len(words) != 2:
         raise CriticSpecError(
-            f"critic kind 'verdict': words are success,failure as in GOOD,BAD, got {options['words']!r}"
+            f"critic kind 'verdict': expected words=success,failure as in GOOD,BAD, got {options['words']!r}"
         )
     score: Any = choice("verdict", options, "score", "log_odds", SCORES)
     with understood("verdict"):

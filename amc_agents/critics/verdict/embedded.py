@@ -1,4 +1,4 @@
-"""The shipped verdict model, in numpy: `verdict:embedded:crafting`."""
+"""The shipped verdict model in numpy: `verdict:embedded:crafting`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from amc_agents.models.sampling import log_softmax
 from amc_agents.usage import Usage, record
 
 ADAPTER = "verdict"
-"""Name of the adapter's folder inside the policy's."""
+"""Name of the adapter's folder inside the policy's folder."""
 
 
 class EmbeddedVerdictReader:
-    """A `VerdictReader` over the embedded policy's weights with the verdict adapter merged in.
+    """A `VerdictReader` over the embedded policy with the verdict adapter merged in.
 
-    Keys and values of prompts seen before are kept: candidates share their past, and cost their own tokens alone.
+    A prefix cache keeps earlier prompts, so that candidates with a common past cost only their own tokens.
 
     Args:
         folder: the policy's folder.
-        adapter: the verdict adapter's folder; None: `verdict/` inside the policy's.
+        adapter: the verdict adapter's folder; None: `verdict/` inside the policy's folder.
 
     Raises:
-        CheckpointError: the folders are not such models, or the adapter was trained on other weights.
+        CheckpointError: a folder is invalid, or the adapter was trained on other weights.
     """
 
     def __init__(self, folder: str | Path, adapter: str | Path | None = None) -> None:
@@ -51,7 +51,8 @@ class EmbeddedVerdictReader:
         self.checkpoint = VerdictCheckpoint.load(adapter)
         if self.checkpoint.base_model_hash != weights_hash(folder):
             raise CheckpointError(
-                f"the verdict adapter in {adapter} was trained on other weights than those in {folder}: train it again"
+                f"the verdict adapter in {adapter} was trained on other weights than those in {folder}: train it again "
+                "on these weights"
             )
         self.name = f"verdict:embedded:{folder.name}"
         self.usage = Usage()
@@ -61,18 +62,18 @@ class EmbeddedVerdictReader:
         self._checked = False
 
     async def prepare(self) -> VerdictCheckpoint:
-        """The checkpoint. Raises `CheckpointError` at the first use, where golden log-odds are not reproduced."""
+        """Return the checkpoint. Raises `CheckpointError` at the first use if golden log-odds are not reproduced."""
         await asyncio.to_thread(self._check)
         return self.checkpoint
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
-        """`[N]` verdicts on N prompts; rounds are dropped by the rule of `windows` where one is too long.
+        """Read `[N]` verdicts on N prompts; the oldest rounds of long prompts are dropped.
 
         Raises:
-            CriticError: a prompt cannot be read or made to fit, or the model's numbers are broken.
+            CriticError: a prompt has unknown words or is too long, or the model's logits are not finite.
         """
         for prompt in prompts:
-            # The question is ours.
+            # The question is not checked, since it is the template's.
             check_words(self._tokenize, prompt[:-1], self.name)
         rows = [self._row(prompt) for prompt in prompts]
         verdicts, used = await asyncio.to_thread(self._read, rows, Spellings.of(words, self._tokenize))
@@ -87,23 +88,23 @@ class EmbeddedVerdictReader:
             where, golden = f"critic {self.name}", self.checkpoint.golden
             self.checkpoint.check_prompts(self._tokenize, where)
             spellings = Spellings.of(self.checkpoint.words, self._tokenize)
-            verdicts, _ = self._read([one.token_ids for one in golden], spellings)
+            verdicts, _ = self._read([prompt.token_ids for prompt in golden], spellings)
             self.checkpoint.check_log_odds(verdicts.log_odds, where)
             self._checked = True
 
     def _read(self, rows: Sequence[Ids], spellings: Spellings) -> tuple[Verdicts, Usage]:
         prefixes = spellings.prefixes
-        asked = [(*row, *prefix) for row in rows for prefix in prefixes]
+        extended = [(*row, *prefix) for row in rows for prefix in prefixes]
         with self._lock:
             cached = self._scorer.cached_tokens
-            hidden = self._scorer.last_hidden(asked)
+            hidden = self._scorer.last_hidden(extended)
             cached = self._scorer.cached_tokens - cached
         table = log_softmax(self._scorer.model.logits(hidden))
         if not np.isfinite(table).all():
-            raise CriticError(f"critic {self.name}: the model's logits are not finite: its weights are broken")
-        read = Usage(len(rows), sum(map(len, asked)), cached_tokens=cached)
+            raise CriticError(f"critic {self.name}: the model's logits are not finite: check its weights")
+        read = Usage(len(rows), sum(map(len, extended)), cached_tokens=cached)
         pairs = []
-        for at in range(0, len(asked), len(prefixes)):
+        for at in range(0, len(extended), len(prefixes)):
             tables = {
                 prefix: {token: float(table[at + number, token]) for token in spellings.token_ids}
                 for number, prefix in enumerate(prefixes)
@@ -113,10 +114,10 @@ class EmbeddedVerdictReader:
         return Verdicts(good, bad, np.zeros(len(rows), dtype=np.bool_)), read
 
     def _row(self, prompt: VerdictPrompt) -> Ids:
-        """Token ids of a prompt."""
+        """Return the token ids of a prompt without the oldest rounds if it is too long."""
         task, *rounds, question = (tuple(self._tokenize(text)) if text else () for text in prompt)
         task = (*self.checkpoint.prefix_ids, *task)
-        # The words have to fit behind the question.
+        # The words must fit after the question.
         limit = min(self.checkpoint.max_tokens or self._context, self._context - _WORD) - len(question)
         kept = rounds[newest_start([len(task), *map(len, rounds)], limit) :]
         return tuple(token for ids in (task, *kept, question) for token in ids)
@@ -127,29 +128,29 @@ class EmbeddedVerdictReader:
 
 
 def export_embedded_verdict(folder: str | Path, out: str | Path) -> Path:
-    """Writes a shipped policy with its verdict adapter merged in, as a language model in float32.
+    """Write a shipped policy with its verdict adapter merged in, as a language model in float32.
 
-    vLLM serves the folder for `verdict:http://...`, which gives the log-odds that `verdict:embedded:` gives.
+    vLLM can serve the folder for `verdict:http://...`, with the same log-odds as `verdict:embedded:`.
 
     Args:
-        folder: the policy's folder, its adapter in `verdict/`.
-        out: the folder to write; it must not exist yet, or be empty. It appears whole or not at all.
+        folder: the policy's folder, with its adapter in `verdict/`.
+        out: the folder to write, atomically; it must not exist or be empty.
 
     Returns:
         `out`.
 
     Raises:
-        CheckpointError: `folder` is not such a model.
-        ConfigurationError: `out` holds something already.
+        CheckpointError: `folder` is not an embedded policy with a verdict adapter.
+        ConfigurationError: `out` is not empty.
     """
     from safetensors.numpy import save
 
     folder, out = Path(folder), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
+        raise ConfigurationError(f"{out} is not empty: choose another folder, or remove it first")
     merged = merge_adapter(read_weights(folder), folder / ADAPTER)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Beside `out`, so that the last step is one rename.
+    # Beside `out`, so that the last step is a rename.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
         whole = Path(scratch) / "model"
         whole.mkdir()
@@ -164,10 +165,10 @@ def export_embedded_verdict(folder: str | Path, out: str | Path) -> Path:
 
 
 def from_spec(target: str, options: Mapping[str, str]) -> EmbeddedVerdictReader:
-    """The reader of `verdict:embedded:crafting`, or of a folder of that layout. Raises `CriticSpecError`."""
+    """Build the reader of `verdict:embedded:crafting`, or of a folder of that layout. Raises `CriticSpecError`."""
     allow("verdict:embedded", options, "low", "high", "score")
     return EmbeddedVerdictReader(shipped_folder(needed("verdict:embedded", target, "crafting"), ADAPTER))
 
 
 _WORD = 8
-"""Room for a verdict word."""
+"""Tokens reserved for a verdict word."""

@@ -1,10 +1,10 @@
-"""The probabilities of two words as the next text, read from a model's logits on a vLLM server.
+"""The probabilities of two words as the next text, from a model's logits on a vLLM server.
 
-A word is the sum of its spellings in tokens, with and without a space before it; a spelling of several tokens is the
-product of their probabilities, each read after a prompt that is longer by the tokens before it. These longer prompts
-go into the same request. (The alternative, whole spellings sent with `prompt_logprobs`, reads nothing from the prefix
-cache: on vLLM 0.32 each computed its whole prompt anew. Of 4 prompts that share 300 tokens never seen before, sent in
-one request with `logprob_token_ids`, 864 of 1204 tokens came from the cache, in blocks of 32.)
+The probability of a word is the sum over its spellings in tokens, with and without a space before it. The probability
+of a spelling is the product over its tokens, each read after the prompt extended by the tokens before it; the extended
+prompts go into the same request. (The alternative, whole spellings with `prompt_logprobs`, does not use the prefix
+cache: vLLM 0.32 recomputed every prompt. Of 4 prompts with 300 new tokens in common, sent in one request with
+`logprob_token_ids`, 864 of 1204 tokens came from the cache, in blocks of 32.)
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from amc_agents.usage import Usage, record
 PATH = "/v1/completions"
 _MODELS = "/v1/models"
 MOST_TOKENS = 128
-"""Tokens whose probabilities vLLM gives at one place."""
+"""Maximum number of tokens whose log-probabilities vLLM returns per position."""
 ROUNDING = 1e-3
-"""What rounding may add to a probability of 1."""
+"""Rounding error of a probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What a model thinks of some prompts."""
+    """A model's verdicts on some prompts."""
 
     log_good: FloatArray
     """`[N]` log-probability that the word for success comes next."""
     log_bad: FloatArray
-    """`[N]` the same for failure."""
+    """`[N]` log-probability that the word for failure comes next."""
     flagged: npt.NDArray[np.bool_]
-    """`[N]` True where a word was not reported and only bounded (|log-odds| is then a lower bound), or where both have
-    too little probability."""
+    """`[N]` True if a word's probability is only bounded (|log-odds| is then a lower bound), or if both words have too
+    little probability."""
 
     @property
     def mass(self) -> FloatArray:
-        """`[N]` p(GOOD) + p(BAD): how much of the probability the two words have."""
+        """`[N]` p(GOOD) + p(BAD), the probability of both words together."""
         return np.exp(np.logaddexp(self.log_good, self.log_bad))
 
     @property
@@ -80,64 +80,68 @@ class Verdicts:
 
 
 class VerdictReader(Protocol):
-    """Reads verdicts of some model."""
+    """Reads the verdicts of a model."""
 
     name: str
 
     @property
     def usage(self) -> Usage:
-        """All that it was asked so far."""
+        """Usage of all calls so far."""
         ...
 
     async def prepare(self) -> VerdictCheckpoint | None:
-        """Called before each use: attach to the model, where need be. None: it was not trained for verdicts."""
+        """Attach to the model if needed; called before each use. Returns None for a model without checkpoint."""
         ...
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
-        """`[N]` verdicts on N distinct prompts. Raises `CriticError`."""
+        """Read `[N]` verdicts on N distinct prompts. Raises `CriticError`."""
         ...
 
 
 class _Segment(NamedTuple):
-    """A text in tokens, as it is sent."""
+    """A tokenized text of a request."""
 
     length: int
     ids: bytes
-    """Joined by commas."""
+    """Token ids, joined by commas."""
 
 
 class _Attached(NamedTuple):
-    """A served model, as it was found."""
+    """A served model, its tokenizer and its checkpoint."""
 
     served: ServedModel
     tokenize: Tokenize
     segment: Callable[[str], _Segment]
-    """Tokenizes a text, and remembers it: siblings share their past, and tokens are many."""
+    """Tokenizes a text, with a cache, since siblings share their past."""
     prefix_ids: tuple[int, ...]
-    """Ids put before the first text."""
+    """Token ids before the first text."""
     checkpoint: VerdictCheckpoint | None
     interruptions: int
-    """Of the server's connection, when it had shown what it is."""
+    """Interruptions of the server's connection when the model was checked."""
 
     def same_as(self, other: _Attached) -> bool:
-        """Whether prompts are written, and answers read, as for another model."""
+        """Return whether prompts and answers are the same as for another model."""
         return (self.served, self.prefix_ids, self.checkpoint) == (other.served, other.prefix_ids, other.checkpoint)
 
 
 class CompletionsReader:
-    """Reads the probabilities of chosen tokens from vLLM's `/v1/completions` (`logprob_token_ids`).
+    """Read the probabilities of chosen tokens from vLLM's `/v1/completions` (`logprob_token_ids`).
 
-    Prompts are tokenized here, each text on its own, and sent as ids, all of a call in one request. At the first use,
-    and when the server was gone in between, a model with a checkpoint has to give its golden log-odds.
+    Prompts are tokenized on the client, text by text, and sent as token ids, all prompts of a call in one request. At
+    the first use, and after an interruption of the server, a model with a checkpoint must reproduce its golden
+    log-odds.
 
     Args:
-        server: where to ask.
-        model: its name; None: the only one that the server has.
-        checkpoint: the model's folder (tokenizer.json, and amc_verdict.json if it was trained for verdicts); None: it
-            is looked for, see `folder.served_folder`.
-        tokenize: instead of the folder's tokenizer; no folder is then looked for.
-        max_batch: the most rows of one request; a prompt takes one, and one more per proper prefix of the spellings.
-        tolerance: how far golden log-odds may be; None: what the checkpoint says.
+        server: the server.
+        model: name of the model; None: the only model of the server.
+        checkpoint: the model's folder (tokenizer.json, and amc_verdict.json if it was trained for verdicts); None: the
+            folder that `server.folder.served_folder` finds.
+        tokenize: replaces the folder's tokenizer; no folder is then needed.
+        max_batch: maximum number of rows per request; a prompt takes a row per prefix of the words' spellings.
+        tolerance: allowed difference of golden log-odds; None: the checkpoint's tolerance.
+
+    Raises:
+        CheckpointError: `checkpoint` is not a model's folder.
     """
 
     def __init__(
@@ -152,24 +156,24 @@ class CompletionsReader:
     ) -> None:
         self.name = f"verdict:{server.base_url}" + (f"?model={model}" if model else "")
         self.usage = Usage()
-        # A wrong one is refused now, not at the first use.
+        # An invalid folder is an error now, not at the first use.
         self._folder = local_folder(checkpoint, model, SERVED, trusted=server.trusted)
         self._server, self._model, self._tokenize = server, model, tokenize
         self._max_batch, self._tolerance = max_batch, tolerance
         self._attached = Once(self._attach)
 
     async def prepare(self) -> VerdictCheckpoint | None:
-        """Find model and tokenizer, and compare golden log-odds.
+        """Find the model and its tokenizer, and compare golden log-odds.
 
         Raises:
-            CriticServerError: the server has no such model, or did not answer as expected.
-            CheckpointError: no tokenizer was found, or the golden log-odds are not reproduced.
+            CriticServerError: the server does not have the model, or its answer is invalid.
+            CheckpointError: the tokenizer is missing, or the golden log-odds differ.
         """
         with self._server.redacted():
             return (await self._current()).checkpoint
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
-        """`[N]` verdicts on N prompts, in one request (more above `max_batch`). Raises `CriticError`."""
+        """Read `[N]` verdicts on N prompts in one request, or more above `max_batch`. Raises `CriticError`."""
         with self._server.redacted():
             return await self._verdicts(prompts, words)
 
@@ -180,14 +184,13 @@ class CompletionsReader:
             longest = max(map(len, spellings.prefixes))
             rows = [_row(prompt, attached, longest) for prompt in prompts]
             verdicts = await self._read(attached.served.name, rows, spellings)
-            # Where the server was gone in between, another one may have answered: the answers count once it has
-            # proved to be the same.
+            # After an interruption, another server may have answered: the answers count if it has the same model.
             if (await self._current()).same_as(attached):
                 return verdicts
         raise self._unexpected(
             PATH,
-            f"the model behind this address changed during each of {_ATTEMPTS} attempts: are servers of different "
-            "models behind it? Give each model an address of its own",
+            f"the model at this URL changed during each of {_ATTEMPTS} attempts, probably because servers of different "
+            "models share it: give each model its own URL",
         )
 
     async def _current(self) -> _Attached:
@@ -213,7 +216,7 @@ class CompletionsReader:
         if checkpoint is not None:
             where = f"critic {self.name}"
             checkpoint.check_prompts(tokenize, where)
-            rows = [_joined(one.token_ids) for one in checkpoint.golden]
+            rows = [_joined(golden.token_ids) for golden in checkpoint.golden]
             verdicts = await self._read(served.name, rows, Spellings.of(checkpoint.words, tokenize))
             interruptions = self._server.interruptions
             checkpoint.check_log_odds(verdicts.log_odds, where, self._tolerance)
@@ -226,15 +229,15 @@ class CompletionsReader:
         return _Attached(served, tokenize, remembered, prefix_ids, checkpoint, interruptions)
 
     async def _read(self, model: str, rows: Sequence[bytes], spellings: Spellings) -> Verdicts:
-        """Ask about rows of token ids. A row and its longer ones stay together: the longer ones then find it cached."""
+        """Read verdicts on rows of token ids. Extended rows follow their row, so that they find it in the cache."""
         prefixes, token_ids = spellings.prefixes, spellings.token_ids
         if len(token_ids) > MOST_TOKENS:
             raise ConfigurationError(
-                f"the verdict words take {len(token_ids)} tokens, at most {MOST_TOKENS} can be read"
+                f"the verdict words have {len(token_ids)} tokens, expected at most {MOST_TOKENS}: choose shorter words"
             )
-        asked = [b",".join(filter(None, (row, _joined(prefix)))) for row in rows for prefix in prefixes]
+        extended = [b",".join(filter(None, (row, _joined(prefix)))) for row in rows for prefix in prefixes]
         size = max(1, self._max_batch // len(prefixes)) * len(prefixes)
-        requests = [asked[start : start + size] for start in range(0, len(asked), size)]
+        requests = [extended[start : start + size] for start in range(0, len(extended), size)]
         answers = await self._server.post(PATH, [_body(model, request, token_ids) for request in requests])
         self._count(model, requests, answers)
         tables: list[dict[int, float]] = []
@@ -249,13 +252,13 @@ class CompletionsReader:
         if np.any(good > math.log1p(ROUNDING)) or np.any(np.logaddexp(good, bad) > math.log1p(ROUNDING)):
             raise self._unexpected(
                 PATH,
-                f"a word has log-probability {max(good.max(), bad.max()):.3f}, more than certain: these are no "
-                "log-probabilities (vLLM: --logprobs-mode raw_logprobs, the default)",
+                f"a word has log-probability {max(good.max(), bad.max()):.3f}: expected log-probabilities (vLLM: "
+                "--logprobs-mode raw_logprobs, the default)",
             )
         return Verdicts(good, bad, np.zeros(len(rows), dtype=np.bool_))
 
     def _tables(self, answer: Any, n: int, token_ids: Sequence[int]) -> list[dict[int, float]]:
-        """`[n]` log-probability of each asked token, after each row of one request."""
+        """Return the log-probabilities of the tokens after each of the n rows of a request."""
         try:
             choices = rows_of(answer, "choices", n)
         except ValueError as error:
@@ -268,14 +271,14 @@ class CompletionsReader:
                 pass
             case _:
                 raise self._unexpected(PATH, f"the answer has no log-probabilities. {_NOT_VLLM}")
-        found = {}
+        table = {}
         for token in token_ids:
             value = first.get(f"token_id:{token}")
             if value is None:
                 raise self._unexpected(
                     PATH,
-                    f"the log-probabilities of {len(token_ids)} tokens were asked for (logprob_token_ids), and those "
-                    f"of {listed(sorted(first), 4)} came. {_NOT_VLLM}",
+                    f"expected the log-probabilities of {len(token_ids)} tokens (logprob_token_ids), got those of "
+                    f"{listed(sorted(first), 4)}. {_NOT_VLLM}",
                 )
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self._unexpected(PATH, f"expected the log-probability of token {token}, got {quoted(value)}")
@@ -285,15 +288,15 @@ class CompletionsReader:
                 )
             if value < LEAST_LOGPROB:
                 raise self._unexpected(PATH, f"token {token} has log-probability {value:g}. {OVERWRITTEN}")
-            found[token] = float(value)
-        return found
+            table[token] = float(value)
+        return table
 
     def _count(self, model: str, requests: Sequence[Sequence[bytes]], answers: Sequence[Any]) -> None:
         used = Usage()
         for request, answer in zip(requests, answers, strict=True):
-            told = usage_of(answer)
-            # vLLM says of a request with several prompts only what the last one found in its cache.
-            used += told if len(request) == 1 else replace(told, cached_tokens=0)
+            reported = usage_of(answer)
+            # For several prompts, vLLM reports only the cached tokens of the last prompt.
+            used += reported if len(request) == 1 else replace(reported, cached_tokens=0)
         self.usage += used
         record("critic", used, model=model)
 
@@ -302,16 +305,16 @@ class CompletionsReader:
 
 
 def _row(prompt: VerdictPrompt, attached: _Attached, longest: int) -> bytes:
-    """Token ids of a prompt; rounds are dropped by the rule of `windows` where it is too long."""
+    """Return the token ids of a prompt without the oldest rounds if it is too long."""
     checkpoint, prefix_ids = attached.checkpoint, attached.prefix_ids
     task, *rounds, question = map(attached.segment, prompt)
-    # The answer, and what stands before its last token, have to fit too.
+    # The answer and the prefixes of the words must fit, too.
     limits = [attached.served.limit - longest - 1] if attached.served.limit else []
     limits += [checkpoint.max_tokens] if checkpoint is not None and checkpoint.max_tokens else []
     limit = min(limits) - question.length if limits else None
-    lengths = [len(prefix_ids) + task.length, *(one.length for one in rounds)]
+    lengths = [len(prefix_ids) + task.length, *(text.length for text in rounds)]
     kept = rounds[newest_start(lengths, limit) :]
-    return b",".join(filter(None, (_joined(prefix_ids), *(one.ids for one in (task, *kept, question)))))
+    return b",".join(filter(None, (_joined(prefix_ids), *(text.ids for text in (task, *kept, question)))))
 
 
 def _joined(ids: Sequence[int]) -> bytes:
@@ -319,16 +322,16 @@ def _joined(ids: Sequence[int]) -> bytes:
 
 
 def _body(model: str, rows: Sequence[bytes], token_ids: Sequence[int]) -> bytes:
-    """A request for the log-probabilities of some tokens after each row."""
+    """Build a request for the log-probabilities of some tokens after each row."""
     settings = {
         "model": model,
         "max_tokens": 1,
-        # At temperature 1 even a server that reports what it samples from reports the model's own.
+        # At temperature 1, the model's distribution equals the sampling distribution, whichever the server reports.
         "temperature": 1.0,
         "top_p": 1.0,
         "logprobs": 1,
         "logprob_token_ids": token_ids,
-        # Tokens are named by their ids: the texts of different ones may be the same.
+        # By token id, because different tokens may have the same text.
         "return_tokens_as_token_ids": True,
     }
     return b'{"prompt":[[%b]],%b' % (b"],[".join(rows), json.dumps(settings)[1:].encode())
@@ -336,6 +339,6 @@ def _body(model: str, rows: Sequence[bytes], token_ids: Sequence[int]) -> bytes:
 
 _ATTEMPTS = 3
 _NOT_VLLM = (
-    "Is it a vLLM server, and a recent one? Other servers ignore `logprob_token_ids`: read them by their top "
-    "log-probabilities, verdict:provider:model"
+    "Check that it is a recent vLLM server. Other servers ignore `logprob_token_ids`: read their top "
+    "log-probabilities by verdict:provider:model"
 )

@@ -1,9 +1,10 @@
-"""How a model's tokenizer writes the two verdict words, and their probabilities from those of the tokens."""
+"""The token sequences of the two verdict words, and the words' probabilities from those of the tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -23,40 +24,44 @@ class Spellings:
 
     @classmethod
     def of(cls, words: Words, tokenize: Tokenize) -> Spellings:
-        """As the tokenizer writes them, with and without a space before them.
+        """Tokenize both words, with and without a space before them.
 
         Raises:
-            ConfigurationError: it cannot write one of them, or they begin with the same whole spelling.
+            ConfigurationError: the tokenizer cannot write a word, or a spelling of a word begins with a spelling of
+                the other.
         """
         good, bad = (_spellings(word, tokenize) for word in words)
-        for word, found in zip(words, (good, bad), strict=True):
-            if not found:
+        for word, spellings in zip(words, (good, bad), strict=True):
+            if not spellings:
                 raise ConfigurationError(
-                    f"the model's tokenizer has no tokens for the verdict word {word!r}: choose words that it knows"
+                    f"the model's tokenizer has no tokens for the verdict word {word!r}: choose words in its vocabulary"
                 )
-        for one in good:
-            for other in bad:
-                short = min(len(one), len(other))
-                if one[:short] == other[:short]:
-                    raise ConfigurationError(
-                        f"the verdict words {words[0]!r} and {words[1]!r} cannot be told apart: in tokens one "
-                        f"begins with the other ({list(one)}, {list(other)})"
-                    )
+        for left, right in product(good, bad):
+            shorter = min(len(left), len(right))
+            if left[:shorter] == right[:shorter]:
+                raise ConfigurationError(
+                    f"the verdict words {words[0]!r} and {words[1]!r} are ambiguous, because their tokens "
+                    f"({list(left)}, {list(right)}) begin with one another: choose other words"
+                )
         return cls(good, bad)
 
     @property
     def prefixes(self) -> tuple[Ids, ...]:
-        """What may stand before a token of a spelling: the empty sequence first."""
-        every = (ids[:length] for ids in (*self.good, *self.bad) for length in range(len(ids)))
-        return tuple(sorted(dict.fromkeys(every), key=len))
+        """All proper prefixes of the spellings, starting with the empty sequence."""
+        prefixes = (ids[:length] for ids in (*self.good, *self.bad) for length in range(len(ids)))
+        return tuple(sorted(dict.fromkeys(prefixes), key=len))
 
     @property
     def token_ids(self) -> list[int]:
-        """Every token of a spelling."""
+        """All tokens of the spellings."""
         return sorted({token for ids in (*self.good, *self.bad) for token in ids})
 
     def verdict(self, tables: Mapping[Ids, Mapping[int, float]]) -> tuple[float, float]:
-        """(log p(GOOD), log p(BAD)) of one prompt, from the log-probabilities after each prefix."""
+        """Return (log p(GOOD), log p(BAD)) of a prompt.
+
+        Args:
+            tables: log-probabilities of `token_ids` after the prompt and each of `prefixes`.
+        """
 
         def summed(spellings: Sequence[Ids]) -> float:
             paths = [sum(tables[ids[:n]][token] for n, token in enumerate(ids)) for ids in spellings]
@@ -66,26 +71,25 @@ class Spellings:
 
 
 def _spellings(word: str, tokenize: Tokenize) -> tuple[Ids, ...]:
-    """How a word is written as a continuation, without and with a space before it."""
+    """Tokenize a word as a continuation, without and with a space before it."""
     unknown = _unknown(tokenize)
     context = tuple(tokenize(_CONTEXT))
-    found: dict[Ids, None] = {}
+    spellings: dict[Ids, None] = {}
     for text in (word.strip(), f" {word.strip()}"):
-        # Some tokenizers put a space before whatever they are given: so it is read off behind a line's end.
+        # Some tokenizers prepend a space to every text, so the word is tokenized after a newline.
         whole = tuple(tokenize(_CONTEXT + text))
         ids = whole[len(context) :] if whole[: len(context)] == context else tuple(tokenize(text))
         if ids and unknown not in ids:
-            found[ids] = None
-    # A spelling that begins with another one is a part of it.
-    return tuple(ids for ids in found if not any(ids[:n] in found for n in range(1, len(ids))))
+            spellings[ids] = None
+    # The probability of a spelling includes that of spellings that begin with it.
+    return tuple(ids for ids in spellings if not any(ids[:n] in spellings for n in range(1, len(ids))))
 
 
 def _unknown(tokenize: Tokenize) -> int | None:
-    """The token that stands for whatever the tokenizer does not know: two private characters end in the same one."""
-    ends = {tuple(tokenize(text))[-1:] for text in _PRIVATE}
-    only = ends.pop()
-    return only[0] if not ends and only else None
+    """Return the token for unknown text, or None: two private-use characters with the same last token reveal it."""
+    first, second = (tuple(tokenize(text))[-1:] for text in _PRIVATE_USE)
+    return first[0] if first and first == second else None
 
 
 _CONTEXT = "\n"
-_PRIVATE = ("\ue000", "\uf8ff")
+_PRIVATE_USE = ("\ue000", "\uf8ff")

@@ -1,12 +1,12 @@
-"""The probabilities of two words as the next text, from the likeliest tokens that a chat API reports.
+"""The probabilities of two words as the next text, from the top k tokens that a chat API reports.
 
-What is not reported is bounded. Each word's probability lies in an interval: its reported tokens are certain; a token
-that only begins the word may or may not go on with it (where it is the one that was written, the next token's
-alternatives say how likely it does); and a word that is not reported whole has at most min(p_k, missing mass) beside
-that, p_k being the least reported probability. The verdict is the pair nearest to indecision in the two intervals: its
-|log-odds| is a lower bound, and it is flagged where the intervals leave more than a little open.
+Each word's probability lies in an interval. Reported tokens that contain the whole word count in full. A token that is
+only the beginning of the word may or may not continue to it; if it is the generated token, the alternatives of the next
+token show how likely it does. A word that is not reported in full has at most min(p_k, missing mass) in addition, where
+p_k is the smallest reported probability. The verdict is the pair in both intervals with the smallest |log-odds|, which
+is a lower bound, and is flagged if the intervals are wide.
 
-(A word is taken to have one spelling below the k-th: of a word that is reported, others are neglected.)
+(At most one spelling of a word is assumed outside the top k, and none if the word is reported.)
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ from amc_agents.quoting import quoted
 from amc_agents.usage import Usage
 
 TOP = 20
-"""Alternatives asked for at each token: the most that OpenAI gives."""
+"""Number of alternatives requested for each token, OpenAI's maximum."""
 MAX_TOKENS = 8
-"""Tokens written at most: a word of several tokens is followed along them."""
+"""Maximum tokens of an answer, since a word may have several tokens."""
 OPEN = 0.1
-"""What may stay open of log-odds that are not flagged."""
+"""Maximum sum of the intervals' widths, in log-probability, of a verdict that is not flagged."""
 ROUNDING = 1e-6
-"""What the reported probabilities may lack of their true sum by rounding."""
+"""Rounding error of the sum of the reported probabilities."""
 
 
 class Place(NamedTuple):
-    """One token of an answer, and what might have stood there."""
+    """A generated token and its alternatives."""
 
     written: str
-    """The token that was written."""
+    """The generated token."""
     alternatives: tuple[tuple[str, float], ...]
-    """The likeliest tokens with their probabilities, the written one among them."""
+    """The likeliest tokens with their probabilities, usually including the generated token."""
 
 
 class Interval(NamedTuple):
-    """What is known of a word's probability."""
+    """Bounds of a word's probability."""
 
     low: float
     high: float
-    found: bool
-    """The whole word was reported."""
+    reported: bool
+    """Whether the word was reported in full."""
 
     @property
     def width(self) -> float:
-        """Of the interval, in log-probability."""
+        """Width of the interval in log-probability."""
         if self.low == self.high:
             return 0.0
         return math.log(self.high / self.low) if self.low else math.inf
 
 
 def intervals(places: Sequence[Place], words: Words, begun: str = "") -> tuple[Interval, Interval]:
-    """What an answer's first tokens say of the probabilities that it begins with each word.
+    """Bound the probabilities that an answer begins with each word.
 
-    Case and leading spaces do not count; a word ends where no letter or digit follows within its token.
+    Case and leading spaces are ignored. A word must not be followed by a letter or digit within its token.
 
     Args:
-        places: the answer's tokens, at least one.
-        words: success, failure.
-        begun: text before the first place, which begins a word.
+        places: the first tokens of the answer, at least one.
+        words: the words for success and failure.
+        begun: text before the first place that is the beginning of a word.
     """
     place, rest = places[0], places[1:]
     probabilities = [probability for _, probability in place.alternatives]
@@ -83,22 +83,22 @@ def intervals(places: Sequence[Place], words: Words, begun: str = "") -> tuple[I
 
     def of(index: int) -> Interval:
         low = high = 0.0
-        found = False
+        reported = False
         for token, probability in place.alternatives:
             text = _plain(begun + token)
             if _says(text, _plain(words[index])):
-                low, high, found = low + probability, high + probability, True
+                low, high, reported = low + probability, high + probability, True
             elif token and _plain(words[index]).startswith(text):
                 within = further[index] if further and token == place.written else Interval(0.0, 1.0, False)
                 low, high = low + probability * within.low, high + probability * within.high
-                found = found or within.found
-        return Interval(low, min(1.0, high if found else high + unseen), found)
+                reported = reported or within.reported
+        return Interval(low, min(1.0, high if reported else high + unseen), reported)
 
     return of(0), of(1)
 
 
 def cautious(good: Interval, bad: Interval) -> tuple[float, float, bool]:
-    """(p(GOOD), p(BAD), flagged): the pair in the intervals whose log-odds are nearest to 0."""
+    """Return (p(GOOD), p(BAD), flagged): the pair in the intervals whose log-odds are nearest to 0."""
     flagged = good.width + bad.width > OPEN
     if good.low >= bad.high:
         return good.low, bad.high, flagged
@@ -109,13 +109,13 @@ def cautious(good: Interval, bad: Interval) -> tuple[float, float, bool]:
 
 
 class TopKReader:
-    """Reads verdicts from any chat model that reports log-probabilities in OpenAI's shape (`response_metadata`).
+    """Read verdicts from a chat model that reports log-probabilities in OpenAI's format (`response_metadata`).
 
     Args:
         model: the chat model; `logprobs`, `top_logprobs`, `max_tokens` and `temperature` are bound to it.
-        name: of the model, as `provider:name`, for messages and usage.
-        max_concurrent: questions under way at the same time.
-        timeout: seconds within which an answer has to be complete, LangChain's own retries included.
+        name: name of the model as `provider:name`, for messages and usage.
+        max_concurrent: maximum number of concurrent requests.
+        timeout: time limit of an answer in seconds, including LangChain's retries.
         trusted: False for a critic that a call names: its answers appear in the log only, not in errors.
     """
 
@@ -131,7 +131,7 @@ class TopKReader:
         name, self._trusted = name or name_of(model), trusted
         self.name = f"verdict:{name}"
         settings = {"logprobs": True, "top_logprobs": TOP, "max_tokens": MAX_TOKENS, "temperature": 0.0}
-        self._asked = CriticChatModel(
+        self._model = CriticChatModel(
             model,
             who=f"critic {self.name}",
             run_name="verdict",
@@ -143,68 +143,70 @@ class TopKReader:
 
     @property
     def usage(self) -> Usage:
-        """All that it was asked so far."""
-        return self._asked.usage
+        """Usage of all calls so far."""
+        return self._model.usage
 
     async def prepare(self) -> VerdictCheckpoint | None:
-        """Nothing to attach to."""
+        """Return None, since a chat model has no checkpoint."""
         return None
 
     async def read(self, prompts: Sequence[VerdictPrompt], words: Words) -> Verdicts:
-        """`[N]` verdicts, N questions side by side.
+        """Read `[N]` verdicts in N concurrent requests.
 
         Raises:
-            ConfigurationError: one word begins with the other.
+            ConfigurationError: a word begins with the other.
             CriticError: a call failed, or its answer has no log-probabilities.
         """
         good, bad = map(_plain, words)
         if good.startswith(bad) or bad.startswith(good):
-            raise ConfigurationError(f"the verdict words {words[0]!r} and {words[1]!r} begin with one another")
+            raise ConfigurationError(
+                f"the verdict words {words[0]!r} and {words[1]!r} begin with one another: choose other words"
+            )
 
         async def ask(prompt: VerdictPrompt) -> tuple[float, float, bool]:
             return cautious(*intervals(await self._places("".join(map(_guarded, prompt))), words))
 
         with redacted(self.name, trusted=self._trusted):
-            found = await side_by_side(*map(ask, prompts))
-        table = np.array([pair for *pair, _ in found], dtype=np.float64).reshape(-1, 2)
+            answers = await side_by_side(*map(ask, prompts))
+        table = np.array([pair for *pair, _ in answers], dtype=np.float64).reshape(-1, 2)
         log_good, log_bad = np.log(np.maximum(table, _TINY)).T
-        return Verdicts(log_good, log_bad, np.array([flagged for *_, flagged in found], dtype=np.bool_))
+        return Verdicts(log_good, log_bad, np.array([flagged for *_, flagged in answers], dtype=np.bool_))
 
     async def _places(self, prompt: str) -> list[Place]:
-        told = (await self._asked.ask([HumanMessage(prompt)])).response_metadata
+        metadata = (await self._model.ask([HumanMessage(prompt)])).response_metadata
         try:
-            places = [_place(one) for one in (told["logprobs"] or {})["content"] or []]
+            places = [_place(entry) for entry in (metadata["logprobs"] or {})["content"] or []]
         except CriticError as error:
             raise CriticError(f"critic {self.name}: {error}") from error
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise CriticError(
                 f"critic {self.name}: expected response_metadata['logprobs'] with `content` and `top_logprobs` as "
-                f"OpenAI gives them, got {quoted(told.get('logprobs'), 100)}: verdicts need a model that reports "
-                "log-probabilities; ask this one for a number instead, judge:provider:model"
+                f"OpenAI gives them, got {quoted(metadata.get('logprobs'), 100)}: verdicts require a model that "
+                "reports log-probabilities; ask this model for a number instead (judge:provider:model)"
             ) from error
         if not places:
-            raise CriticError(f"critic {self.name}: the model wrote no token, and its first one is the verdict")
+            raise CriticError(f"critic {self.name}: expected a verdict as the first token, got an empty answer")
         return places
 
 
 def _place(reported: Mapping[str, Any]) -> Place:
-    """One entry of OpenAI's `content`. The k-th probability bounds the rest only among the k likeliest."""
-    likeliest = sorted(reported["top_logprobs"], key=lambda one: -float(one["logprob"]))
+    """Read an entry of OpenAI's `content`. The k-th probability bounds the others only among the k likeliest tokens."""
+    likeliest = sorted(reported["top_logprobs"], key=lambda entry: -float(entry["logprob"]))
     if not likeliest:
         raise ValueError("no alternatives")
-    # Some servers add the written token behind the k likeliest.
+    # Some servers add the generated token after the k likeliest.
     likeliest = likeliest[:TOP]
     least = likeliest[-1]
     if least["logprob"] < LEAST_LOGPROB:
         raise CriticError(f"token {quoted(least['token'], 40)} has log-probability {least['logprob']:g}. {OVERWRITTEN}")
-    top = tuple((str(one["token"]), math.exp(one["logprob"])) for one in likeliest)
+    top = tuple((str(entry["token"]), math.exp(entry["logprob"])) for entry in likeliest)
     if not all(0.0 <= probability <= 1.0 + 1e-3 for _, probability in top):
-        raise ValueError("these are no log-probabilities")
+        raise ValueError("not log-probabilities")
     return Place(str(reported["token"]), top)
 
 
 def _guarded(text: str) -> str:
-    """A part of a prompt; what the template did not write has no role tokens."""
+    """Break up the role tokens in a part of a prompt, except in the template's own words."""
     if not isinstance(text, Segment):
         return text
     return "".join(without_role_tokens(piece) if place % 2 else piece for place, piece in enumerate(text.pieces))
@@ -219,7 +221,7 @@ def _says(text: str, word: str) -> bool:
 
 
 def _opens(text: str, words: Words) -> bool:
-    """Whether a text may go on to be one of the words."""
+    """Return whether a text can continue to one of the words."""
     return any(_plain(word).startswith(_plain(text)) and _plain(word) != _plain(text) for word in words)
 
 

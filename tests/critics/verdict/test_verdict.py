@@ -77,15 +77,15 @@ def log_softmax(model, ids) -> np.ndarray:
 def by_hand(model, tokenize, texts, words) -> list[float]:
     """Log-probability of each word after a prompt: whole spellings in one pass each, as a reference."""
     prompt = [token for text in texts for token in tokenize(text)]
-    found = []
+    log_probabilities = []
     for word in words:
         paths = []
         for text in (word, f" {word}"):
             ids = tokenize(text)
             table = log_softmax(model, prompt + ids)
             paths.append(sum(table[len(prompt) + place - 1, token] for place, token in enumerate(ids)))
-        found.append(float(np.logaddexp(*paths)))
-    return found
+        log_probabilities.append(float(np.logaddexp(*paths)))
+    return log_probabilities
 
 
 class Served:
@@ -104,26 +104,26 @@ class Served:
             self.failing -= 1
             raise httpx.ReadError("gone", request=request)
         if request.url.path == "/v1/models":
-            said = [{"id": name, "root": str(self.folder), "max_model_len": self.limit} for name in self.names]
-            return httpx.Response(200, json={"data": said})
-        asked = json.loads(request.content)
-        self.requests.append(asked)
-        answer = self.completions(asked)
+            models = [{"id": name, "root": str(self.folder), "max_model_len": self.limit} for name in self.names]
+            return httpx.Response(200, json={"data": models})
+        body = json.loads(request.content)
+        self.requests.append(body)
+        answer = self.completions(body)
         if self.change:
             answer = self.change(answer)
         return httpx.Response(200, content=json.dumps(answer))
 
-    def completions(self, asked: dict) -> dict:
-        assert asked["max_tokens"] == 1
-        assert max(map(len, asked["prompt"])) < self.limit
+    def completions(self, body: dict) -> dict:
+        assert body["max_tokens"] == 1
+        assert max(map(len, body["prompt"])) < self.limit
         choices = []
-        for index, row in enumerate(asked["prompt"]):
+        for index, row in enumerate(body["prompt"]):
             table = log_softmax(self.model, row)[-1]
-            ids = [int(table.argmax()), *asked.get("logprob_token_ids", [])]
+            ids = [int(table.argmax()), *body.get("logprob_token_ids", [])]
             top = {f"token_id:{token}": float(table[token]) for token in ids}
             choices.append({"index": index, "text": "", "logprobs": {"top_logprobs": [top]}})
-        tokens = sum(map(len, asked["prompt"]))
-        # The order of an answer is not promised.
+        tokens = sum(map(len, body["prompt"]))
+        # Servers may answer in any order.
         return {"choices": choices[::-1], "usage": {"prompt_tokens": tokens, "completion_tokens": len(choices)}}
 
     def reader(self, **settings) -> CompletionsReader:
@@ -147,29 +147,30 @@ def test_spellings_are_those_of_the_tokenizer(tokenize):
     assert spellings.prefixes[0] == ()
 
 
-def test_a_word_is_read_as_it_continues_a_text():
-    # A tokenizer that puts a space before whatever it is given, as some do.
+def test_a_word_is_tokenized_as_a_continuation():
+    # Some tokenizers prepend a space to every text.
     def prefixed(text):
-        return [ord(one) for one in " " + text]
+        return [ord(character) for character in " " + text]
 
     assert Spellings.of(("A", "B"), prefixed).good == ((65,), (32, 65))
 
 
 def test_words_that_cannot_be_read_are_refused(tokenize):
     def known(text):
-        return [{"G": 1, "\n": 2, " ": 3}.get(one, 0) for one in text]
+        return [{"G": 1, "\n": 2, " ": 3}.get(character, 0) for character in text]
 
     with pytest.raises(ConfigurationError, match="no tokens for the verdict word 'B'"):
         Spellings.of(("G", "B"), known)
-    with pytest.raises(ConfigurationError, match="cannot be told apart"):
+    with pytest.raises(ConfigurationError, match=r"tokens .* begin with one another"):
         Spellings.of(("BAD", "BADGE"), tokenize)
 
 
 @pytest.mark.parametrize("words", [("GOOD", "BAD"), ("yes, it will", "no")])
 async def test_log_odds_are_those_of_the_model(served, model, tokenize, words):
-    asked = [trajectory(0), trajectory(2), trajectory(1, "other"), trajectory(2)]
-    verdicts = await served.critic(words=words).verdicts(asked)
-    expected = np.array([by_hand(model, tokenize, SHORT.prompt(one, words), words) for one in asked])
+    trajectories = [trajectory(0), trajectory(2), trajectory(1, "other"), trajectory(2)]
+    verdicts = await served.critic(words=words).verdicts(trajectories)
+    prompts = [SHORT.prompt(state, words) for state in trajectories]
+    expected = np.array([by_hand(model, tokenize, prompt, words) for prompt in prompts])
     assert verdicts.log_good == pytest.approx(expected[:, 0], abs=1e-5)
     assert verdicts.log_bad == pytest.approx(expected[:, 1], abs=1e-5)
     assert verdicts.log_odds == pytest.approx(expected[:, 0] - expected[:, 1], abs=1e-5)
@@ -180,16 +181,16 @@ async def test_log_odds_are_those_of_the_model(served, model, tokenize, words):
 
 async def test_an_action_is_judged_as_a_step_without_an_observation(served, model, tokenize):
     past, actions, words = trajectory(1), ["left", "right"], ("GOOD", "BAD")
-    found = await served.critic().q_values(past, actions)
+    q = await served.critic().q_values(past, actions)
     texts = [SHORT.prompt(past.extended(Step(action)), words) for action in actions]
     assert texts[1][-2].endswith("right>\n")
     expected = [np.subtract(*by_hand(model, tokenize, text, words)) for text in texts]
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert q == pytest.approx(expected, abs=1e-5)
 
 
 async def test_p_good_leaves_out_the_other_word(served, model, tokenize):
     past, words = trajectory(1), ("GOOD", "BAD")
-    # Even with a mass that is too small: 0 would say that success is certain.
+    # Even with too little mass, because 0 would be certain success.
     critic = served.critic(score="p_good", least_mass=0.99, returns=(-2.0, 8.0))
     good, _ = by_hand(model, tokenize, SHORT.prompt(past.extended(Step("left")), words), words)
     assert await critic.q_values(past, ["left"]) == pytest.approx([good], abs=1e-5)
@@ -199,7 +200,7 @@ async def test_p_good_leaves_out_the_other_word(served, model, tokenize):
     assert (await critic.verdicts([past])).flagged.tolist() == [True]
 
 
-async def test_it_keeps_the_contract_of_a_critic(served):
+async def test_it_passes_the_checks_of_critics(served):
     await check_critic(served.critic(), [trajectory(n) for n in range(3)])
 
 
@@ -224,9 +225,9 @@ async def test_little_mass_is_no_verdict():
         critic = VerdictCritic(Fixed(math.log(p_good), math.log(0.001)))
         assert await critic.log_odds([trajectory(1)]) == pytest.approx([q])
         assert await critic.q_values(trajectory(0), ["left", "right"]) == pytest.approx([q, q])
-        told = await critic.judgements([trajectory(1)])
-        assert told.flagged.tolist() == [flagged]
-        assert (told.q, told.p_good, told.p_bad) == pytest.approx((q, p_good, 0.001))
+        judgements = await critic.judgements([trajectory(1)])
+        assert judgements.flagged.tolist() == [flagged]
+        assert (judgements.q, judgements.p_good, judgements.p_bad) == pytest.approx((q, p_good, 0.001))
 
 
 async def test_a_value_is_the_expected_return_between_failure_and_success():
@@ -237,7 +238,7 @@ async def test_a_value_is_the_expected_return_between_failure_and_success():
     assert await sure.values([trajectory(1)]) == pytest.approx([-1.0])
 
 
-async def test_nonsense_of_a_reader_is_refused():
+async def test_a_reader_that_answers_nan_is_refused():
     with pytest.raises(CriticError, match="answered nan"):
         await VerdictCritic(Fixed(math.nan, 0.0)).values([trajectory(1)])
 
@@ -281,11 +282,11 @@ async def test_one_request_holds_each_distinct_prompt_once(served, tokenize):
 
 
 async def test_a_large_batch_is_split_between_prompts(served):
-    asked = [trajectory(n) for n in range(5)]
-    whole = await served.critic().log_odds(asked)
+    trajectories = [trajectory(n) for n in range(5)]
+    whole = await served.critic().log_odds(trajectories)
     split = VerdictCritic(served.reader(max_batch=9), prompt_format=SHORT, least_mass=0.0)
-    assert await split.log_odds(asked) == pytest.approx(whole, abs=1e-9)
-    # 4 rows a prompt: two prompts fit.
+    assert await split.log_odds(trajectories) == pytest.approx(whole, abs=1e-9)
+    # With 4 rows per prompt, two prompts fit into a request.
     assert sorted(len(request["prompt"]) for request in served.requests[1:]) == [4, 8, 8]
 
 
@@ -299,7 +300,7 @@ async def test_a_long_trajectory_loses_its_oldest_rounds_not_the_question(model,
     assert kept.startswith(texts[0])
     assert texts[-2] + texts[-1] in kept
     assert texts[1] not in kept
-    # The server refuses a prompt that leaves no room for the answer, the longest row of all too.
+    # The fake server asserts that the longest row leaves room for the answer.
     for limit in range(56, 150):
         server = Served(model, folder, limit=limit)
         await server.critic().values([long])
@@ -308,32 +309,28 @@ async def test_a_long_trajectory_loses_its_oldest_rounds_not_the_question(model,
 
 
 def without_logprobs(answer):
-    return {"choices": [{**one, "logprobs": None} for one in answer["choices"]]}
+    return {"choices": [{**choice, "logprobs": None} for choice in answer["choices"]]}
 
 
 def ignoring(answer):
     choices = [
-        {**one, "logprobs": {"top_logprobs": [dict([next(iter(one["logprobs"]["top_logprobs"][0].items()))])]}}
-        for one in answer["choices"]
+        {**choice, "logprobs": {"top_logprobs": [dict([next(iter(choice["logprobs"]["top_logprobs"][0].items()))])]}}
+        for choice in answer["choices"]
     ]
     return {"choices": choices}
 
 
-def repeated(answer):
-    return {"choices": [{**one, "index": 0} for one in answer["choices"]]}
-
-
 def typed_wrong(answer):
-    for one in answer["choices"]:
-        one["logprobs"]["top_logprobs"] = [dict.fromkeys(one["logprobs"]["top_logprobs"][0], True)]
+    for choice in answer["choices"]:
+        choice["logprobs"]["top_logprobs"] = [dict.fromkeys(choice["logprobs"]["top_logprobs"][0], True)]
     return answer
 
 
 def scaled(factor, shift=0.0):
     def change(answer):
-        for one in answer["choices"]:
-            one["logprobs"]["top_logprobs"] = [
-                {token: value * factor + shift for token, value in one["logprobs"]["top_logprobs"][0].items()}
+        for choice in answer["choices"]:
+            choice["logprobs"]["top_logprobs"] = [
+                {token: value * factor + shift for token, value in choice["logprobs"]["top_logprobs"][0].items()}
             ]
         return answer
 
@@ -346,16 +343,13 @@ def scaled(factor, shift=0.0):
         (without_logprobs, "has no log-probabilities.*verdict:provider:model"),
         (ignoring, "logprob_token_ids.*Other servers ignore"),
         (lambda answer: {"choices": answer["choices"][1:]}, "expected 4 rows in `choices`, got 3"),
-        (lambda answer: {"error": "no"}, "expected 4 rows in `choices`"),
-        (lambda answer: [answer], "expected 4 rows in `choices`"),
-        (scaled(1.0, 20.0), "no log-probabilities"),
+        (scaled(1.0, 20.0), "expected log-probabilities"),
         (scaled(math.nan), "logits are broken"),
         (scaled(0.0, -9999.0), "vLLM 0.32 writes -9999 over.*a server of their own"),
-        (repeated, "each `index` from 0 to 3 once"),
         (typed_wrong, "expected the log-probability of token"),
     ],
 )
-async def test_an_answer_that_is_none_is_refused(model, folder, change, match):
+async def test_an_invalid_answer_is_refused(model, folder, change, match):
     critic = Served(model, folder, change=change).critic()
     with pytest.raises(CriticServerError, match=match):
         await critic.values([trajectory(1)])
@@ -374,12 +368,12 @@ async def test_the_model_is_found_by_name(model, folder):
 async def test_a_model_without_a_tokenizer_says_what_to_do(model, tmp_path):
     with pytest.raises(CheckpointError, match="checkpoint=path/to/model"):
         await Served(model, tmp_path / "gone").critic().values([trajectory(1)])
-    # What was named is refused at once, as a value model's folder is.
+    # A named folder is checked at once.
     with pytest.raises(CheckpointError, match=r"expected a model's folder, with tokenizer\.json in it"):
         Served(model, tmp_path).reader(checkpoint=tmp_path)
 
 
-async def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, folder, tokenize, tmp_path):
+async def test_a_prompt_starts_with_the_tokenizers_prefix(model, folder, tokenize, tmp_path):
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     begin, end = tokenize("<"), tokenize(">")
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
@@ -396,34 +390,38 @@ async def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, folder, tok
 @pytest.fixture
 def checkpoint(model, tokenize) -> VerdictCheckpoint:
     words, golden = ("yes", "no"), []
-    asks = VerdictFormat(PromptFormat("own", "Q {instruction}", "{turn}:{observation}", "?"), "")
+    prompt_format = VerdictFormat(PromptFormat("own", "Q {instruction}", "{turn}:{observation}", "?"), "")
     for steps in (0, 2):
-        segments = asks.prompt(trajectory(steps), words)
+        segments = prompt_format.prompt(trajectory(steps), words)
         ids = tokenize("#") + [token for text in segments for token in tokenize(text)]
         good, bad = by_hand(model, tokenize, ("#", *segments), words)
         golden.append(Golden(segments, tuple(ids), good - bad))
-    return VerdictCheckpoint(asks, words, 120, tuple(tokenize("#")), tuple(golden), data_hash="d", settings={"lr": 1})
+    prefix = tuple(tokenize("#"))
+    return VerdictCheckpoint(prompt_format, words, 120, prefix, tuple(golden), data_hash="d", settings={"lr": 1})
 
 
-async def test_a_trained_model_is_asked_in_its_own_words(checkpoint, model, folder, tokenize, tmp_path):
-    own = tmp_path / "trained"
-    own.mkdir()
-    (own / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-    checkpoint.save(own)
-    assert VerdictCheckpoint.load(own) == checkpoint
-    served = Served(model, own)
-    found = await served.critic().log_odds([trajectory(1)])
+async def test_a_trained_model_has_its_own_words_and_format(checkpoint, model, folder, tokenize, tmp_path):
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    (trained / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    checkpoint.save(trained)
+    assert VerdictCheckpoint.load(trained) == checkpoint
+    served = Served(model, trained)
+    log_odds = await served.critic().log_odds([trajectory(1)])
     texts = ("#", *checkpoint.prompt_format.prompt(trajectory(1), ("yes", "no")))
-    assert found == pytest.approx([np.subtract(*by_hand(model, tokenize, texts, ("yes", "no")))], abs=1e-5)
-    assert len(served.requests) == 2  # the golden prompts, then the asked one
+    assert log_odds == pytest.approx([np.subtract(*by_hand(model, tokenize, texts, ("yes", "no")))], abs=1e-5)
+    assert len(served.requests) == 2  # the golden prompts, then the trajectory
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        (lambda one: replace(one, golden=(replace(one.golden[0], score=9.0), one.golden[1])), "golden log-odds"),
-        (lambda one: replace(one, words=("no", "yes")), "golden log-odds"),
-        (lambda one: replace(one, prefix_ids=(1,)), "other token ids"),
+        (
+            lambda saved: replace(saved, golden=(replace(saved.golden[0], score=9.0), saved.golden[1])),
+            "golden log-odds",
+        ),
+        (lambda old: replace(old, words=("no", "yes")), "golden log-odds"),
+        (lambda old: replace(old, prefix_ids=(1,)), "other token ids"),
     ],
 )
 async def test_a_model_that_does_not_reproduce_its_golden_log_odds_is_refused(
@@ -440,14 +438,14 @@ async def test_a_model_that_does_not_reproduce_its_golden_log_odds_is_refused(
         await accepted.values([trajectory(1)])
 
 
-async def test_a_server_that_was_gone_shows_its_golden_log_odds_again(checkpoint, model, folder, tmp_path):
+async def test_golden_log_odds_are_checked_again_after_an_interruption(checkpoint, model, folder, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     checkpoint.save(tmp_path)
     served = Served(model, tmp_path)
     critic = served.critic()
     before = await critic.log_odds([trajectory(1)])
     served.failing = 1
-    served.change = scaled(0.5)  # another model came up in its place
+    served.change = scaled(0.5)  # another model has replaced it
     with pytest.raises(CheckpointError, match="golden log-odds"):
         await critic.log_odds([trajectory(1)])
     served.change = None
@@ -455,7 +453,7 @@ async def test_a_server_that_was_gone_shows_its_golden_log_odds_again(checkpoint
 
 
 async def test_every_second_request_may_be_lost(checkpoint, model, folder, tmp_path):
-    """One dead server of two behind a balancer: each answer comes at the second attempt, and is not asked for again."""
+    """A load balancer with a dead server: each request succeeds at the second attempt and is not repeated."""
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     checkpoint.save(tmp_path)
     served = Served(model, tmp_path)
@@ -468,7 +466,7 @@ async def test_every_second_request_may_be_lost(checkpoint, model, folder, tmp_p
     server = ModelServer("http://tiny", transport=httpx.MockTransport(flaky), retry_for=30)
     critic = VerdictCritic(CompletionsReader(server), prompt_format=SHORT, least_mass=0.0)
     assert await critic.log_odds([trajectory(1)]) == pytest.approx(expected)
-    # Model list and golden texts, the answer, model list and golden texts again: each at the second attempt.
+    # Model list and golden texts, the trajectory, model list and golden texts again: two attempts each.
     assert next(count) == 10
 
 
@@ -488,7 +486,7 @@ async def test_a_server_whose_model_changes_with_every_interruption_is_an_error(
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"kind": "amc-value", "version": 1}', '{"kind": "amc-verdict"}'])
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, text):
+def test_another_json_file_is_refused_as_a_checkpoint(tmp_path, text):
     (tmp_path / "amc_verdict.json").write_text(text)
     with pytest.raises(CheckpointError):
         VerdictCheckpoint.load(tmp_path)
@@ -521,14 +519,14 @@ def test_the_string_of_a_chat_model(monkeypatch):
         ("verdict:http://host:8000?modell=x", "did you mean 'model'"),
         ("verdict:http://host:8000?score=p_bad", "score must be one of"),
         ("verdict:http://host:8000?words=YES", "success,failure"),
-        ("verdict:http://host:8000?low=2", "failure, success"),
+        ("verdict:http://host:8000?low=2", r"expected returns=\(failure, success\)"),
         ("verdict:openai:m?key_env=NOT_SET_ANYWHERE", "is not set"),
-        ("verdict:nobody:m", "could not be created"),
+        ("verdict:noprovider:m", "could not be created"),
         ("verdict:openai:m?max_batch=3", "no option 'max_batch'"),
-        ("verdict:http://host:8000?least_mass=1", "least_mass is a probability below 1"),
+        ("verdict:http://host:8000?least_mass=1", "least_mass must be a probability below 1"),
         ("verdict:http://host:8000?timeout=0", "timeout must be a number"),
     ],
 )
-def test_a_string_that_is_not_understood(spec, match):
+def test_an_invalid_string_is_refused(spec, match):
     with pytest.raises(CriticSpecError, match=match):
         parse_critic(spec)

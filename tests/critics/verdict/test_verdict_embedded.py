@@ -1,4 +1,4 @@
-"""The shipped verdict model in numpy: the numbers of transformers, and what it is worth."""
+"""The shipped verdict model in numpy: equal to transformers, and better than chance."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def decisions(n_tasks):
         book, goal = task.payload.book, task.payload.goal
         way = plan(book, goal)
         unused = (name for name in sorted(book.raw) if not any(f" {name}" in action for action in way))
-        # What is made cannot be fetched.
+        # Items that are crafted cannot be fetched.
         useless = f"get 1 {next(unused, goal)}"
         yield Trajectory(Task(task.id, task.instruction)), way[0], useless
 
@@ -40,7 +40,7 @@ def copied(tmp_path):
     return folder
 
 
-async def test_it_tells_needed_actions_from_useless_ones():
+async def test_it_prefers_needed_actions_to_useless_ones():
     critic: Any = parse_critic(NAME)
     gaps = []
     for past, needed, useless in decisions(20):
@@ -73,15 +73,15 @@ async def test_its_log_odds_are_those_of_transformers(tmp_path):
         log_odds(model, [token for text in prompt for token in tokenize(text)], checkpoint.words, tokenize)
         for prompt in prompts
     ]
-    found = (await reader.read(prompts, checkpoint.words)).log_odds
+    actual = (await reader.read(prompts, checkpoint.words)).log_odds
     assert np.ptp(expected) > 1
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, atol=1e-5 * np.abs(expected).max())
 
 
-async def test_it_is_a_critic_and_its_past_is_not_computed_again():
+async def test_it_passes_the_checks_of_critics_and_caches_the_past():
     critic: Any = parse_critic(NAME)
     past, needed, useless = next(decisions(1))
-    await check_critic(critic, [past.extended(Step(one, "Got 1 clay")) for one in (needed, useless)])
+    await check_critic(critic, [past.extended(Step(action, "Got 1 clay")) for action in (needed, useless)])
     critic = parse_critic(NAME)
     meter = Meter()
     with metering(meter):
@@ -91,7 +91,7 @@ async def test_it_is_a_critic_and_its_past_is_not_computed_again():
     assert critic.usage.cached_tokens > 0.7 * critic.usage.input_tokens
 
 
-async def test_a_long_attempt_loses_its_oldest_rounds_and_one_that_cannot_fit_is_refused(copied):
+async def test_a_long_attempt_loses_its_oldest_rounds_and_a_long_task_is_refused(copied):
     path = copied / "verdict" / FILE
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"max_tokens": 250, "golden": []}))
@@ -118,7 +118,7 @@ async def test_other_weights_are_refused(copied):
         await VerdictCritic(EmbeddedVerdictReader(copied)).q_values(past, [needed])
 
 
-def test_its_string_is_checked():
+def test_options_of_its_string():
     doubled: Any = parse_critic(f"{NAME}?high=2")
     assert doubled.returns == (0.0, 2.0)
     with pytest.raises(CriticSpecError, match="timeout"):
@@ -127,10 +127,10 @@ def test_its_string_is_checked():
         parse_critic("verdict:embedded:other")
 
 
-def test_what_is_exported_is_whole(tmp_path):
+def test_an_export_is_complete(tmp_path):
     folder = export_embedded_verdict(SHIPPED, tmp_path / "merged")
     names = {FILE, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert {path.name for path in folder.iterdir()} == names
     assert VerdictCheckpoint.load(folder) == VerdictCheckpoint.load(SHIPPED / "verdict")
-    with pytest.raises(ConfigurationError, match="holds something already"):
+    with pytest.raises(ConfigurationError, match="is not empty"):
         export_embedded_verdict(SHIPPED, folder)
