@@ -1,14 +1,13 @@
-"""What a call of the `vllm:` critic costs on this side: 64 trajectories of 2,000 tokens, a server that answers at once.
+"""Client-side cost of a `vllm:` critic call: 64 trajectories of 2,000 tokens, and a server that answers at once.
 
     python benchmarks/critic_overhead.py [--runs 30]
 
-The server is a process of its own on a local socket that reads a request and answers from memory.
-- cold: the texts are seen for the first time.
-- warm: each trajectory is one step longer than at the call before; also as time of the processor, which other
-  programs of a busy machine touch less. Target: below 20 ms beside the server's own time,
-  which is that of the same bytes through a bare socket.
+The server is a separate process on a local socket that reads a request and answers from memory.
+- cold: all texts are new.
+- warm: each trajectory has one more step than in the previous call. CPU time is reported, too, because it depends less
+  on other programs. Target: below 20 ms more than the server's time, measured as the same bytes over a plain socket.
 
-Prints milliseconds as JSON. Exits with 1 where the target is missed.
+Prints milliseconds as JSON. Exits with 1 if the target is missed.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ asyncio.run(main())
 
 @contextmanager
 def local_server() -> Iterator[int]:
-    """The server in a process of its own; gives its port."""
+    """Start the server in a new process, and yield its port."""
     process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -92,7 +91,7 @@ def local_server() -> Iterator[int]:
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """A value model's folder without a model: a vocabulary as large as Llama's, and golden scores as the server's."""
+    """Write a value model's folder without weights, with a vocabulary of Llama's size and the server's golden score."""
     vocabulary = {f"w{number}": number for number in range(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -104,18 +103,18 @@ def make_checkpoint(folder: Path) -> Path:
 
 
 def words(rng: np.random.Generator, n: int) -> str:
-    """A text of so many tokens, each with an id of up to six digits."""
+    """A text of `n` tokens, with ids of up to six digits."""
     return " ".join(f"w{number}" for number in rng.integers(VOCABULARY, size=n))
 
 
 def longer(rng: np.random.Generator, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Each trajectory with one more step."""
-    # Less what the format itself adds: "Action:", "Observation:", "Value:", each two tokens.
-    return [one.extended(Step(words(rng, 14), words(rng, STEP - 20))) for one in trajectories]
+    """Extend each trajectory by a step."""
+    # The format adds "Action:", "Observation:" and "Value:", two tokens each.
+    return [trajectory.extended(Step(words(rng, 14), words(rng, STEP - 20))) for trajectory in trajectories]
 
 
 def population(rng: np.random.Generator) -> list[Trajectory]:
-    """Trajectories one step short of 2,000 tokens, none with a text of another."""
+    """Trajectories a step short of 2,000 tokens, without common texts."""
     trajectories = [Trajectory(Task(str(number), words(rng, TASK - 2))) for number in range(N)]
     for _ in range((TOKENS - TASK) // STEP - 1):
         trajectories = longer(rng, trajectories)
@@ -123,48 +122,48 @@ def population(rng: np.random.Generator) -> list[Trajectory]:
 
 
 async def milliseconds(work: Callable[[], Awaitable[Any]]) -> float:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     await work()
-    return 1e3 * (time.perf_counter() - begun)
+    return 1e3 * (time.perf_counter() - start)
 
 
 def bare_exchange(port: int, body: bytes) -> float:
-    """Milliseconds in which the bytes go through a socket without any of our code: the server's own time."""
+    """Milliseconds for the same bytes over a plain socket, without the library: the server's time."""
     head = f"POST /classify HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head + body)
         answer = connection.recv(1 << 20)
         length = int(answer.split(b"content-length: ")[1].split(b"\r\n")[0])
         while len(answer) < length:
             answer += connection.recv(1 << 20)
-    return 1e3 * (time.perf_counter() - begun)
+    return 1e3 * (time.perf_counter() - start)
 
 
 async def parts(critic: VLLMCritic, folder: Path, port: int, rng: np.random.Generator) -> dict[str, float]:
-    """Milliseconds of the parts of one warm call, by the same pieces that the critic is made of."""
+    """Milliseconds of the parts of a warm call."""
     known = population(rng)
     encoder = critic.checkpoint.encoder(tokenizer_of(folder))
     Batch.of(encoder, known)
     trajectories = longer(rng, known)
-    begun = time.perf_counter()
-    for one in trajectories:
-        PLAIN.segments(one)
+    start = time.perf_counter()
+    for trajectory in trajectories:
+        PLAIN.segments(trajectory)
     rendered = time.perf_counter()
     prompts = Batch.of(encoder, trajectories).prompts
     encoded = time.perf_counter()
     pieces = [[ids_as_json(segment)[1:-1] for segment in prompt] for prompt in prompts]
-    whole = time.perf_counter()
+    written = time.perf_counter()
     body = classify_body("value", [b"[%b]" % b",".join(segments) for segments in pieces])
     joined = time.perf_counter()
     server = ModelServer(f"http://127.0.0.1:{port}")
     http = await milliseconds(lambda: server.post("/classify", [body]))
     assert sum(len(segment) for segment in prompts[0]) == TOKENS
     return {
-        "render": 1e3 * (rendered - begun),
+        "render": 1e3 * (rendered - start),
         "render_tokenize_distinct": 1e3 * (encoded - rendered),
-        "json_of_all_ids": 1e3 * (whole - encoded),
-        "json_joined_of_known_segments": 1e3 * (joined - whole),
+        "json_of_all_ids": 1e3 * (written - encoded),
+        "json_joined_of_known_segments": 1e3 * (joined - written),
         "http": http,
         "bare_socket": bare_exchange(port, body),
         "body_bytes": float(len(body)),
@@ -188,8 +187,8 @@ async def measure(runs: int) -> dict[str, Any]:
         rows = [await parts(critic, folder, port, rng) for _ in range(max(5, runs // 3))]
     split = {part: float(np.median([row[part] for row in rows])) for part in rows[0]}
     times = {
-        name: {"median": float(np.median(found)), "min": min(found)}
-        for name, found in (("cold", cold), ("warm", warm), ("warm_processor", processor))
+        name: {"median": float(np.median(samples)), "min": min(samples)}
+        for name, samples in (("cold", cold), ("warm", warm), ("warm_processor", processor))
     }
     return {
         "trajectories": N,

@@ -1,15 +1,14 @@
-"""All states of a dataset in one pass per trajectory (`amc score`) against one pass per prefix: ratios, in one run.
+"""Speed of scoring all states of a dataset: one pass per trajectory (`amc score`) against one pass per prefix.
 
     python benchmarks/offline_scoring.py [--runs 5] [--trajectories 6]
 
-T = 20 steps, one thread, time of the processor (which other programs of a busy machine touch least). Both ways read
-batches of like length without a mask and apply the head to the tokens that are asked for alone, each with the batch
-size that is fastest for it. Rendering and tokenizing are part of both. Critics: the shipped value model and a larger
-one of random weights, on torch. Runs alternate; ratios are of neighbours. Target: at least 5. Exits with 1 where the
-target is missed or the values differ.
+T = 20 steps, one thread, CPU time. Both ways batch rows of similar length without a mask, apply the head only to the
+scored tokens, and use their fastest batch size. Both include rendering and tokenizing. Critics: the shipped value model
+and a larger model with random weights, on torch. Runs alternate, and each ratio compares neighbouring runs. Target: at
+least 5. Exits with 1 if the target is missed or the values differ.
 
-Beside it, without a target, the numpy critic, whose prefix cache knows all but the newest step when it is asked state
-by state: what one pass gains over a perfect cache.
+Without a target, the numpy critic is measured, too. Its prefix cache holds all but the newest step when states are
+scored in order, so the ratio shows the gain of a single pass over a perfect cache.
 """
 
 from __future__ import annotations
@@ -45,24 +44,24 @@ T = 20
 TARGET = 5.0
 BATCH_SIZES = (2, 8, 32)
 Make = Callable[[int], ScoringCritic]
-"""Batch size -> a new critic, which knows no prefix yet."""
+"""Maps a batch size to a new critic, with an empty prefix cache."""
 
 
 def trajectories(count: int) -> list[Trajectory]:
-    """Texts as a crafting policy writes them, of T steps each."""
+    """Trajectories of T steps, in the words of a crafting policy."""
     rng = np.random.default_rng(0)
-    found = []
+    made = []
     for number in range(count):
         task = generate_task(number, "benchmark", optimal_steps=(8, 14))
         items = [line.split()[-1] for line in task.instruction.splitlines() if line.startswith("craft")]
         turns = [(int(rng.integers(1, 9)), items[int(rng.integers(len(items)))]) for _ in range(T)]
         steps = (Step(f"get {n} {item}", f"Got {n} {item}", f"I need {n} {item} for the goal") for n, item in turns)
-        found.append(Trajectory(task, tuple(steps), done=True))
-    return found
+        made.append(Trajectory(task, tuple(steps), done=True))
+    return made
 
 
 def random_model(folder: Path, shipped: Path) -> Path:
-    """A larger value model of random weights, with the shipped one's tokenizer and prompts."""
+    """Write a larger value model with random weights, and the shipped model's tokenizer and prompt format."""
     config = LlamaConfig(
         vocab_size=279, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=2048, pad_token_id=1,
@@ -72,9 +71,9 @@ def random_model(folder: Path, shipped: Path) -> Path:
     LlamaForSequenceClassification(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", FILE):
         shutil.copy(shipped / name, folder)
-    shipped_one = ValueCheckpoint.load(shipped)
-    # Random weights have no golden scores to keep.
-    ValueCheckpoint(shipped_one.prompt_format, None, shipped_one.prefix_ids, ()).save(folder)
+    checkpoint = ValueCheckpoint.load(shipped)
+    # The golden scores do not hold for random weights.
+    ValueCheckpoint(checkpoint.prompt_format, None, checkpoint.prefix_ids, ()).save(folder)
     return folder
 
 
@@ -83,29 +82,29 @@ def one_pass(critic: ScoringCritic, whole: Sequence[Trajectory]) -> FloatArray:
 
 
 def by_prefix(critic: ScoringCritic, whole: Sequence[Trajectory]) -> FloatArray:
-    return asyncio.run(critic.values([one.prefix(t) for one in whole for t in range(T + 1)]))
+    return asyncio.run(critic.values([trajectory.prefix(t) for trajectory in whole for t in range(T + 1)]))
 
 
 def state_by_state(critic: ScoringCritic, whole: Sequence[Trajectory]) -> FloatArray:
-    """The states s_0 of all trajectories, then their s_1, and so on."""
+    """Score the states s_0 of all trajectories, then their states s_1, and so on."""
 
-    async def asked() -> FloatArray:
-        return np.array([await critic.values([one.prefix(t) for one in whole]) for t in range(T + 1)])
+    async def scores() -> FloatArray:
+        return np.array([await critic.values([trajectory.prefix(t) for trajectory in whole]) for t in range(T + 1)])
 
-    return np.ravel(asyncio.run(asked()).T)
+    return np.ravel(asyncio.run(scores()).T)
 
 
 Way = Callable[[ScoringCritic, Sequence[Trajectory]], FloatArray]
 
 
 def seconds(make: Make, way: Way, size: int, whole: Sequence[Trajectory]) -> tuple[float, FloatArray, int]:
-    """Time, values and tokens computed; the golden scores are compared before the clock starts."""
+    """CPU time, values and number of computed tokens. The comparison of golden scores is not timed."""
     critic = make(size)
     asyncio.run(critic.values([whole[0].prefix(0)]))
     before = critic.usage
-    begun = time.process_time()
+    start = time.process_time()
     values = way(critic, whole)
-    taken = time.process_time() - begun
+    taken = time.process_time() - start
     used = critic.usage
     computed = (used.input_tokens - used.cached_tokens) - (before.input_tokens - before.cached_tokens)
     return taken, values, computed
@@ -120,12 +119,12 @@ def compare(make: Make, other_way: Way, sizes: Sequence[int], whole: Sequence[Tr
         slow, expected, prefix_tokens = seconds(make, other_way, best[other_way], whole)
         ratios.append(slow / fast)
         rates.append([states / fast, states / slow])
-    one, other = np.median(rates, axis=0)
+    rate, other_rate = np.median(rates, axis=0)
     return {
         "ratio": round(float(np.median(ratios)), 2),
         "ratio_least_most": [round(float(min(ratios)), 2), round(float(max(ratios)), 2)],
-        "states_per_s": round(float(one)),
-        "states_per_s_other": round(float(other)),
+        "states_per_s": round(float(rate)),
+        "states_per_s_other": round(float(other_rate)),
         "batch_size": best[one_pass],
         "batch_size_other": best[other_way],
         "tokens_computed": tokens,
@@ -143,17 +142,17 @@ def measure(runs: int, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         shipped = export_embedded_value(shipped_folder("crafting"), Path(name) / "shipped")
         larger = random_model(Path(name) / "larger", shipped)
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for label, folder in (("shipped model", shipped), ("random weights", larger)):
-            found[f"torch, {label}, against one pass per prefix"] = {"parameters": parameters(folder)} | compare(
+            results[f"torch, {label}, against one pass per prefix"] = {"parameters": parameters(folder)} | compare(
                 lambda size: HFCritic(folder, batch_size=size), by_prefix, BATCH_SIZES, whole, runs  # noqa: B023
             )  # fmt: skip
-        found["numpy, shipped model, against its prefix cache"] = compare(
+        results["numpy, shipped model, against its prefix cache"] = compare(
             lambda size: EmbeddedCritic(shipped_folder("crafting")), state_by_state, [1], whole, runs
         )
     return {
         "T": T, "trajectories": count, "runs": runs, "cpus": os.cpu_count(), "threads": torch.get_num_threads(),
-        "token_bound": (T + 1) / 2, "target": TARGET, "critics": found,
+        "token_bound": (T + 1) / 2, "target": TARGET, "critics": results,
     }  # fmt: skip
 
 
@@ -167,8 +166,8 @@ def main() -> int:
     logging.disable_progress_bar()
     result = measure(arguments.runs, arguments.trajectories)
     print(json.dumps(result, indent=2))
-    missed = any(one["ratio"] < TARGET for name, one in result["critics"].items() if name.startswith("torch"))
-    return int(missed or any(one["largest_difference"] > 1e-5 for one in result["critics"].values()))
+    missed = any(row["ratio"] < TARGET for name, row in result["critics"].items() if name.startswith("torch"))
+    return int(missed or any(row["largest_difference"] > 1e-5 for row in result["critics"].values()))
 
 
 if __name__ == "__main__":
