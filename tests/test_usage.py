@@ -86,9 +86,13 @@ def test_reported_counts(make, names):
     assert reported_usage(make(5, 2, 3), names) == Usage(1, 5, 2, 3)
     assert reported_usage(make(5, None, True), names) == Usage(1, 5)
     assert reported_usage(make(5, -1, "3"), names) == Usage(1, 5)
-    assert reported_usage({**make(5, 2, 3), names.details: [1]}, names) == Usage(1, 5, 2)
+    for details in ([1], "cached", {names.cached: [1]}, {names.cached: None}, None):
+        assert reported_usage({**make(5, 2, 3), names.details: details}, names) == Usage(1, 5, 2)
 
 
-@pytest.mark.parametrize("counts", [None, [], "5", {"prompt_tokens": 5}, {"input_tokens": "5"}, {"input_tokens": -1}])
+@pytest.mark.parametrize(
+    "counts",
+    [None, [], "5", {"prompt_tokens": 5}, {"input_tokens": "5"}, *({"input_tokens": n} for n in (-1, 1.5, True))],
+)
 def test_counts_that_cannot_be_read_are_missing(counts):
     assert reported_usage(counts, LANGCHAIN_COUNTS) == Usage(calls=1, missing=1)

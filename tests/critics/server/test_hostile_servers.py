@@ -20,7 +20,7 @@ from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.lac.text_scoring import Text
 from amc_agents.lac.vllm_text_scorer import CompletionsScorer
 from tests.critics.mutations import mutations
-from tests.critics.value.test_pooling import folder, score, trajectory
+from tests.critics.value.fake_vllm import folder, score, trajectory
 
 __all__ = ["folder"]
 KEY = "sk-do-not-show-0123456789"

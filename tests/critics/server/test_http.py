@@ -140,11 +140,6 @@ async def test_a_redirect_is_not_taken_for_an_answer():
     assert "https://elsewhere/x" in str(error)
 
 
-async def test_what_is_not_json_is_shown():
-    error, _ = await fault_of(Reply(body=b"<html>hello"), retry_for=60)
-    assert "expected JSON, got '<html>hello'" in str(error)
-
-
 @pytest.mark.parametrize("status", [200, 400])
 @pytest.mark.parametrize(
     ("body", "headers", "says"),
@@ -286,10 +281,8 @@ async def test_a_key_is_sent_from_the_argument_or_the_variable(monkeypatch):
     assert found == [None, "Bearer from-variable", f"Bearer {SECRET}"]
 
 
-@pytest.mark.parametrize("status", [200, 401, 500])
-async def test_a_key_that_the_server_repeats_is_not_shown(status):
-    said = f"wrong key {SECRET} given".encode()
-    error, _ = await fault_of(Reply(status, said), api_key=SECRET)
+async def test_a_key_that_the_server_repeats_is_masked():
+    error, _ = await fault_of(Reply(500, f"wrong key {SECRET} given".encode()), api_key=SECRET)
     assert "wrong key *** given" in str(error)
     assert SECRET not in str(error)
 

@@ -32,7 +32,7 @@ from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
 from amc_agents.types import Step, Task, Trajectory
 from tests.bench.coins import BitWorld, coins
-from tests.critics.value.test_pooling import FakeVLLM
+from tests.critics.value.fake_vllm import FakeVLLM
 from tests.population.worlds import number_agent, start, sum_world
 
 SHIPPED = shipped_folder("crafting")
