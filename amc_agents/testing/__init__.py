@@ -1,4 +1,4 @@
-"""Checks and fakes for your own worlds, critics and agents. Nothing in the library imports this."""
+"""Contract checks and fakes for testing worlds, critics and agents. The library itself does not import them."""
 
 from __future__ import annotations
 

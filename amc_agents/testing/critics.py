@@ -1,4 +1,4 @@
-"""The contract of `Critic`, as a check to run on any implementation of it."""
+"""A check of any critic against the contract of `Critic`."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ DUPLICATES = "equal trajectories get equal values"
 
 
 async def check_critic(critic: CriticLike, trajectories: Sequence[Trajectory], *, tolerance: float = 1e-5) -> None:
-    """Prove that a critic keeps the contract of `Critic`, as far as some trajectories can show it.
+    """Check that a critic keeps the contract of `Critic` on some trajectories.
 
     Args:
-        critic: what is checked, as `amc` takes it.
-        trajectories: at least two that differ, best of different lengths; finished ones among them where the critic
-            is to be used without rewards.
-        tolerance: how far two answers to the same question may be apart, in reward units. A model that is computed
-            in batches of other shapes rounds differently; a judge that is sampled does not pass.
+        critic: the critic, in any form that `amc` accepts.
+        trajectories: at least two different trajectories, preferably of different lengths, and with finished ones if
+            the critic will be used without rewards.
+        tolerance: maximum difference of two answers to the same question, in reward units. A model rounds differently
+            in batches of other shapes. A sampled judge does not pass.
 
     Raises:
-        AssertionError: with the sentence of the contract that is broken, and what was seen.
-        ValueError: for fewer than two different trajectories.
+        AssertionError: the critic breaks the contract. The message has the broken sentence and the observation.
+        ValueError: fewer than two different trajectories are given.
     """
     critic = parse_critic(critic)
-    given = list(trajectories)
-    if len(set(given)) < 2:
-        raise ValueError(f"expected at least two different trajectories, got {len(set(given))}")
+    batch = list(trajectories)
+    if len(set(batch)) < 2:
+        raise ValueError(f"expected at least two different trajectories, got {len(set(batch))}")
     await _values(critic, [], EMPTY_BATCH)
-    values = await _values(critic, given)
-    _require_close(await _values(critic, given), values, REPEATABLE, tolerance)
-    _require_close((await _values(critic, given[::-1]))[::-1], values, ORDER, tolerance)
-    alone = [float((await _values(critic, [one]))[0]) for one in given]
+    values = await _values(critic, batch)
+    _require_close(await _values(critic, batch), values, REPEATABLE, tolerance)
+    _require_close((await _values(critic, batch[::-1]))[::-1], values, ORDER, tolerance)
+    alone = [float((await _values(critic, [trajectory]))[0]) for trajectory in batch]
     _require_close(np.array(alone), values, COMPANY, tolerance)
-    twins = [replace(one, steps=tuple(replace(step) for step in one.steps)) for one in given]
-    together = await _values(critic, [*given, *twins])
-    _require_close(together[: len(given)], values, COMPANY, tolerance)
-    _require_close(together[len(given) :], values, DUPLICATES, tolerance)
+    twins = [replace(trajectory, steps=tuple(replace(step) for step in trajectory.steps)) for trajectory in batch]
+    together = await _values(critic, [*batch, *twins])
+    _require_close(together[: len(batch)], values, COMPANY, tolerance)
+    _require_close(together[len(batch) :], values, DUPLICATES, tolerance)
 
 
 async def _values(critic: Critic, trajectories: Sequence[Trajectory], sentence: str = SHAPE) -> FloatArray:

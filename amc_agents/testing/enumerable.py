@@ -1,7 +1,7 @@
 """An enumerable world: a small random tree whose posterior pi* and log Z are known exactly.
 
-A particle is the id of a node, which says the whole trajectory. `run_smc` moves particles as the AMC graph does, so
-that whatever the arithmetic promises can be checked against the truth, for thousands of populations at once.
+A particle is the id of a node, which determines the whole trajectory. `run_smc` moves particles as the AMC graph does,
+so the estimates of thousands of populations can be checked against the exact values.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from amc_agents.smc.weights import BoolArray, log_sum_exp, normalised
 from amc_agents.types import FloatArray, IntArray
 
 Potential = Callable[[IntArray], FloatArray]
-"""`(nodes [..., N]) -> phi [..., N]`; NaN where it is not known, as when a critic has failed."""
+"""`(nodes [..., N]) -> phi [..., N]`; NaN if unknown, for example after a critic's failure."""
 
 
 @dataclass(frozen=True, eq=False)
 class EnumerableWorld:
-    """A tree of V nodes, the root being 0; parents come before their children. A leaf ends a trajectory."""
+    """A tree of V nodes. Node 0 is the root, parents precede their children, and a leaf ends a trajectory."""
 
     children: IntArray
-    """`[V, B]` the nodes that can follow, -1 where there are fewer than B."""
+    """`[V, B]` child nodes, padded with -1."""
     probabilities: FloatArray
-    """`[V, B]` pi: the policy's and the world's probability of each."""
+    """`[V, B]` pi: probability of each child under the policy and the world."""
     rewards: FloatArray
-    """`[V]` the reward on arriving at a node; 0 at the root."""
+    """`[V]` reward on arrival at a node; 0 at the root."""
     critic_errors: FloatArray
-    """`[V]` how wrong the imperfect critic is, at leaves too."""
+    """`[V]` errors of the imperfect critic, at leaves too."""
 
     @classmethod
     def random(cls, seed: int, max_depth: int = 6, n_leaves: tuple[int, int] = (16, 32)) -> EnumerableWorld:
-        """A tree whose number of leaves lies in `n_leaves`, with leaves at unequal depths."""
+        """Draw a tree with a number of leaves in the range `n_leaves`, at unequal depths."""
         rng = np.random.default_rng(seed)
         while True:
             children = _random_tree(rng, max_depth)
@@ -53,18 +53,18 @@ class EnumerableWorld:
 
     @cached_property
     def is_leaf(self) -> BoolArray:
-        """`[V]` nodes that end a trajectory."""
+        """`[V]` whether a node ends a trajectory."""
         leaf: BoolArray = np.all(self.children < 0, axis=1)
         return leaf
 
     @cached_property
     def leaves(self) -> IntArray:
-        """`[L]` the final nodes: one per trajectory."""
+        """`[L]` the final nodes, one per trajectory."""
         return np.flatnonzero(self.is_leaf)
 
     @cached_property
     def _paths(self) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Depth, pi and R of every node `[V]`, from the root down."""
+        """Depth, pi and R of every node `[V]`."""
         size = len(self.children)
         depth, pi, returns = np.zeros(size, dtype=np.int64), np.ones(size), self.rewards.copy()
         for node, branch in np.argwhere(self.children >= 0):
@@ -76,7 +76,7 @@ class EnumerableWorld:
 
     @property
     def depth(self) -> IntArray:
-        """`[V]` steps from the root."""
+        """`[V]` number of steps from the root."""
         return self._paths[0]
 
     @property
@@ -86,7 +86,7 @@ class EnumerableWorld:
 
     @property
     def returns(self) -> FloatArray:
-        """`[V]` R: the rewards up to each node."""
+        """`[V]` R: sum of the rewards up to each node."""
         return self._paths[2]
 
     def posterior(self, beta: float) -> FloatArray:
@@ -99,7 +99,7 @@ class EnumerableWorld:
 
     @cached_property
     def future_return(self) -> FloatArray:
-        """`[V]` the exact critic: E_pi of the return still to come (eq. 7); 0 at leaves."""
+        """`[V]` the exact critic: E_pi of the remaining return (eq. 7); 0 at leaves."""
         future = np.zeros(len(self.children))
         for node in reversed(range(len(self.children))):
             for child, probability in zip(self.children[node], self.probabilities[node], strict=True):
@@ -109,56 +109,58 @@ class EnumerableWorld:
 
     @property
     def imperfect_critic(self) -> FloatArray:
-        """`[V]` what a trained network would answer: off everywhere, at leaves too. Zero it there before use."""
+        """`[V]` values with errors everywhere, like a trained network's. Set them to 0 at leaves before use."""
         return self.future_return + self.critic_errors
 
     def rewards_seen(self, beta: float, critic: FloatArray | None = None) -> Potential:
-        """Potentials with rewards observed: phi = (R + f) / beta, with f = 0 at every end.
+        """Return potentials with observed rewards: phi = (R + f) / beta, with f = 0 at leaves.
 
         Args:
-            beta: as in the target.
-            critic: `[V]` f at every node; None: the imperfect one.
+            beta: temperature of the target.
+            critic: `[V]` f at every node; None for the imperfect critic.
         """
         values = self.imperfect_critic if critic is None else critic
         table = (self.returns + np.where(self.is_leaf, 0.0, values)) / beta
         return lambda nodes: table[nodes]
 
     def rewards_hidden(self, beta: float) -> Potential:
-        """Potentials without rewards: phi = g / beta, g an imperfect guess of the whole return.
+        """Return potentials without rewards: phi = g / beta, where g is an imperfect estimate of the whole return.
 
-        It is asked about final states as well and never zeroed; there it is the true return, so that the target is pi*.
+        The potential also applies at leaves, where g is the true return, so that the target is pi*.
         """
         expected = self.returns + self.future_return
         table = np.where(self.is_leaf, self.returns, expected + self.critic_errors[::-1]) / beta
         return lambda nodes: table[nodes]
 
     def advance(self, rng: np.random.Generator, nodes: IntArray) -> IntArray:
-        """One step of every particle `[..., N]` under pi; finished ones stay where they are."""
+        """Move every particle `[..., N]` one step under pi. Finished particles stay."""
         thresholds = np.cumsum(self.probabilities, axis=1)[nodes]
         branch = np.sum(rng.random(nodes.shape)[..., np.newaxis] >= thresholds, axis=-1)
-        last = np.maximum(np.sum(self.children[nodes] >= 0, axis=-1) - 1, 0)  # the sum of pi may round below 1
+        last = np.maximum(
+            np.sum(self.children[nodes] >= 0, axis=-1) - 1, 0
+        )  # The probabilities may sum to slightly less than 1.
         return np.where(self.is_leaf[nodes], nodes, self.children[nodes, np.minimum(branch, last)])
 
 
 @dataclass(frozen=True, eq=False)
 class EnumerableRun:
-    """What `run_smc` did."""
+    """Result of `run_smc`."""
 
     nodes: IntArray
-    """`[..., M]` final nodes: those in the slots first, then all that were retired."""
+    """`[..., M]` final nodes: first the particles in the slots, then the retired particles."""
     log_weights: FloatArray
-    """`[..., M]` absolute log-weights; -inf marks a place without a particle."""
+    """`[..., M]` absolute log-weights; -inf marks an entry without a particle."""
     log_evidence: FloatArray
-    """`[...]` log Z as estimated."""
+    """`[...]` estimate of log Z."""
     ancestors: tuple[IntArray, ...]
-    """`[..., N]` at each resampling."""
+    """`[..., N]` ancestors at each resampling."""
     state: FilterState
-    """The particles at the end."""
+    """Final state of the filter."""
     n_weighings: int
-    """How often potentials were asked for."""
+    """Number of evaluations of the potential."""
 
     def posterior(self, world: EnumerableWorld) -> FloatArray:
-        """`[L]` the share of each trajectory among the weighted particles of one population `[M]`."""
+        """Return `[L]` the weight of each trajectory among the particles of one population `[M]`."""
         shares = np.bincount(self.nodes, weights=normalised(self.log_weights), minlength=len(world.children))
         return shares[world.leaves].astype(np.float64)
 
@@ -173,17 +175,17 @@ def run_smc(
     mode: FinishedMode = "retire",
     batch: tuple[int, ...] = (),
 ) -> EnumerableRun:
-    """Sequential Monte Carlo over the world's trajectories, for a batch of independent populations.
+    """Run sequential Monte Carlo over the world's trajectories, for a batch of independent populations.
 
     Args:
         world: the tree.
-        rng: source of all randomness.
+        rng: generator for all draws.
         n_particles: N.
-        schedule: where particles are weighed and resampled.
-        potential: `world.rewards_seen(beta)`, `world.rewards_hidden(beta)`, or one's own.
-        scheme: how ancestors are drawn.
-        mode: what happens to finished particles at a resampling.
-        batch: leading axes.
+        schedule: steps at which particles are weighed and resampled.
+        potential: `world.rewards_seen(beta)`, `world.rewards_hidden(beta)`, or a custom potential.
+        scheme: resampling scheme.
+        mode: treatment of finished particles at a resampling.
+        batch: leading axes of independent populations.
     """
     state = smc_filter.init(n_particles, batch)
     nodes = np.zeros((*batch, n_particles), dtype=np.int64)
@@ -219,7 +221,7 @@ def run_smc(
 
 
 def _random_tree(rng: np.random.Generator, max_depth: int, width: int = 3) -> IntArray:
-    """`[V, width]` children: one to `width` of them, or none, more often the deeper a node is."""
+    """Draw `[V, width]` children: one to `width` per node, or none, with a probability that grows with the depth."""
     children: list[list[int]] = [[]]
     depths = [0]
     node = 0

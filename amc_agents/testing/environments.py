@@ -1,4 +1,4 @@
-"""The contract of `Environment`, as a check to run on any implementation of it."""
+"""A check of any environment against the contract of `Environment`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from collections.abc import Awaitable, Callable, Sequence
 from amc_agents.errors import EnvironmentStateError, ForkError
 from amc_agents.types import Environment, Task, TimeStep
 
-FIRST_STEP = "reset gives a first TimeStep with an observation, without reward, and not at the end"
-TIME_STEP = "step gives a TimeStep: text, a finite reward, and at most one of terminated and truncated"
+FIRST_STEP = "reset returns a first TimeStep with an observation, without reward, and not at the end"
+TIME_STEP = "step returns a TimeStep: text, a finite reward, and at most one of terminated and truncated"
 STEP_BEFORE_RESET = "step before reset raises EnvironmentStateError"
 STEP_AFTER_END = "step after the end raises EnvironmentStateError"
-RESET_AGAIN = "reset starts a task afresh at any time"
+RESET_AGAIN = "reset restarts a task at any time"
 MALFORMED_ACTION = "a malformed action gets an observation, never an exception"
 REACHES_END = "the actions given to the check lead to the episode's end"
-DETERMINISTIC = "a world declared deterministic answers the same actions alike"
+DETERMINISTIC = "a world declared deterministic gives the same answers to the same actions"
 REFUSES_FORK = "a world declared without forks raises ForkError when forked"
 SHARED_PAST = "a fork continues from its origin's state"
 FORK_LEAVES_ORIGIN = "stepping or closing a fork does not change its origin"
 ORIGIN_LEAVES_FORK = "stepping the origin does not change its fork"
-SAME_SEED = "forks with the same seed meet the same future"
-DIFFERENT_SEEDS = "forks of a stochastic world with different seeds meet different futures"
+SAME_SEED = "forks with the same seed have the same future"
+DIFFERENT_SEEDS = "forks of a stochastic world with different seeds have different futures"
 FORK_OF_ENDED = "a fork of an ended world is ended"
 CLOSE_TWICE = "close may be called twice"
 
 MALFORMED_ACTIONS = (
     "", " ", "\n", "\x00", "\u4e16\u754c \U0001fa93", "\ud800", "{}", "()[]*+?\\", "9" * 5000, "a" * 10_000, "a, b,,",
 )  # fmt: skip
-"""What no world understands and every world has to survive."""
+"""Actions that no world understands and every world must answer."""
 _SEEDS = range(1, 17)
 
 
 async def check_environment(
     make: Callable[[], Environment], task: Task, actions: Sequence[str], *, stochastic: bool = False, forks: bool = True
 ) -> None:
-    """Prove that a world keeps the contract of `Environment`, as far as one task can show it.
+    """Check that a world keeps the contract of `Environment` on one task.
 
     Args:
-        make: gives a fresh, independent world; called several times.
-        task: a task of that world.
-        actions: lead from the first observation to the end of the episode. Where the world is stochastic an
-            episode may end before the last of them, and some of their answers have to depend on luck.
-        stochastic: the same actions may be answered differently.
-        forks: False for a world that has to refuse to fork.
+        make: creates an independent world; called several times.
+        task: a task of the world.
+        actions: a sequence of actions from the first observation to the end of the episode. In a stochastic world an
+            episode may end earlier, and some answers must be random.
+        stochastic: whether the world may answer the same actions differently.
+        forks: False for a world that must refuse to fork.
 
     Raises:
-        AssertionError: with the sentence of the contract that is broken, and what was seen.
+        AssertionError: the world breaks the contract. The message has the broken sentence and the observation.
     """
     await _check_order(make(), task, actions)
     await _check_malformed(make(), task)
@@ -59,7 +59,7 @@ async def check_environment(
         expected = None if alone is None else alone[length:]
         await _check_forks_at(make, task, actions[:length], actions[length:], expected)
     if stochastic:
-        await _check_luck(make(), task, actions)
+        await _check_randomness(make(), task, actions)
 
 
 async def _check_order(world: Environment, task: Task, actions: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ async def _check_forks_at(
     world = make()
     await _start(world, task)
     if any(answer.done for answer in await _play(world, past)):
-        await world.close()  # Luck has ended this one early.
+        await world.close()  # The episode ended early.
         return
     first, waiting = await world.fork(1), await world.fork(1)
     seen = await _play(first, future, SHARED_PAST)
@@ -128,9 +128,13 @@ async def _check_forks_at(
     seen_late = await _play(late, future, FORK_LEAVES_ORIGIN)
     _require(seen_late == seen, FORK_LEAVES_ORIGIN, f"a fork made later saw {seen_late}, the first {seen}")
     beside = await world.fork(1)
-    seen_beside, own = await _play_together(beside, world, future)
+    seen_beside, seen_origin = await _play_together(beside, world, future)
     _require(seen_beside == seen, SAME_SEED, f"played in turn with its origin it saw {seen_beside}, alone {seen}")
-    _require(expected is None or own == expected, FORK_LEAVES_ORIGIN, f"the origin saw {own}, alone {expected}")
+    _require(
+        expected is None or seen_origin == expected,
+        FORK_LEAVES_ORIGIN,
+        f"the origin saw {seen_origin}, alone {expected}",
+    )
     seen_waiting = await _play(waiting, future, ORIGIN_LEAVES_FORK)
     _require(seen_waiting == seen, ORIGIN_LEAVES_FORK, f"played after its origin it saw {seen_waiting}, before {seen}")
     for used in (waiting, late, beside, world):
@@ -147,7 +151,7 @@ async def _play_alone(make: Callable[[], Environment], task: Task, actions: Sequ
     return runs[0]
 
 
-async def _check_luck(world: Environment, task: Task, actions: Sequence[str]) -> None:
+async def _check_randomness(world: Environment, task: Task, actions: Sequence[str]) -> None:
     await _start(world, task)
     futures = []
     for seed in _SEEDS:
@@ -183,11 +187,11 @@ async def _play(world: Environment, actions: Sequence[str], sentence: str = TIME
 
 
 async def _play_together(
-    one: Environment, other: Environment, actions: Sequence[str]
+    first: Environment, second: Environment, actions: Sequence[str]
 ) -> tuple[list[TimeStep], list[TimeStep]]:
     seen: tuple[list[TimeStep], list[TimeStep]] = ([], [])
     for action in actions:
-        for world, answers in zip((one, other), seen, strict=True):
+        for world, answers in zip((first, second), seen, strict=True):
             if not (answers and answers[-1].done):
                 answers += await _play(world, [action], FORK_LEAVES_ORIGIN)
     return seen

@@ -1,7 +1,7 @@
-"""A chat model that plays every role of PSRL and IDS exactly: it reads the prompt, and does what Bayes' rule says.
+"""A chat model that plays every role of PSRL and IDS exactly, given only the prompt and the world's public rules.
 
-With it, LLM-PSRL has to be classic PSRL, action for action: what the prompts carry, and how answers are read, is then
-right. It knows nothing but the prompt and the world's public rules.
+With this model LLM-PSRL must equal classic PSRL, action for action, which tests the content of the prompts and the
+parsing of answers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from amc_agents.types import Task, Trajectory
 
 
 def exact_roles_model(task: Task) -> ScriptedChatModel:
-    """The model for a task of `amc_agents.envs.exploration`: the prompts have to be the library's own.
+    """Create the model for a task of `amc_agents.envs.exploration`. It requires the library's prompts.
 
-    Its draws come from `amc_agents.models.seeding`; without a stream there, from fresh entropy.
+    Draws come from the generator of `amc_agents.models.seeding`, or from fresh entropy without such a generator.
     """
     return ScriptedChatModel(respond=_ExactRoles(task))
 
@@ -43,23 +43,23 @@ class _ExactRoles:
 
     def __call__(self, messages: Sequence[BaseMessage]) -> str:
         prompt = messages[-1].text
-        told = {tag: text for tag, text in _TAGGED.findall(prompt)}
+        fields = {tag: text for tag, text in _TAGGED.findall(prompt)}
         if prompt.endswith(_ASKS_FOR_NUMBER[REGRET_IS]):
-            stakes = self._stakes(told["posterior"], told["episode"])
-            return f"{REGRET_IS} {float(stakes.regrets[stakes.actions.index(told['action'])])!r}"
+            stakes = self._stakes(fields["posterior"], fields["episode"])
+            return f"{REGRET_IS} {float(stakes.regrets[stakes.actions.index(fields['action'])])!r}"
         if prompt.endswith(_ASKS_FOR_NUMBER[GAIN_IS]):
-            stakes = self._stakes(told["posterior"], told["episode"])
-            return f"{GAIN_IS} {float(stakes.gains[stakes.actions.index(told['action'])])!r}"
-        if "hypothesis" in told:
-            policy = self._policy(told["hypothesis"])
-            return f"{ACTION} {policy(Trajectory(self._task, read_experience(told['episode'])))}"
-        if "experience" in told:
-            posterior: Any = parse_prior(told["posterior"])
-            for step in read_experience(told["experience"]):
+            stakes = self._stakes(fields["posterior"], fields["episode"])
+            return f"{GAIN_IS} {float(stakes.gains[stakes.actions.index(fields['action'])])!r}"
+        if "hypothesis" in fields:
+            policy = self._policy(fields["hypothesis"])
+            return f"{ACTION} {policy(Trajectory(self._task, read_experience(fields['episode'])))}"
+        if "experience" in fields:
+            posterior: Any = parse_prior(fields["posterior"])
+            for step in read_experience(fields["experience"]):
                 posterior = self._model.updated(posterior, step)
             return f"{POSTERIOR}\n{posterior}"
         rng = particle_rng() or np.random.default_rng()
-        return f"{HYPOTHESIS}\n{hypothesis_text(parse_prior(told['posterior']).sample(rng))}"
+        return f"{HYPOTHESIS}\n{hypothesis_text(parse_prior(fields['posterior']).sample(rng))}"
 
     def _computed_stakes(self, posterior: str, episode: str) -> Stakes:
         informed: Any = self._model

@@ -1,4 +1,4 @@
-"""A chat model that says what a function tells it to: for unit tests of agents, never for a claim."""
+"""A chat model whose answers come from a function, for unit tests of agents."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
 Respond = Callable[[Sequence[BaseMessage]], "str | AIMessage | Exception"]
-"""What to say to a conversation; an exception is raised."""
+"""Maps a conversation to the answer. An exception is raised as the model's error."""
 
 
 class ScriptedChatModel(BaseChatModel):
-    """Answers by `respond(messages)`, after `delay` seconds in async calls. Tools may be bound; they change nothing."""
+    """Answers with `respond(messages)`, after `delay` seconds in async calls. Binding tools has no effect."""
 
     respond: Respond
     delay: float = 0.0
-    """Seconds that an async call takes."""
+    """Duration of an async call in seconds."""
 
     @property
     def _llm_type(self) -> str:
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        """The model itself: its script knows the tools."""
+        """Return the model itself."""
         return self
 
     def _generate(
@@ -52,8 +52,8 @@ class ScriptedChatModel(BaseChatModel):
         return self._result(messages)
 
     def _result(self, messages: list[BaseMessage]) -> ChatResult:
-        said = self.respond(messages)
-        if isinstance(said, Exception):
-            raise said
-        message = AIMessage(said) if isinstance(said, str) else said.model_copy()
+        answer = self.respond(messages)
+        if isinstance(answer, Exception):
+            raise answer
+        message = AIMessage(answer) if isinstance(answer, str) else answer.model_copy()
         return ChatResult(generations=[ChatGeneration(message=message)])
