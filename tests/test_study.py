@@ -30,6 +30,8 @@ def study(monkeypatch, tmp_path):
         "settings",
         "table_rows",
         "packed",
+        "subsampling",
+        "crossed",
         "results",
         "ablations",
         "ablation_tables",

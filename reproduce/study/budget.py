@@ -13,10 +13,10 @@ from typing import Any
 
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import TOP, Cost
-from amc_agents.bench.subsampling import expected_top
 from amc_agents.markdown import table
 from results import Key, Scored, difference
 from settings import Shard
+from subsampling import expected_top
 from table_rows import SAMPLING, change
 
 METHODS = {

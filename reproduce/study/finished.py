@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from amc_agents.bench.records import RunResult
-from amc_agents.bench.subsampling import distinct_successes
 from amc_agents.markdown import table
 from results import Key, Scored, difference
 from settings import SIZES, Shard
+from subsampling import distinct_successes
 from table_rows import SAMPLING, change
 
 KEPT = "amc-keep-15"

@@ -10,10 +10,10 @@ import numpy as np
 
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
-from amc_agents.bench.subsampling import distinct_successes
 from amc_agents.markdown import table
 from results import Scored, difference
 from settings import Shard
+from subsampling import distinct_successes
 from table_rows import SAMPLING, change
 
 METHODS = {"amc-15": "AMC", "amc-keep-15": "AMC, finished particles kept"}

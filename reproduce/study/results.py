@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from amc_agents.bench.records import RunResult
-from amc_agents.bench.statistics import crossed_interval, paired
-from amc_agents.bench.subsampling import best_of
+from amc_agents.bench.statistics import paired
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray
+from crossed import crossed_interval
 from packed import packed, unpack
 from settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
+from subsampling import best_of
 
 Key = tuple[str, int]
 """Task, seed."""

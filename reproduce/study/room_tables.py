@@ -9,11 +9,11 @@ from typing import Any
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import TOP
 from amc_agents.bench.statistics import estimate
-from amc_agents.bench.subsampling import distinct_successes, expected_top
 from amc_agents.markdown import table
 from packed import packed, unpack
 from results import Scored, difference
 from room import AT_ITS_OWN, AT_STUDYS_SETTINGS, POOL, POOL_NAME, ROOMS
+from subsampling import distinct_successes, expected_top
 from table_rows import PARAMETERS, change, score
 
 SIZES = (15, 30, 60)

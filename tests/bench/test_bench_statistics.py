@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from amc_agents.bench.statistics import ENOUGH_TASKS, bootstrap_means, crossed_interval, estimate, paired, t_quantile
+from amc_agents.bench.statistics import ENOUGH_TASKS, bootstrap_means, estimate, paired, t_quantile
 from amc_agents.errors import ConfigurationError
 
 
@@ -104,23 +104,6 @@ def test_the_bootstrap_of_enough_tasks_covers_nearly_as_often_as_it_says():
 )
 def test_t_quantiles_are_those_of_tables(freedom, quantile):
     assert t_quantile(freedom) == pytest.approx(quantile, abs=1e-4)
-
-
-def test_a_crossed_interval_by_hand():
-    # Means of tasks 0.5, 2.5 (variance 2), of seeds 1, 2 (variance 1/2): mean squares 4 and 1, so the variance of the
-    # mean is 5 / 4, with 25 / (16 + 1) degrees of freedom.
-    low, high = crossed_interval(np.array([[0.0, 1.0], [2.0, 3.0]]))
-    half = t_quantile(25 / 17) * math.sqrt(5 / 4)
-    assert (low, high) == pytest.approx((1.5 - half, 1.5 + half))
-
-
-def test_a_crossed_interval_covers_what_another_training_would_give():
-    # Three seeds that differ, and tasks that do not: Student's t with 2 degrees of freedom, exactly 95%.
-    n_trials = 2000
-    rng = np.random.default_rng(3)
-    found = [crossed_interval(np.repeat(rng.normal(size=(1, 3)), 20, axis=0)) for _ in range(n_trials)]
-    covered = sum(low <= 0.0 <= high for low, high in found)
-    assert abs(covered - 0.95 * n_trials) < 4 * math.sqrt(n_trials * 0.95 * 0.05)
 
 
 def test_the_order_of_records_does_not_matter_and_a_swap_changes_the_sign():

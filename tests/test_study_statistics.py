@@ -1,14 +1,35 @@
-"""Best-of-N of every N from one pool, against all subsets written out."""
+"""The study's statistics: Best-of-N of every N from one pool, against all subsets; intervals over training seeds."""
 
+from __future__ import annotations
+
+import math
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from amc_agents.bench.scores import Particles
-from amc_agents.bench.statistics import bootstrap_means, crossed_interval
-from amc_agents.bench.subsampling import best_of, distinct_successes, expected_top
+from amc_agents.bench.statistics import bootstrap_means, t_quantile
 from amc_agents.errors import ConfigurationError
+
+
+def study_module(name: str) -> ModuleType:
+    """Load a module of the study, whose folder is not a package."""
+    path = Path(__file__).parent.parent / "reproduce" / "study" / f"{name}.py"
+    spec = spec_from_file_location(f"study_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+subsampling = study_module("subsampling")
+best_of, distinct_successes = subsampling.best_of, subsampling.distinct_successes
+expected_top, crossed_interval = subsampling.expected_top, study_module("crossed").crossed_interval
 
 RNG = np.random.default_rng(3)
 POOL = Particles(
@@ -87,3 +108,20 @@ def test_copies_of_a_success_count_once():
     assert distinct_successes(pool, 4) == 2
     # Two of four: the pair is met with probability 5/6, the other success with 1/2.
     assert distinct_successes(pool, 2) == pytest.approx(5 / 6 + 1 / 2)
+
+
+def test_a_crossed_interval_by_hand():
+    # Means of tasks 0.5, 2.5 (variance 2), of seeds 1, 2 (variance 1/2): mean squares 4 and 1, so the variance of the
+    # mean is 5 / 4, with 25 / (16 + 1) degrees of freedom.
+    low, high = crossed_interval(np.array([[0.0, 1.0], [2.0, 3.0]]))
+    half = t_quantile(25 / 17) * math.sqrt(5 / 4)
+    assert (low, high) == pytest.approx((1.5 - half, 1.5 + half))
+
+
+def test_a_crossed_interval_covers_what_another_training_would_give():
+    # Three seeds that differ, and tasks that do not: Student's t with 2 degrees of freedom, exactly 95%.
+    n_trials = 2000
+    rng = np.random.default_rng(3)
+    found = [crossed_interval(np.repeat(rng.normal(size=(1, 3)), 20, axis=0)) for _ in range(n_trials)]
+    covered = sum(low <= 0.0 <= high for low, high in found)
+    assert abs(covered - 0.95 * n_trials) < 4 * math.sqrt(n_trials * 0.95 * 0.05)
