@@ -24,9 +24,9 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination
 from amc_agents.lac.node import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
-from amc_agents.population.settings import Settings
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
+from amc_agents.settings import AmcSettings
 from amc_agents.smc import Never
 from amc_agents.types import Critic, Environment, Task
 
@@ -47,7 +47,7 @@ class Comparison:
     methods: Sequence[Method]
     agent: AgentFunction = text_agent
     seeds: Sequence[int] = (0,)
-    n_particles: int = Settings.n_particles
+    n_particles: int = AmcSettings.n_particles
     """N of the methods that do not set their own."""
     critic: str | Critic = "uniform"
     """Critic of the methods that do not name their own."""
@@ -165,8 +165,8 @@ class Comparison:
             "horizon": self.horizon,
             "success": self.success,
             # For the methods that do not set their own.
-            "finished": Settings.finished,
-            "scheme": Settings.scheme,
+            "finished": AmcSettings.finished,
+            "scheme": AmcSettings.scheme,
         }
 
     @property

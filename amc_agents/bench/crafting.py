@@ -1,6 +1,6 @@
-"""The tuned settings of the comparison in the crafting world, in one place; other worlds begin with them.
+"""The tuned settings of the comparison in the crafting world, which other worlds start from.
 
-The constants come from `amc tune`, on tasks of the training split that no model was trained on.
+The constants come from `amc tune`, on tasks of the training split on which no model was trained.
 """
 
 from __future__ import annotations
@@ -23,49 +23,51 @@ from amc_agents.bench.methods import (
     without_critic_first,
 )
 from amc_agents.envs.crafting import generate_tasks
+from amc_agents.lac.types import LacSettings
 from amc_agents.types import Task
 
 BAND = (12, 16)
-"""Difficulty of the demo's tasks: least and most steps of the planner's way, as hard as its horizon of 20 allows."""
+"""Difficulty of the demo's tasks: minimum and maximum steps of the planner's solution, up to the limit that a horizon
+of 20 steps allows."""
 
 REACT = Tuned(temperature=0.4)
 BEST_OF_N = Tuned(temperature=0.6, beta=0.1)
 SMC = Tuned(temperature=0.6, steps=(6, 12), beta=0.1)
-"""As Best-of-N: with a reward at the end alone, f = 0 gives all live particles the same weight."""
+"""Equal to Best-of-N here: with a reward only at the end, f = 0 gives all live particles the same weight."""
 AMC = Tuned(temperature=0.4, steps=(6, 12), beta=0.1)
 AMC_HIDDEN = AMC
 VOTE = Tuned(temperature=0.6)
 LAC = Tuned(temperature=0.6, alpha=1.0)
-"""A first choice, on 20 training tasks and with the value model; `reproduce/lac.py` makes it for a critic."""
+"""A first choice on 20 training tasks with the value model; `reproduce/lac.py` tunes it for a given critic."""
 
 
 def methods(judge: str | None = None) -> list[Method]:
-    """The methods with their tuned settings; with a chat model as judge, those that it allows."""
-    ours = [react(REACT), react_greedy(), best_of_n(BEST_OF_N), smc(SMC), amc(AMC), amc_hidden(AMC_HIDDEN)]
-    return ours + (judged(judge, AMC) if judge else [])
+    """Return the standard methods with their tuned settings, and SMC with a chat model as judge if one is given."""
+    standard = [react(REACT), react_greedy(), best_of_n(BEST_OF_N), smc(SMC), amc(AMC), amc_hidden(AMC_HIDDEN)]
+    return standard + (judged(judge, AMC) if judge else [])
 
 
 def decision_methods(
-    critic: str | None = None, k: int = 5, oracle: str | None = None, listed: bool = False
+    critic: str | None = None, k: int = LacSettings.k, oracle: str | None = None, listed: bool = False
 ) -> list[Method]:
-    """The methods that decide each step among K candidates: run only where they are named.
+    """Return the methods that decide each step among K candidates. They run only if they are named.
 
     Args:
-        critic: judges candidate actions; None: the comparison's.
+        critic: judges candidate actions; None: the comparison's critic.
         k: K.
-        oracle: the critic that knows the world; None: there is none.
+        oracle: a critic that knows the world; None: the world has none.
         listed: the world lists its actions.
     """
     voting, deciding = replace(VOTE, k=k), replace(LAC, k=k)
-    every = [
+    methods = [
         vote(voting),
         vote(voting, greedy=True),
         *lac_variants(deciding, critic=critic, oracle=oracle),
         *(listed_variants(deciding, critic=critic, oracle=oracle) if listed else []),
     ]
-    return without_critic_first(every)
+    return without_critic_first(methods)
 
 
 def tasks(n_tasks: int, band: tuple[int, int] = BAND, *, split: str = "test", first: int = 0) -> list[Task]:
-    """Crafting tasks of a band of difficulty; those of the split "test" were used for nothing before."""
+    """Generate crafting tasks of a difficulty band. No model or setting was chosen on tasks of the split "test"."""
     return list(generate_tasks(n_tasks, split, first_seed=first, optimal_steps=band))

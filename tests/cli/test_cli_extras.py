@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 
 import pytest
 
+from amc_agents.cli.compare import bench
+from amc_agents.cli.tune import tune
 from amc_agents.errors import MissingExtra
+from amc_agents.lac.types import LacSettings
+from amc_agents.settings import AmcSettings
 
 BLOCK = """
 import importlib.abc, sys
@@ -71,3 +76,11 @@ def test_no_module_outside_the_command_line_names_rich_or_typer(repository):
     assert len(files) > 40
     imports = ("import rich", "from rich", "import typer", "from typer")
     assert [str(file) for file in files if any(line in file.read_text() for line in imports)] == []
+
+
+def test_defaults_of_the_command_line_are_those_of_the_settings():
+    # Written out there, because `amc --help` must not import numpy.
+    defaults = {command: inspect.signature(command).parameters for command in (bench, tune)}
+    for command in (bench, tune):
+        assert defaults[command]["particles"].default == AmcSettings.n_particles
+    assert defaults[bench]["candidates"].default == LacSettings.k
