@@ -40,16 +40,17 @@ class Trained:
 
     model: Any
     parameters: int
-    """Of the base, embeddings excepted: those that are multiplied with every token."""
+    """Parameters of the base without embeddings: those that are multiplied with every token."""
     embeddings: int
+    """Parameters of the embeddings."""
     adapter: int
-    """Trainable ones: LoRA and head."""
+    """Trainable parameters: LoRA and head."""
 
 
 def make(shape: str, changed: dict[str, int], settings: ValueTrainingSettings) -> Trained:
-    """Random weights, made where they are used; LoRA of rank 8 on all linear layers, as the trainer's defaults."""
-    numbers = {name: value for name, value in SHAPES[shape].items() if name != "config"} | changed
-    config = SHAPES[shape]["config"](**numbers, num_labels=1, pad_token_id=PAD)
+    """Create a model of random weights on its device, with LoRA of rank 8 on all linear layers, the default."""
+    sizes = {name: value for name, value in SHAPES[shape].items() if name != "config"} | changed
+    config = SHAPES[shape]["config"](**sizes, num_labels=1, pad_token_id=PAD)
     options = {} if settings.attention == "auto" else {"attn_implementation": settings.attention}
     torch.manual_seed(0)
     with quiet(), torch.device(settings.device):
@@ -57,14 +58,14 @@ def make(shape: str, changed: dict[str, int], settings: ValueTrainingSettings) -
             config, dtype=getattr(torch, settings.dtype), **options
         )
         embeddings = model.get_input_embeddings().weight.numel()
-        whole = sum(one.numel() for one in model.parameters())
+        whole = sum(parameter.numel() for parameter in model.parameters())
         wrapped = with_adapter(model, settings, PAD)
-    adapter = sum(one.numel() for one in wrapped.parameters() if one.requires_grad)
+    adapter = sum(parameter.numel() for parameter in wrapped.parameters() if parameter.requires_grad)
     return Trained(wrapped.train(), whole - embeddings, embeddings, adapter)
 
 
 def set_checkpointing(model: Any, wanted: bool) -> None:
-    """Whether activations are computed again for the backward pass."""
+    """Turn the recomputation of activations for the backward pass on or off."""
     inner = classifier(model)
     with quiet():
         if wanted:
@@ -74,9 +75,12 @@ def set_checkpointing(model: Any, wanted: bool) -> None:
 
 
 def trajectories(count: int, steps: int, tokens: int, vocabulary: int, spread: float = 0.25) -> list[TargetRow]:
-    """Of `steps` steps and about `tokens` tokens, an eighth of them the task; lengths vary by a share of `spread`."""
+    """Return random trajectories of `steps` steps and about `tokens` tokens, an eighth of them the task.
+
+    Lengths vary by a share of `spread`.
+    """
     rng = np.random.default_rng(0)
-    found = []
+    rows = []
     for _ in range(count):
         opening = tokens // 8
         each = (tokens - opening) / steps
@@ -85,17 +89,17 @@ def trajectories(count: int, steps: int, tokens: int, vocabulary: int, spread: f
         ends = np.cumsum(np.maximum(2, np.array([opening, *rounds]) * whole).astype(int))
         ids = rng.integers(PAD + 1, vocabulary, int(ends[-1])).tolist()
         targets = tuple(rng.random(steps + 1).tolist())
-        found.append(
+        rows.append(
             TargetRow(
                 tuple(ids), tuple((ends - 1).tolist()), tuple(range(steps + 1)), targets,
                 (*(False,) * steps, True), True, (0.0,) * (steps + 1), (1.0,) * (steps + 1),
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def prefixes(rows: Sequence[TargetRow]) -> list[TargetRow]:
-    """Each state as a row of its own, read at its last token alone."""
+    """Return a separate row for each state, scored only at its last token."""
     return [
         TargetRow(row.ids[: mark + 1], (mark,), (state,), (target,), (final,), row.success, (0.0,), (1.0,))
         for row in rows

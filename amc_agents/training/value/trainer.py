@@ -178,10 +178,9 @@ class ValueTrainer(Trainer):
 
     def scores(self, data: ValueRows) -> list[FloatArray]:
         """Return the raw scores `[S]` at the marks of each row, on every process."""
-        order = np.argsort(data.lengths, kind="stable")
         padded = np.asarray(self.predict(_by_length(data)).predictions, dtype=np.float64)
-        place = np.argsort(order)
-        return [padded[place[row], : int(data.marks[row])] for row in range(len(data))]
+        place = np.argsort(np.argsort(data.lengths, kind="stable"))
+        return [padded[at, :marks] for at, marks in zip(place, data.marks, strict=True)]
 
     def evaluations(self) -> list[dict[str, float]]:
         """Return step, epoch, train_loss (mean since the previous one) and validation_loss of each evaluation."""

@@ -130,6 +130,17 @@ def test_what_was_best_and_when_to_stop_outlive_a_kill(base_model, data, tmp_pat
     assert kept(tmp_path / "whole") == kept(tmp_path / "killed")
 
 
+def test_a_stop_in_the_first_epoch_outlives_a_kill(base_model, data, tmp_path, killed_while_writing):
+    settings = replace(SETTINGS, batch_size=2, learning_rate=0.1, evaluate_steps=1, early_stopping=1, save_steps=None)
+    seen = []
+    killed_while_writing(base_model, data, tmp_path / "value", settings, progress=lambda one: seen.append(one.step))
+    assert 2 <= len(seen) < 12  # steps of an epoch
+    again = []
+    made = train_value(base_model, data, tmp_path / "value", settings, resume=True, progress=again.append)
+    assert again == []
+    assert [one["step"] for one in made.metrics["epochs"]] == seen
+
+
 def test_without_save_steps_a_state_is_saved_after_each_epoch(base_model, data, tmp_path, uninterrupted):
     out, settings = tmp_path / "value", replace(SETTINGS, save_steps=None)
     with pytest.raises(Killed):
