@@ -13,66 +13,29 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelFallbackMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from amc_agents import AtSteps, amc
-from amc_agents.envs.crafting import generate_task
 from amc_agents.errors import ConfigurationError
 from amc_agents.middleware import ActorCritic
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.deciding_middleware import MOST_KEPT, latest
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage, record
+from tests.lac.lac_agents import Prefers, both_ways, go, walker
 from tests.population.worlds import TASK, SumWorld, say
 
 CANDIDATES = ("left", "right")
 
 
-class Prefers:
-    """A verdict critic: log-odds by what the last action holds; keeps what it was asked."""
-
-    def __init__(self, **odds):
-        self.odds, self.asked = odds, []
-
-    async def log_odds(self, trajectories):
-        self.asked.append(list(trajectories))
-        actions = [one.steps[-1].action for one in trajectories]
-        return np.array(
-            [max((q for word, q in self.odds.items() if word in action), default=0.0) for action in actions]
-        )
-
-
-@tool
-def go(to: str) -> str:
-    """Go somewhere."""
-    return f"you went {to}"
-
-
-def walker(rounds=1):
-    """Goes left or right in turn, then says what came of it."""
-    ways, numbers = cycle(CANDIDATES), count()
-
-    def respond(messages):
-        results = [message for message in messages if isinstance(message, ToolMessage)]
-        if len(results) >= rounds:
-            return f"done: {results[-1].text}"
-        call = {"name": "go", "args": {"to": next(ways)}, "id": f"call-{next(numbers)}"}
-        return AIMessage("", tool_calls=[call])
-
-    return ScriptedChatModel(respond=respond)
-
-
 def an_agent(critic=None, *, model=None, before=(), after=(), agent=None, **settings):
     middleware = [*before, ActorCritic(critic, **{"k": 2, **settings}), *after]
-    return create_agent(model or walker(), [go], middleware=middleware, **(agent or {}))
+    return create_agent(model or walker(*CANDIDATES), [go], middleware=middleware, **(agent or {}))
 
 
 GIVEN = {"messages": [HumanMessage("Go right.")]}
-
-both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
 
 def invoke(agent, *, sync, given=GIVEN, **more):
@@ -262,7 +225,9 @@ def test_a_fallback_outside_gets_decisions_from_both_models():
         return ValueError("down")
 
     critic = Prefers(right=1.0)
-    agent = an_agent(critic, model=ScriptedChatModel(respond=fails), before=[ModelFallbackMiddleware(walker())])
+    agent = an_agent(
+        critic, model=ScriptedChatModel(respond=fails), before=[ModelFallbackMiddleware(walker(*CANDIDATES))]
+    )
     assert agent.invoke(GIVEN)["messages"][-1].text == "done: you went right"
 
 
@@ -321,13 +286,3 @@ def test_an_agent_with_it_runs_as_particles(sync):
     assert Counted.decisions * 3 == len(asked)
     assert len({one.steps[0].action for one in run.population.trajectories}) > 1, "siblings differ"
     assert run.best.return_ > 9, "the critic likes large numbers"
-
-
-def test_the_embedded_model_in_an_agent():
-    task = generate_task(7, "examples", optimal_steps=(6, 9))
-    agent = create_agent(EmbeddedChatModel(), middleware=[ActorCritic("embedded:crafting", k=5, greedy=True, seed=1)])
-    given = {"messages": [HumanMessage(task.instruction)]}
-    first, again = (agent.invoke(given)["messages"][-1] for _ in range(2))
-    assert first.text == again.text
-    assert "Action:" in first.text
-    assert first.response_metadata["lac"]["usage"]["policy"]["calls"] == 2

@@ -6,90 +6,32 @@ import asyncio
 import json
 import operator
 import time
-from itertools import count, cycle
+from itertools import count
 from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_llm_cache
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from langchain_tests.unit_tests import ChatModelUnitTests
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel
 
-from amc_agents import AtSteps, actor_critic_model, actor_critic_node, amc
+from amc_agents import actor_critic_model, actor_critic_node, amc
 from amc_agents.config import Config
 from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.lac.model import ActorCriticModel
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import particle_rng
 from amc_agents.runtime.metering import PolicyMeter
-from amc_agents.runtime.sampling_actor import ChatActor
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing.scripted import ScriptedChatModel
-from amc_agents.usage import Meter, Usage, record
-from tests.population.worlds import TASK, SumWorld
-from tests.scripted_http import scripted_server
-
-
-class Prefers:
-    """A verdict critic: log-odds by what the last action holds; keeps what it was asked."""
-
-    def __init__(self, **odds):
-        self.odds, self.asked = odds, []
-
-    async def log_odds(self, trajectories):
-        self.asked.append(list(trajectories))
-        actions = [one.steps[-1].action for one in trajectories]
-        return np.array(
-            [max((q for word, q in self.odds.items() if word in action), default=0.0) for action in actions]
-        )
-
-
-class Warm(ScriptedChatModel):
-    """A script with a temperature, which it tells."""
-
-    temperature: float | None = None
-
-
-def in_turn(*said):
-    """A model that says these in turn, over and over."""
-    endless = cycle(said)
-    return ScriptedChatModel(respond=lambda messages: next(endless))
-
-
-class Watching(BaseCallbackHandler):
-    """All runs that a tracer would see."""
-
-    run_inline = True
-
-    def __init__(self):
-        self.runs, self.parents, self.outputs = {}, {}, {}
-
-    def on_chat_model_start(self, serialized, messages, *, run_id, parent_run_id=None, name=None, **told):
-        self.runs[run_id], self.parents[run_id] = (name or serialized["name"], told.get("tags")), parent_run_id
-
-    def on_chain_start(self, serialized, inputs, *, run_id, parent_run_id=None, name=None, **told):
-        self.runs[run_id], self.parents[run_id] = (name, told.get("tags")), parent_run_id
-
-    def on_chain_end(self, outputs, *, run_id, **_):
-        self.outputs[self.runs[run_id][0]] = outputs
-
-
-def ask(model, *messages, sync=False, **given):
-    """One answer, by the sync or the async way."""
-    conversation = list(messages) or [HumanMessage("which?")]
-    return model.invoke(conversation, **given) if sync else asyncio.run(model.ainvoke(conversation, **given))
-
-
-both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+from amc_agents.usage import Meter, Usage
+from tests.lac.lac_agents import Prefers, Watching, ask, both_ways, go, in_turn
 
 
 class TestStandard(ChatModelUnitTests):
@@ -211,57 +153,6 @@ def test_a_failed_sample_ends_the_others_and_is_raised():
     assert len(ended) == 3
 
 
-def test_no_answer_that_says_anything_is_an_error_and_a_malformed_call_is_an_action():
-    with pytest.raises(DecisionError, match="none of 2 samples"):
-        ask(actor_critic_model(in_turn(""), k=2))
-    broken = AIMessage("", invalid_tool_calls=[{"name": "go", "args": "{", "id": "1", "error": "no JSON"}])
-    assert ask(actor_critic_model(in_turn(broken), k=2)).invalid_tool_calls[0]["args"] == "{"
-
-
-# One request, or many
-
-
-def completions(told, *, n_given=None):
-    """A chat completions server whose candidates differ; `told` gets the bodies."""
-
-    def answer(body):
-        told.append(body)
-        n = body.get("n") or 1
-        n = n if n_given is None else min(n, n_given)
-        words = ["cold"] if body.get("temperature") == 0 else [f"word{len(told) if n == 1 else i}" for i in range(n)]
-        choices = [
-            {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": f"Action: {word}"},
-             "logprobs": {"content": [entry(f"Action: {word}", -1.0 - i), entry("<end>", -0.5)]}
-             if body.get("logprobs") else None}
-            for i, word in enumerate(words)
-        ]  # fmt: skip
-        usage = {"prompt_tokens": 10, "completion_tokens": 3 * n, "total_tokens": 10 + 3 * n}
-        return 200, {"id": "1", "object": "chat.completion", "created": 1, "model": "small", "choices": choices,
-                     "usage": usage}  # fmt: skip
-
-    return scripted_server({"POST /v1/chat/completions": answer})
-
-
-def entry(token, logprob):
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
-
-
-def openai(server, **settings):
-    return ChatOpenAI(model="small", base_url=f"{server.url}/v1", api_key="none", max_retries=0, **settings)
-
-
-@both_ways
-def test_a_model_that_takes_n_is_asked_once(sync):
-    told = []
-    with completions(told) as server:
-        model = actor_critic_model(openai(server, streaming=True), Prefers(word3=9.0), k=5)
-        answer = ask(model, sync=sync)
-    assert answer.text == "Action: word3"
-    assert [body["n"] for body in told] == [5]
-    assert not told[0].get("stream")
-    assert answer.response_metadata["lac"]["usage"]["policy"]["calls"] == 1
-
-
 async def test_sync_calls_leave_nothing_on_the_background_loop():
     """Its connections would be found by the same client in another loop, which fails where they are kept alive."""
     loops = []
@@ -291,87 +182,6 @@ def test_more_sync_agents_than_threads_do_not_wait_for_each_other():
     wrapped_graph = amc(graph.compile(), "uniform", tools={"tools": "read"}, n_particles=40, seed=0)
     run = wrapped_graph.run({"messages": [HumanMessage("?")]})
     assert len(run.population.trajectories) == 40
-
-
-def test_a_server_that_ignores_n_is_asked_again():
-    told = []
-    with completions(told, n_given=1) as server:
-        answer = ask(actor_critic_model(openai(server), k=3))
-    assert [body.get("n") for body in told] == [3, None, None]
-    assert answer.response_metadata["lac"]["candidates"] == 3
-
-
-def test_the_responses_api_is_never_asked_for_candidates():
-    told = []
-    with completions(told) as server:
-        chosen = ChatActor(openai(server, use_responses_api=True), [HumanMessage("x")])
-        assert not chosen._takes_n
-        assert not ChatActor(openai(server, reasoning={"effort": "low"}), [HumanMessage("x")])._takes_n
-        assert not ChatActor(openai(server), [], tools=[{"type": "web_search"}])._takes_n
-        left_open: Any = ChatActor(openai(server), [HumanMessage("x")])
-        assert left_open._model.use_responses_api is False
-
-
-def test_the_greedy_turn_comes_beside_the_samples():
-    told = []
-    with completions(told) as server:
-        answer = ask(actor_critic_model(openai(server, temperature=0.8), Prefers(cold=2.0), k=3, greedy=True))
-    assert sorted((body["temperature"], body.get("n")) for body in told) == [(0, None), (0.8, 3)]
-    assert answer.text == "Action: cold"
-    assert answer.response_metadata["lac"]["round_trips"] == 2, "candidates with the greedy one, and the critic"
-
-
-def test_a_model_without_a_temperature_cannot_be_greedy():
-    with pytest.raises(ConfigurationError, match="no setting `temperature`"):
-        actor_critic_model(in_turn("go"), greedy=True)
-
-
-def test_log_likelihoods_are_those_of_the_answer_with_its_end():
-    told = []
-    with completions(told) as server:
-        samples = asyncio.run(ChatActor(openai(server), [HumanMessage("x")], log_likelihoods=True).sample(3))
-        assert [one.log_likelihood for one in samples] == [-1.5, -2.5, -3.5]
-        assert told[0]["logprobs"] is True
-        answer = ask(actor_critic_model(openai(server), k=3, prior="likelihood"))
-        assert answer.text == "Action: word0"
-        hot = ChatActor(openai(server, temperature=0.7), [HumanMessage("x")], log_likelihoods=True)
-        assert [one.log_likelihood for one in asyncio.run(hot.sample(2))] == [None, None]
-
-
-def test_a_text_without_its_end_token_has_no_likelihood():
-    message = AIMessage("go", response_metadata={"finish_reason": "stop", "logprobs": {"content": [entry("go", -1.0)]}})
-    model = ChatOpenAI(model="small", api_key="none")
-    actor = ChatActor(model, [], log_likelihoods=True)
-    assert actor._sample(message).log_likelihood is None
-    message.response_metadata["finish_reason"] = "length"
-    assert actor._sample(message).log_likelihood == -1.0
-
-
-def test_a_token_whose_probability_is_not_said_leaves_the_text_without_a_likelihood():
-    content = [entry("Action: go", -1.0), entry("<end>", -9999.0)]
-    message = AIMessage("Action: go", response_metadata={"finish_reason": "stop", "logprobs": {"content": content}})
-    actor = ChatActor(ChatOpenAI(model="small", api_key="none"), [], log_likelihoods=True)
-    assert actor._sample(message).log_likelihood is None
-
-
-def test_copies_made_by_a_cache_or_a_seed_are_told_of(caplog):
-    class Seeded(ScriptedChatModel):
-        seed: int | None = None
-        temperature: float | None = None
-
-    same = lambda messages: "go"  # noqa: E731
-    for settings, cause in (({"seed": 3}, "a fixed seed (3)"), ({"temperature": 0}, "temperature 0")):
-        notes = ask(actor_critic_model(Seeded(respond=same, **settings), k=3)).response_metadata["lac"]["notes"]
-        assert notes == [f"all 3 samples are the same, and the model has {cause}"]
-    set_llm_cache(InMemoryCache())
-    try:
-        notes = ask(actor_critic_model(Seeded(respond=same), k=3)).response_metadata["lac"]["notes"]
-    finally:
-        set_llm_cache(None)
-    assert notes == ["all 3 samples are the same, and the model has a cache"]
-    assert caplog.text.count("the decision has a single candidate") == 3
-    agreed = ask(actor_critic_model(Seeded(respond=same), k=3)).response_metadata["lac"]["notes"]
-    assert agreed == [], "a model that is sure of itself is no mistake"
 
 
 def test_a_decision_is_not_answered_from_a_cache():
@@ -406,34 +216,7 @@ def test_samples_are_the_same_in_whatever_order_their_requests_run(sync, delays)
     assert [one["action"] for one in records[0]["candidates"]] == [str(rng.integers(1000)) for rng in streams]
 
 
-async def test_requests_of_an_actor_alone_are_kept_out_of_streams_too():
-    watching = Watching()
-    await ChatActor(in_turn("go"), [HumanMessage("?")], callbacks=[watching]).sample(2)
-    assert [tags for _, tags in watching.runs.values()] == [["nostream"]] * 2
-
-
 # Tools and structured output
-
-
-@tool
-def go(to: str) -> str:
-    """Go somewhere."""
-    return f"you went {to}"
-
-
-def calling(to, n):
-    return AIMessage("", tool_calls=[{"name": "go", "args": {"to": to}, "id": f"call-{n}"}])
-
-
-def walker(*ways, rounds=1):
-    """Goes `rounds` times, one of the ways in turn, then says where it is."""
-    endless, numbers = cycle(ways), count()
-
-    def respond(messages):
-        results = [message for message in messages if isinstance(message, ToolMessage)]
-        return f"done: {results[-1].text}" if len(results) >= rounds else calling(next(endless), next(numbers))
-
-    return ScriptedChatModel(respond=respond)
 
 
 def test_bound_tools_reach_every_candidate():
@@ -454,13 +237,6 @@ def test_bound_tools_reach_every_candidate():
         assert (kwargs["tool_choice"], kwargs["parallel_tool_calls"]) == ("required", False)
 
 
-def test_what_is_built_on_a_chat_model_goes_around():
-    for built in (in_turn("go").with_retry(), in_turn("go").with_config(tags=["x"]), "gpt"):
-        with pytest.raises(ConfigurationError, match="expected a chat model"):
-            actor_critic_model(built)
-    assert ask(actor_critic_model(in_turn("go"), k=2).with_retry()).text == "go"
-
-
 @both_ways
 def test_a_structured_answer_is_the_choice_among_structured_answers(sync):
     class Verdict(BaseModel):
@@ -471,19 +247,6 @@ def test_a_structured_answer_is_the_choice_among_structured_answers(sync):
     said = [AIMessage("", tool_calls=[{"name": "Verdict", "args": {"guilty": g}, "id": "1"}]) for g in (True, False)]
     model = actor_critic_model(in_turn(*said), Prefers(false=1.0), k=2).with_structured_output(Verdict)
     assert (model.invoke if sync else lambda x: asyncio.run(model.ainvoke(x)))("guilty?") == Verdict(guilty=False)
-
-
-@both_ways
-def test_in_an_agent_with_tools(sync):
-    critic = Prefers(right=1.0)
-    agent = create_agent(actor_critic_model(walker("left", "right"), critic, k=2), [go], system_prompt="Walk.")
-    given = {"messages": [HumanMessage("go right")]}
-    output = agent.invoke(given) if sync else asyncio.run(agent.ainvoke(given))
-    assert [message.text for message in output["messages"]][-2:] == ["you went right", "done: you went right"]
-    first, last = critic.asked
-    assert first[0].task.instruction == "go right"
-    assert first[0].steps[0].action == '{"args": {"to": "left"}, "name": "go"}'
-    assert last[0].steps[0].observation == "you went right"
 
 
 # Who names the critic
@@ -665,31 +428,6 @@ def test_requests_are_counted_once_by_role():
         "critic": Usage(2, 10, 2),
         "world model": Usage(2, 10, 2),
     }
-
-
-async def test_under_amc_all_is_counted_once_and_particles_differ():
-    rng_said = []
-
-    def respond(messages):
-        said = int(particle_rng().integers(10))
-        rng_said.append(said)
-        usage = {"input_tokens": 5, "output_tokens": 1, "total_tokens": 6}
-        return AIMessage(f"Action: {said}", usage_metadata=usage)
-
-    class Counted(Prefers):
-        async def log_odds(self, trajectories):
-            record("critic", Usage(calls=1, input_tokens=len(trajectories)))
-            return np.array([float(one.steps[-1].action) for one in trajectories])
-
-    policy = actor_critic_model(ScriptedChatModel(respond=respond), Counted(), k=3, alpha=float("inf"))
-    graph = amc(text_agent(policy), environment=lambda state: (SumWorld(2), TASK), n_particles=4,
-                resample=AtSteps(1), seed=0)  # fmt: skip
-    run = await graph.arun({"messages": [HumanMessage(TASK.instruction)]})
-    decisions = len(rng_said) // 3
-    assert decisions >= 8
-    assert run.usage["policy"] == Usage(len(rng_said), 5 * len(rng_said), len(rng_said))
-    assert run.usage["critic"].calls == decisions
-    assert len({one.steps[0].action for one in run.population.trajectories}) > 1
 
 
 # The node

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from itertools import cycle
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
-from langchain.agents.structured_output import ToolStrategy
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import BaseModel
 
 from amc_agents.critics.goal.calibration import Calibration
 from amc_agents.critics.goal.embeddings import HashedWords
@@ -23,7 +20,7 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.pnlc.decision import PnlcPrompts
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.critics.goal.test_goal import checkpoint_for
-from tests.pnlc.pnlc_agents import AGREES, WARNS, Reaches, go, mind, refine, walker
+from tests.pnlc.pnlc_agents import AGREES, WARNS, Reaches, go, mind, walker
 
 GIVEN = {"messages": [HumanMessage("Get rich.")]}
 
@@ -118,22 +115,6 @@ def test_tokens_of_a_streaming_model_do_not_leak(sync):
     assert "".join(texts) == final["messages"][-1].text
 
 
-class Way(BaseModel):
-    """Where to go."""
-
-    to: str
-
-
-@both_ways
-def test_structured_output_by_a_tool(sync):
-    def saying(to):
-        return AIMessage("hm", tool_calls=[{"name": "Way", "args": {"to": to}, "id": "1"}])
-
-    model = mind(lambda messages: saying("left"), act=lambda messages: saying("right"), reply=lambda _: refine("no"))
-    output = invoke(an_agent(Reaches(), model=model, agent={"response_format": ToolStrategy(Way)}), sync=sync)
-    assert output["structured_response"] == Way(to="right")
-
-
 @both_ways
 def test_a_person_is_asked_about_the_final_turn_alone(sync):
     asks = HumanInTheLoopMiddleware(interrupt_on={"go": True})
@@ -141,36 +122,6 @@ def test_a_person_is_asked_about_the_final_turn_alone(sync):
     output = invoke(agent, sync=sync, config={"configurable": {"thread_id": "1"}})
     (interrupt,) = output["__interrupt__"]
     assert [one["args"] for one in interrupt.value["action_requests"]] == [{"to": "right"}]
-
-
-@both_ways
-def test_other_middleware_is_called_once_per_decision_and_its_request_holds_for_all(sync):
-    calls, seen = [], []
-
-    class Prompts(AgentMiddleware):
-        def wrap_model_call(self, request, handler):
-            calls.append(1)
-            return handler(request.override(messages=[*request.messages, HumanMessage("Quickly!")]))
-
-        async def awrap_model_call(self, request, handler):
-            calls.append(1)
-            return await handler(request.override(messages=[*request.messages, HumanMessage("Quickly!")]))
-
-    for place in ("before", "after"):
-        calls.clear()
-        seen.clear()
-        invoke(an_agent(model=mind(lambda messages: "done", seen=seen), **{place: [Prompts()]}), sync=sync)
-        assert len(calls) == 1
-        assert all("Quickly!" in "\n".join(message.text for message in messages) for _, messages in seen)
-
-
-@both_ways
-def test_a_call_names_its_critic(sync):
-    agent = an_agent(Reaches(AGREES), agent={"context_schema": dict})
-    warns = Reaches(WARNS)
-    for more in ({"context": {"critic": warns}}, {"config": {"configurable": {"critic": warns}}}):
-        assert invoke(agent, sync=sync, **more)["messages"][-1].text == "done: you went right"
-    assert invoke(agent, sync=sync)["messages"][-1].text == "done: you went left"
 
 
 @both_ways
@@ -184,21 +135,6 @@ def test_a_goal_proposal_that_cannot_be_read_ends_the_run_and_is_shown(sync):
     with pytest.raises(DecisionError, match=r"goal proposer .*twice: 'I would rather not"):
         invoke(an_agent(proposer=ScriptedChatModel(respond=respond)), sync=sync)
     assert len(asked) == 4, "both kinds of goals, each twice"
-
-
-@both_ways
-def test_the_best_of_k_thoughts_of_an_agent_with_tools(sync):
-    ways, numbers = cycle(["left", "up"]), iter(range(100))
-
-    def turn(messages):
-        if any(isinstance(message, ToolMessage) for message in messages):
-            return "done"
-        to = next(ways)
-        return AIMessage(f"I go {to}.", tool_calls=[{"name": "go", "args": {"to": to}, "id": f"{next(numbers)}"}])
-
-    critic = Reaches({**WARNS, ("up", "rich"): 0.9, ("up", "poor"): 0.1})
-    output = invoke(an_agent(critic, model=mind(turn), refine=False, k=4), sync=sync)
-    assert output["messages"][2].text == "you went up"
 
 
 def test_bad_settings_are_refused_when_it_is_made():

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from amc_agents import AtSteps, amc, critique_refine_model, critique_refine_node
 from amc_agents.config import Config
 from amc_agents.envs.crafting import generate_task
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import particle_rng
 from amc_agents.pnlc.decision import PnlcPrompts, Proposed
@@ -29,7 +29,6 @@ from amc_agents.pnlc.model import CritiqueRefineModel
 from amc_agents.pnlc.thinker import carrying, described
 from amc_agents.runtime.metering import PolicyMeter
 from amc_agents.runtime.text_agent import text_agent
-from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, Usage, record
 from tests.lac.lac_fakes import virtual_seconds
 from tests.pnlc.pnlc_agents import AGREES, KEEP, USAGE, WARNS, Reaches, go, kind_of, mind, refine, walker
@@ -318,12 +317,6 @@ async def test_a_proposer_of_ones_own_and_prompts_of_ones_own():
     assert [kind for kind, _ in seen] == ["goals", "goals"]
 
 
-def test_a_proposal_that_cannot_be_read_is_shown():
-    stubborn = ScriptedChatModel(respond=lambda messages: "I would rather not.")
-    with pytest.raises(DecisionError, match="twice: 'I would rather not"):
-        ask(critique_refine_model(text_mind(), Reaches(), proposer=stubborn))
-
-
 @both_ways
 def test_a_call_names_its_critic(sync, monkeypatch):
     monkeypatch.setenv("AMC_CRITIC", "uniform")
@@ -405,21 +398,6 @@ def test_a_node_streams_its_final_message_alone_and_tells_of_its_decision(sync):
     assert [name for name, _ in below] == ["thought", "goals", "goals", "reflection", "action"]
     assert all("nostream" in tags for _, tags in below)
     assert watching.outputs["pnlc.decision"] == event
-
-
-@both_ways
-def test_a_stream_yields_no_token_of_a_draft(sync):
-    """A policy that streams its tokens, as real ones do."""
-    proposals = ScriptedChatModel(respond=lambda messages: "Goal: Crafted 1 oak gate\nGoal: Got 2 oak")
-    wrapped = critique_refine_model(
-        EmbeddedChatModel(streaming=True, max_tokens=12), Reaches(), refine=False, k=3, seed=1, proposer=proposals
-    )
-
-    async def chunks():
-        return [one async for one in wrapped.astream("x")]
-
-    streamed = list(wrapped.stream("x")) if sync else asyncio.run(chunks())
-    assert [one.text for one in streamed if one.text] == [ask(wrapped, HumanMessage("x"), sync=sync).text]
 
 
 def test_requests_are_counted_once_by_role():
