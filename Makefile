@@ -55,13 +55,13 @@ $(BIN)/python:
 
 # The demo needs neither torch nor the tools of a developer.
 $(BASE): $(PINNED) | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e .
+	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench]'
 	touch $@
 
 # torch comes first and alone: a local build of this version (CPU, other CUDA) is then kept by what follows.
 $(FULL): $(PINNED) | $(BIN)/python
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet -c constraints.txt -e '.[train,dev,sqlite,prices]'
+	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench,openai,train,dev,sqlite,prices]'
 	touch $(BASE) $@
 
 $(SENTENCES): $(PINNED) | $(FULL)
