@@ -42,7 +42,8 @@ DOORS = {"", "_moved", "middleware"}
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices", "psycopg"}
 HEAVY |= {"typer", "rich", "matplotlib", "langchain_openai"}
-HEAVY_ALLOWED = ("training/", "critics/value/hf.py", "models/transformers_chat.py", "cli/")
+PLOTS = ("bench/figures.py", "bench/plots.py", "bench/exploration/plots.py")
+HEAVY_ALLOWED = ("training/", "critics/value/hf.py", "models/transformers_chat.py", "cli/", *PLOTS)
 
 
 FRAMEWORKS = {"langgraph", "langchain", "langchain_core", "langchain_openai"}

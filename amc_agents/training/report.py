@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def print_metrics(
     metrics: Mapping[str, Any], console: Console | None = None, title: str = "value model on held-out tasks"
 ) -> None:
     """Print loss, Pearson r, AUC by step against the final success, and the calibration of a value model."""
+    from rich.console import Console
+    from rich.table import Table
+
     console = console or Console()
     table = Table(title=title, show_header=False)
     for name, label in LABELS.items():
@@ -27,6 +30,8 @@ def print_metrics(
 
 
 def _print_calibration(report: Mapping[str, Any], console: Console) -> None:
+    from rich.table import Table
+
     title = f"{report['kind']} calibration, cross-validated over {report['n_tasks']} tasks"
     table = Table("", "before", "after", "change", title=title)
     for name, label in (("error", "calibration error"), ("squared", "mean squared error")):
