@@ -1,1 +1,1 @@
-"""Training of verdict models."""
+"""Train verdict models (LAC)."""

@@ -1,6 +1,6 @@
-"""What a verdict critic is trained on: labelled steps, and candidates of the same state against each other.
+"""Training data of a verdict critic: labelled steps, and labelled candidate actions of the same state.
 
-`C` candidate actions of one state.
+`C` is the number of candidate actions of a state.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from amc_agents.types import Step, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An action that could be taken in a state."""
+    """A candidate action of a state."""
 
     step: Step
-    """Thought and action; no observation."""
+    """Thought and action, without an observation."""
     label: Label = "UNKNOWN"
     n: int = 0
-    """Samples that do this."""
+    """Number of samples with this action."""
     greedy: bool = False
-    """The policy's likeliest turn does this."""
+    """Whether the policy's greedy turn has this action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A trajectory whose steps have labels, and the candidates of its states."""
+    """A trajectory with labelled steps, and the candidates of its states."""
 
     trajectory: Trajectory
     labels: tuple[Label, ...]
-    """`[T]` of the steps that were made."""
+    """`[T]` labels of the steps."""
     options: tuple[tuple[Option, ...], ...] = ()
-    """`[T]` of the states s_0 to s_{T-1}, `[C]` distinct actions each; empty where none were sampled."""
+    """`[T]` candidates of the states s_0 to s_{T-1}, `[C]` distinct actions each; empty if none were sampled."""
 
     def disagree(self, state: int) -> bool:
-        """Whether the candidates of a state differ in what they are worth: where a critic matters."""
-        return bool(self.options) and len({one.label == "GOOD" for one in self.options[state]}) > 1
+        """Whether some candidates of a state are GOOD and others are not, so that a critic matters."""
+        return bool(self.options) and len({option.label == "GOOD" for option in self.options[state]}) > 1
 
 
 def labelled(
@@ -59,29 +59,29 @@ def labelled(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> list[Judged]:
-    """Trajectories with labels, and their candidates with theirs.
+    """Label trajectories and their candidates.
 
     Args:
-        trajectories: finished ones.
-        labeller: says what steps are worth; a candidate is shown as the last step, without an observation.
-        options: for each trajectory the candidates of its states, from `sample_options`.
-        progress: called with the number of trajectories done.
+        trajectories: finished trajectories.
+        labeller: labels steps; a candidate is passed as the last step, without an observation.
+        options: the candidates of each trajectory's states, from `sample_options`.
+        progress: called with the number of labelled trajectories.
 
     Raises:
-        ConfigurationError: the labeller gives another number of labels, or other ones.
+        ConfigurationError: the labeller returns a wrong number of labels, or unknown labels.
     """
-    found = []
+    judged = []
     for number, trajectory in enumerate(trajectories):
         labels = _checked(labeller(trajectory), trajectory)
         states = options[number] if options is not None else ()
-        told = tuple(
-            tuple(replace(one, label=_label_of(one, trajectory.prefix(t), labeller)) for one in state)
+        labelled_options = tuple(
+            tuple(replace(option, label=_label_of(option, trajectory.prefix(t), labeller)) for option in state)
             for t, state in enumerate(states)
         )
-        found.append(Judged(trajectory, labels, told))
+        judged.append(Judged(trajectory, labels, labelled_options))
         if progress is not None:
             progress(number + 1)
-    return found
+    return judged
 
 
 async def sample_options(
@@ -96,21 +96,21 @@ async def sample_options(
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[list[Option]]]:
-    """Candidates of every state of trajectories, sampled from the policy that met these states.
+    """Sample candidates for every state of trajectories from the policy.
 
     Args:
-        trajectories: played ones.
+        trajectories: the trajectories.
         model: the policy.
-        k: samples of a state at each temperature; equal actions are one candidate.
-        temperatures: at which they are sampled; a critic then knows what is unlikely and what is not.
-        greedy: ask for the likeliest turn too.
-        seed: seeds models that take one; no two requests share a seed.
-        n_concurrent: trajectories worked on at the same time.
-        inputs: what the policy was told of a task, as in `collect`.
-        progress: called with the number of trajectories done.
+        k: samples per state and temperature; equal actions are merged to a candidate.
+        temperatures: sampling temperatures; several give the critic both likely and unlikely actions.
+        greedy: add the greedy turn.
+        seed: base seed, for models with a field `seed`; each request has a different seed.
+        n_concurrent: maximum number of concurrent trajectories.
+        inputs: task -> input of the policy, as in `collect`.
+        progress: called with the number of finished trajectories.
 
     Returns:
-        `[N][T][C]`; thoughts are those of the first sample of an action.
+        `[N][T][C]` candidates; a candidate has the thought of the first sample of its action.
     """
     seeds, done = count(seed << 32), count(1)
     seeded = "seed" in type(model).model_fields
@@ -119,22 +119,22 @@ async def sample_options(
         return model.model_copy(update={"temperature": temperature} | ({"seed": next(seeds) % 2**31} if seeded else {}))
 
     async def at(messages: Sequence[BaseMessage]) -> list[Option]:
-        found: dict[str, Option] = {}
+        candidates: dict[str, Option] = {}
         for temperature in temperatures:
-            for one in await ChatActor(copied(temperature), messages).sample(k):
-                if one.action.strip():
-                    known = found.get(one.action) or Option(Step(one.action, thought=one.thought))
-                    found[one.action] = replace(known, n=known.n + 1)
+            for sample in await ChatActor(copied(temperature), messages).sample(k):
+                if sample.action.strip():
+                    known = candidates.get(sample.action) or Option(Step(sample.action, thought=sample.thought))
+                    candidates[sample.action] = replace(known, n=known.n + 1)
         if greedy:
             best = await ChatActor(copied(0.0), messages).greedy()
             if best.action.strip():
-                known = found.get(best.action) or Option(Step(best.action, thought=best.thought))
-                found[best.action] = replace(known, greedy=True)
-        return list(found.values())
+                known = candidates.get(best.action) or Option(Step(best.action, thought=best.thought))
+                candidates[best.action] = replace(known, greedy=True)
+        return list(candidates.values())
 
     async def along(trajectory: Trajectory) -> list[list[Option]]:
-        given = inputs(trajectory.task)["messages"] if inputs else [("user", trajectory.task.instruction)]
-        messages = convert_to_messages(given)
+        first = inputs(trajectory.task)["messages"] if inputs else [("user", trajectory.task.instruction)]
+        messages = convert_to_messages(first)
         states = []
         for step in trajectory.steps:
             states.append(await at(messages))
@@ -147,7 +147,7 @@ async def sample_options(
 
 
 def write_judged(path: str | Path, judged: Sequence[Judged]) -> None:
-    """Write judged trajectories, one JSON object a line, atomically.
+    """Write judged trajectories atomically, one JSON object per line.
 
     Raises:
         StorageError: the file cannot be written.
@@ -158,18 +158,23 @@ def write_judged(path: str | Path, judged: Sequence[Judged]) -> None:
 
     def write(unfinished: Path) -> None:
         with unfinished.open("w", encoding="utf-8") as file:
-            for one in judged:
-                task = {"id": one.trajectory.task.id, "instruction": one.trajectory.task.instruction}
-                steps = [asdict(step) for step in one.trajectory.steps]
-                options = [[asdict(option) for option in state] for state in one.options]
-                line = {"task": task, "done": one.trajectory.done, "steps": steps, "labels": one.labels}
+            for each in judged:
+                trajectory = each.trajectory
+                task = {"id": trajectory.task.id, "instruction": trajectory.task.instruction}
+                steps = [asdict(step) for step in trajectory.steps]
+                options = [[asdict(option) for option in state] for state in each.options]
+                line = {"task": task, "done": trajectory.done, "steps": steps, "labels": each.labels}
                 file.write(json.dumps(line | {"options": options}) + "\n")
 
     replace_file(path, write)
 
 
 def read_judged(path: str | Path) -> list[Judged]:
-    """Reads what `write_judged` wrote. Raises `CheckpointError` where it cannot be read."""
+    """Read a file that `write_judged` wrote.
+
+    Raises:
+        CheckpointError: the file cannot be read, or has another format.
+    """
     try:
         with Path(path).open(encoding="utf-8") as file:
             return [_judged(json.loads(line)) for line in file]
@@ -180,7 +185,7 @@ def read_judged(path: str | Path) -> list[Judged]:
 def _judged(values: dict[str, Any]) -> Judged:
     trajectory = Trajectory(Task(**values["task"]), tuple(map(_step, values["steps"])), values["done"])
     options = tuple(
-        tuple(Option(**{**one, "step": _step(one["step"])}) for one in state) for state in values["options"]
+        tuple(Option(**{**option, "step": _step(option["step"])}) for option in state) for state in values["options"]
     )
     return Judged(trajectory, tuple(values["labels"]), options)
 
@@ -197,6 +202,6 @@ def _label_of(option: Option, state: Trajectory, labeller: Labeller) -> Label:
 def _checked(labels: Sequence[Label], trajectory: Trajectory) -> tuple[Label, ...]:
     if len(labels) != len(trajectory.steps) or not set(labels) <= set(LABELS):
         raise ConfigurationError(
-            f"a labeller gives one of {', '.join(LABELS)} for each of {len(trajectory.steps)} steps, got {list(labels)}"
+            f"a labeller must return {', '.join(LABELS)} for each of {len(trajectory.steps)} steps, got {list(labels)}"
         )
     return tuple(labels)

@@ -1,7 +1,7 @@
-"""GOOD, BAD or UNKNOWN for every step of a trajectory, by rules (LAC, appendix B.2: what reflections say of a step).
+"""Label every step of a trajectory GOOD, BAD or UNKNOWN by rules (the labels of LAC's reflections, appendix B.2).
 
-A step is GOOD where the goal needs it or it brings what has to be known, BAD where it is useless or wrong, UNKNOWN
-where that cannot be told.
+A step is GOOD if the goal needs it or it reveals necessary information, BAD if it is useless or wrong, and UNKNOWN if
+neither can be decided.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Label = Literal["GOOD", "BAD", "UNKNOWN"]
 LABELS: tuple[Label, ...] = ("GOOD", "BAD", "UNKNOWN")
 
 Labeller = Callable[[Trajectory], Sequence[Label]]
-"""A trajectory -> `[T]` labels of its steps. The last step may have no observation: a candidate that was not done."""
+"""A trajectory -> `[T]` labels of its steps. A last step without an observation is a candidate that was not taken."""
 
 
 @dataclass(frozen=True)
 class OutcomeLabels:
-    """Labels from a whole trajectory alone, for worlds without an expert: cautious, and mostly UNKNOWN.
+    """Label steps from the trajectory only, for worlds without an expert. Most labels are UNKNOWN.
 
-    The last steps before a success are GOOD; a step that repeats the one before it and gets the same answer is BAD.
+    The last steps before a success are GOOD. A step that repeats the previous step and its observation is BAD.
     """
 
     success: float = 1.0
-    """The least return that counts as a success."""
+    """Minimum return of a success."""
     last: int = 3
-    """How many steps before a success are GOOD."""
+    """Number of GOOD steps before a success."""
 
     def __call__(self, trajectory: Trajectory) -> list[Label]:
-        """`[T]` labels."""
+        """Label the steps: `[T]`."""
         steps = trajectory.steps
         succeeded = trajectory.done and trajectory.return_ >= self.success
         labels: list[Label] = []
@@ -50,33 +50,37 @@ class OutcomeLabels:
 
 @dataclass(frozen=True)
 class CraftingLabels:
-    """Labels from the crafting world and its planner: by how many steps the goal has come nearer.
+    """Label steps of the crafting world by the planner's remaining steps.
 
-    Fewer steps are left: GOOD. More, or the world refused the action: BAD. As many: `useless`.
+    Fewer remain: GOOD. More remain, or the world refused the action: BAD. Equally many remain: `useless`.
     """
 
     useless: Label = "BAD"
-    """What a step is that brings nothing; `inventory` too, as it tells nothing that was not seen before."""
+    """Label of a step without progress, including `inventory`, which reveals nothing new."""
 
     def __call__(self, trajectory: Trajectory) -> list[Label]:
-        """`[T]` labels. Raises `ConfigurationError` where the task is no crafting task."""
+        """Label the steps: `[T]`.
+
+        Raises:
+            ConfigurationError: the task is not a crafting task.
+        """
         payload = trajectory.task.payload
-        # A dataset keeps no payload, but the instruction lists the recipes.
+        # A dataset does not store the payload, but the instruction lists the recipes.
         task = trajectory.task if payload is not None else parse_instruction(trajectory.task.instruction)
         if not isinstance(task.payload, CraftingTask):
             raise ConfigurationError(f"labels by the crafting planner need crafting tasks, got {trajectory.task.id!r}")
         world = CraftingWorld()
-        _answer(world.reset(Task(task.id, task.instruction, task.payload)))
+        _result(world.reset(Task(task.id, task.instruction, task.payload)))
         labels: list[Label] = []
         carried = world.inventory
-        left = self._left(task.payload, carried)
+        left = self._remaining(task.payload, carried)
         for step in trajectory.steps:
-            answer = _answer(world.step(step.action))
+            answer = _result(world.step(step.action))
             before, carried = carried, world.inventory
             if answer.done:
                 labels.append("GOOD")
                 break
-            now = left if carried == before else self._left(task.payload, carried)
+            now = left if carried == before else self._remaining(task.payload, carried)
             refused = carried == before and step.action.strip() != "inventory"
             if now == left and not refused:
                 labels.append(self.useless)
@@ -84,18 +88,18 @@ class CraftingLabels:
                 labels.append("GOOD" if now < left else "BAD")
             left = now
         if len(labels) != len(trajectory.steps):
-            raise ConfigurationError(f"task {task.id!r}: the trajectory goes on after its goal was made")
+            raise ConfigurationError(f"task {task.id!r}: the trajectory continues after its goal is reached")
         return labels
 
     @staticmethod
-    def _left(task: CraftingTask, inventory: dict[str, int]) -> int:
-        way = plan(task.book, task.goal, inventory=inventory)
-        # Only a goal that cannot be made at all has no way: then nothing brings it nearer.
-        return 0 if way is None else len(way)
+    def _remaining(task: CraftingTask, inventory: dict[str, int]) -> int:
+        steps = plan(task.book, task.goal, inventory=inventory)
+        # A goal that can never be made has no plan; no step then makes progress.
+        return 0 if steps is None else len(steps)
 
 
-def _answer(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What a crafting world answers: it never waits, so no event loop is needed (one may be running already)."""
+def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a crafting world's coroutine without an event loop, which may already be running: it never waits."""
     try:
         coroutine.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""How good a verdict critic is on held-out tasks: above all, in picking among candidates that disagree."""
+"""Metrics of a verdict critic on held-out tasks, above all its picks among candidates that disagree."""
 
 from __future__ import annotations
 
@@ -17,72 +17,75 @@ from amc_agents.types import FloatArray
 ALPHAS = (0.5, 1.0, 2.0, 5.0)
 
 
-class Told(NamedTuple):
-    """What a model says of the branches of a row."""
+class RowPrediction(NamedTuple):
+    """A model's predictions for the branches of a row."""
 
     log_p: FloatArray
-    """`[verdicts, 3]` log-probability of each label's word."""
+    """`[verdicts, 3]` log-probabilities of the labels' words."""
     loss: float
-    """Mean loss of the row's verdicts, weighted."""
+    """Weighted mean loss of the row's verdicts."""
     weight: float
+    """Sum of the verdicts' weights."""
     observed_right: tuple[bool, ...]
-    """For each observation, whether every token of it is the likeliest one."""
+    """For each observation, whether greedy decoding reproduces it."""
 
 
-def evaluate(judged: Sequence[Judged], rows: Sequence[VerdictRow], told: Sequence[Told]) -> dict[str, Any]:
-    """Metrics of what a model told of rows.
+def evaluate(
+    judged: Sequence[Judged], rows: Sequence[VerdictRow], predictions: Sequence[RowPrediction]
+) -> dict[str, Any]:
+    """Compute metrics of a model's predictions.
 
     Args:
-        judged: the trajectories that the rows are of.
-        rows: with the verdicts that were asked for.
-        told: of each row.
+        judged: the trajectories of the rows.
+        rows: the rows.
+        predictions: the prediction of each row.
 
     Returns:
         loss; accuracy and AUC (log-odds of GOOD against BAD steps) of actions, and of steps after their observation;
-        observation_match; and `picks`: of the states where candidates disagree, the share in which each way of choosing
-        takes a GOOD one. A figure that is not defined is None.
+        observation_match; and `picks`: the share of states with disagreeing candidates in which each selection rule
+        picks a GOOD candidate. An undefined metric is None.
     """
-    branches = [one for row in rows for one in row.branches]
-    log_p = np.concatenate([one.log_p for one in told])
-    label = np.array([LABELS.index(one.label) for one in branches])
-    after = np.array([bool(one.step.observation) for one in branches])
+    branches = [branch for row in rows for branch in row.branches]
+    log_p = np.concatenate([prediction.log_p for prediction in predictions])
+    label = np.array([LABELS.index(branch.label) for branch in branches])
+    after = np.array([bool(branch.step.observation) for branch in branches])
     q = log_p[:, 0] - log_p[:, 1]
-    weights = np.array([one.weight for one in told])
-    right = [match for one in told for match in one.observed_right]
-    found: dict[str, Any] = {
-        "loss": float(np.array([one.loss for one in told]) @ weights / weights.sum()),
+    weights = np.array([prediction.weight for prediction in predictions])
+    right = [match for prediction in predictions for match in prediction.observed_right]
+    metrics: dict[str, Any] = {
+        "loss": float(np.array([prediction.loss for prediction in predictions]) @ weights / weights.sum()),
         "observation_match": float(np.mean(right)) if right else None,
         "verdicts": len(branches),
     }
     for name, chosen in (("", ~after), ("_observed", after)):
-        told_apart = chosen & (label < 2)
-        found[f"accuracy{name}"] = (
+        known = chosen & (label < 2)
+        metrics[f"accuracy{name}"] = (
             float(np.mean(log_p[chosen].argmax(axis=1) == label[chosen])) if chosen.any() else None
         )
-        found[f"auc{name}"] = auc(q[told_apart], label[told_apart] == 0) if told_apart.any() else None
-    return found | {"picks": picks(judged, rows, q)}
+        metrics[f"auc{name}"] = auc(q[known], label[known] == 0) if known.any() else None
+    return metrics | {"picks": picks(judged, rows, q)}
 
 
 def picks(judged: Sequence[Judged], rows: Sequence[VerdictRow], q: FloatArray) -> dict[str, float | int]:
-    """The share of states with disagreeing candidates in which a GOOD one is chosen, by each way of choosing.
+    """Return the share of states with disagreeing candidates in which each selection rule picks a GOOD candidate.
 
-    Ways: one sample, the vote, the greedy turn, the vote with the greedy turn as a candidate, the improved policy at
-    each alpha (with the greedy turn as a candidate), and the critic alone.
+    Rules: a sample, the vote, the greedy turn, the vote with the greedy turn as a candidate, the improved policy at
+    each alpha (with the greedy turn as a candidate), and the critic only.
     """
-    of = {(id(one.trajectory), t): one.options[t] for one in judged for t in range(len(one.options)) if one.disagree(t)}
-    asked: dict[tuple[int, int], float] = {}
-    branches = [one for row in rows for one in row.branches]
-    for one, value in zip(branches, q, strict=True):
-        if not one.step.observation:
-            asked[id(one.step), one.state] = float(value)
+    disagreeing = [(t, play.options[t]) for play in judged for t in range(len(play.options)) if play.disagree(t)]
+    q_of: dict[tuple[int, int], float] = {}
+    branches = [branch for row in rows for branch in row.branches]
+    for branch, value in zip(branches, q, strict=True):
+        if not branch.step.observation:
+            q_of[id(branch.step), branch.state] = float(value)
     totals: dict[str, list[float]] = {}
-    for (_, t), options in of.items():
-        if any((id(one.step), t) not in asked for one in options):
+    for t, options in disagreeing:
+        if any((id(option.step), t) not in q_of for option in options):
             continue
-        good = np.array([one.label == "GOOD" for one in options], dtype=float)
-        n = np.array([one.n for one in options])
-        values = np.array([asked[id(one.step), t] for one in options])
-        best = next((i for i, one in enumerate(options) if one.greedy), None)
+        good = np.array([option.label == "GOOD" for option in options], dtype=float)
+        n = np.array([option.n for option in options])
+        values = np.array([q_of[id(option.step), t] for option in options])
+        best = next((i for i, option in enumerate(options) if option.greedy), None)
         prior = frequency_prior(n, best)
         chosen = {
             "sampled": float(good @ n / n.sum()) if n.sum() else 0.0,
@@ -100,7 +103,7 @@ def picks(judged: Sequence[Judged], rows: Sequence[VerdictRow], q: FloatArray) -
 
 
 def print_metrics(metrics: Mapping[str, Any], console: Any) -> None:
-    """The figures of held-out tasks, as a table."""
+    """Print metrics of held-out tasks as a table."""
     from rich.table import Table
 
     table = Table(title="verdicts on held-out tasks", show_header=False)
@@ -109,7 +112,7 @@ def print_metrics(metrics: Mapping[str, Any], console: Any) -> None:
     table.add_row("states whose candidates differ", str(metrics["picks"]["states"]))
     for name, share in metrics["picks"].items():
         if name != "states":
-            table.add_row(f"GOOD ones picked there: {name.replace('_', ' ')}", f"{share:.3f}")
+            table.add_row(f"GOOD picks there: {name.replace('_', ' ')}", f"{share:.3f}")
     console.print(table)
 
 
@@ -117,8 +120,8 @@ _LABELS = {
     "loss": "loss",
     "accuracy": "accuracy of verdicts on actions",
     "auc": "AUC of GOOD against BAD actions",
-    "accuracy_observed": "accuracy, the observation seen",
-    "auc_observed": "AUC, the observation seen",
-    "observation_match": "observations foretold word for word",
+    "accuracy_observed": "accuracy after the observation",
+    "auc_observed": "AUC after the observation",
+    "observation_match": "observations predicted exactly",
 }
-"""Metric -> its line, in order."""
+"""Metric -> label, in display order."""

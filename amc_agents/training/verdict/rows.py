@@ -1,7 +1,7 @@
-"""Trajectories with verdicts -> rows of token ids, all verdicts of a trajectory in one forward pass.
+"""Build rows of token ids from judged trajectories, so that a forward pass reads all verdicts of a trajectory.
 
-A row is a small tree: its trunk is a trajectory, and after each state branch off the actions that are judged there,
-each followed by the question. A branch sees the trunk up to its state, and itself.
+A row is a small tree. Its trunk is a trajectory; the judged actions of each state branch off there, each followed by
+the question. A branch attends to the trunk up to its state, and to itself.
 """
 
 from __future__ import annotations
@@ -19,63 +19,63 @@ from amc_agents.types import Step, Task, Trajectory
 
 
 class Branch(NamedTuple):
-    """One verdict that is asked for."""
+    """A verdict to be learnt."""
 
     state: int
-    """The trunk's state s_t after which it branches off."""
+    """State s_t of the trunk after which it branches off."""
     step: Step
-    """What is judged; with its observation, the verdict is asked for after it."""
+    """The judged step. If it has an observation, the verdict follows the observation."""
     label: Label
     weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictRow:
-    """A trunk with its branches as one row of a batch; `S` tokens."""
+    """A trunk with its branches, as a row of a batch; `S` tokens."""
 
     ids: tuple[int, ...]
     positions: tuple[int, ...]
-    """`[S]` a branch goes on counting where it left the trunk."""
+    """`[S]` position ids; a branch continues from where it leaves the trunk."""
     until: tuple[int, ...]
-    """`[S]` how much of the trunk a token sees."""
+    """`[S]` number of trunk tokens that a token attends to."""
     branch: tuple[int, ...]
-    """`[S]` number of the branch that a token belongs to; 0: the trunk."""
+    """`[S]` number of a token's branch; 0: the trunk."""
     verdicts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    """For each branch: the indices that its word's tokens are read at, and these tokens."""
+    """For each branch: the indices where its word's tokens are predicted, and these tokens."""
     branches: tuple[Branch, ...]
     observed: tuple[tuple[int, int], ...]
-    """Stretches of the trunk, start to end, that the world wrote: what a forward model learns."""
+    """Spans of the trunk, start to end, that are observations: targets of the forward model."""
 
 
 def branches(judged: Judged, *, disagreement: float = 1.0, observed: float = 0.0) -> list[Branch]:
-    """The verdicts to be learnt of a trajectory.
+    """List the verdicts to be learnt from a trajectory.
 
-    Where all candidates of a state are worth the same, the action that was taken stands for them.
+    If the candidates of a state do not disagree, only the action that was taken is learnt.
 
     Args:
         judged: the trajectory.
         disagreement: weight of a verdict where candidates disagree; elsewhere it is 1.
-        observed: weight of the verdict on a step that was made, asked after its observation; 0: not asked.
+        observed: weight of the verdict on a step after its observation; 0: none.
     """
-    found = []
+    verdicts = []
     for t, (step, label) in enumerate(zip(judged.trajectory.steps, judged.labels, strict=True)):
         if judged.disagree(t):
-            found += [Branch(t, one.step, one.label, disagreement) for one in judged.options[t]]
+            verdicts += [Branch(t, option.step, option.label, disagreement) for option in judged.options[t]]
         else:
-            found.append(Branch(t, replace(step, observation="", reward=0.0), label))
+            verdicts.append(Branch(t, replace(step, observation="", reward=0.0), label))
         if observed and step.observation:
-            found.append(Branch(t, step, label, observed))
-    return found
+            verdicts.append(Branch(t, step, label, observed))
+    return verdicts
 
 
 class RowBuilder:
-    """Trajectories with verdicts -> rows.
+    """Builds rows from trajectories and their branches.
 
     Args:
-        prompt_format: how they are written and asked about.
-        encoder: renders and tokenizes the rounds, up to the most tokens of a prompt.
-        tokenize: the same tokenizer.
-        spellings: the tokens of each label's word.
+        prompt_format: format of trajectories and question.
+        encoder: renders and tokenizes the rounds, up to the maximum tokens of a prompt.
+        tokenize: the encoder's tokenizer.
+        spellings: tokens of each label's word.
     """
 
     def __init__(
@@ -89,30 +89,32 @@ class RowBuilder:
         self._question = tuple(tokenize(prompt_format.asked(("GOOD", "BAD"))))
         self._word = max(map(len, spellings.values()))
 
-    def rows(self, trajectory: Trajectory, wanted: Sequence[Branch]) -> list[VerdictRow]:
-        """One row per window of a trajectory in which a verdict is wanted."""
-        own = [self._branch(one) for one in wanted]
+    def rows(self, trajectory: Trajectory, branches: Sequence[Branch]) -> list[VerdictRow]:
+        """Build the rows of a trajectory, at least one per window with a branch."""
+        branch_ids = [self._branch(branch) for branch in branches]
         trunk = self.encoder.segments(trajectory)
         limit = self.encoder.max_tokens
-        room = max(map(len, own), default=0) + self._word
-        found = []
-        for start, first, last in windows([len(ids) for ids in trunk], limit - room if limit else None):
-            mine = [i for i, one in enumerate(wanted) if first <= self._leaves(one) <= last]
-            # Each row computes its trunk anew, and attention costs the square of a row's length.
-            beside = max(_BRANCH_TOKENS, sum(map(len, trunk[start : last + 1])))
-            for part in _parts(mine, [len(own[i]) for i in mine], beside):
-                row = self._row(trajectory, trunk, (start, last), [wanted[i] for i in part], [own[i] for i in part])
-                # The world is learnt once of each trajectory.
-                found.append(row if part[0] == mine[0] else replace(row, observed=()))
-        return found
+        reserved = max(map(len, branch_ids), default=0) + self._word
+        rows = []
+        for start, first, last in windows([len(ids) for ids in trunk], limit - reserved if limit else None):
+            inside = [i for i, branch in enumerate(branches) if first <= self._leaves(branch) <= last]
+            # Each row recomputes its trunk, and attention is quadratic in the length of a row.
+            room = max(_BRANCH_TOKENS, sum(map(len, trunk[start : last + 1])))
+            for part in _parts(inside, [len(branch_ids[i]) for i in inside], room):
+                row = self._row(
+                    trajectory, trunk, (start, last), [branches[i] for i in part], [branch_ids[i] for i in part]
+                )
+                # Observations of a window are learnt only once.
+                rows.append(row if part[0] == inside[0] else replace(row, observed=()))
+        return rows
 
     def prompt(self, trajectory: Trajectory, branch: Branch) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The texts and the token ids of one verdict's prompt, as a critic is asked for it."""
+        """Return the texts and the token ids of a verdict's prompt, as at inference."""
         task, *rounds = self.format.segments(trajectory.prefix(branch.state).extended(branch.step))
         limit = self.encoder.max_tokens
         lengths = [
             len(self.encoder.prefix_ids) + len(self.tokenize(task)),
-            *(len(self.tokenize(one)) for one in rounds),
+            *(len(self.tokenize(each)) for each in rounds),
         ]
         start = newest_start(lengths, limit - len(self._question) - self._word if limit else None)
         texts = (task, *rounds[start:], self.format.asked(("GOOD", "BAD")))
@@ -120,26 +122,26 @@ class RowBuilder:
         return tuple(as_stored(text, self.tokenize) for text in texts), ids
 
     @staticmethod
-    def _leaves(one: Branch) -> int:
-        """The trunk's state that a branch leaves at."""
-        return one.state + 1 if one.step.observation else one.state
+    def _leaves(branch: Branch) -> int:
+        """Return the state at which a branch leaves the trunk."""
+        return branch.state + 1 if branch.step.observation else branch.state
 
-    def _branch(self, one: Branch) -> tuple[int, ...]:
-        """Token ids of a branch, the question included and the word not."""
-        if one.step.observation:
+    def _branch(self, branch: Branch) -> tuple[int, ...]:
+        """Return the token ids of a branch, with the question but without the word."""
+        if branch.step.observation:
             return self._question
-        newest = self.format.segments(Trajectory(Task("", ""), (one.step,)))[-1]
+        newest = self.format.segments(Trajectory(Task("", ""), (branch.step,)))[-1]
         return (*self.tokenize(newest), *self._question)
 
     def _row(
         self,
         trajectory: Trajectory,
         trunk: Sequence[tuple[int, ...]],
-        cut: tuple[int, int],
-        wanted: Sequence[Branch],
-        own: Sequence[tuple[int, ...]],
+        window: tuple[int, int],
+        branches: Sequence[Branch],
+        branch_ids: Sequence[tuple[int, ...]],
     ) -> VerdictRow:
-        start, last = cut
+        start, last = window
         ids = list(trunk[0])
         ends = {start: len(ids)}
         observed = []
@@ -151,8 +153,8 @@ class RowBuilder:
         length = len(ids)
         positions, until, branch = list(range(length)), list(range(1, length + 1)), [0] * length
         verdicts = []
-        for number, (one, tokens) in enumerate(zip(wanted, own, strict=True), start=1):
-            left, word = ends[self._leaves(one)], self.spellings[one.label]
+        for number, (judged, tokens) in enumerate(zip(branches, branch_ids, strict=True), start=1):
+            left, word = ends[self._leaves(judged)], self.spellings[judged.label]
             read = len(ids) + len(tokens) - 1
             verdicts.append((tuple(range(read, read + len(word))), word))
             added = [*tokens, *word[:-1]]
@@ -161,11 +163,11 @@ class RowBuilder:
             until += [left] * len(added)
             branch += [number] * len(added)
         return VerdictRow(
-            tuple(ids), tuple(positions), tuple(until), tuple(branch), tuple(verdicts), tuple(wanted), tuple(observed)
+            tuple(ids), tuple(positions), tuple(until), tuple(branch), tuple(verdicts), tuple(branches), tuple(observed)
         )
 
     def _around_observation(self, step: Step, ids: Sequence[int]) -> tuple[int, int]:
-        """Where in a round its observation begins, and where it ends, the token that follows it included."""
+        """Return where the observation of a round starts and ends, including the token after it."""
         bare = self.tokenize(
             self.encoder.format.segments(Trajectory(Task("", ""), (replace(step, observation=""),)))[-1]
         )
@@ -175,7 +177,7 @@ class RowBuilder:
 
 
 def _parts(items: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Cuts a trajectory's branches into rows of at most `most` tokens beside the trunk."""
+    """Split a trajectory's branches into rows of at most `most` tokens in addition to the trunk."""
     parts: list[list[int]] = []
     room = 0
     for item, size in zip(items, sizes, strict=True):
@@ -188,4 +190,4 @@ def _parts(items: Sequence[int], sizes: Sequence[int], most: int) -> list[list[i
 
 
 _BRANCH_TOKENS = 320
-"""Tokens of all branches of a row, where its trunk is not longer."""
+"""Maximum tokens of the branches of a row; the length of the trunk, if that is larger."""

@@ -1,8 +1,8 @@
-"""Trains a verdict critic: next-token fine-tuning with the words of verdicts as targets (LAC, B.2).
+"""Train a verdict critic by next-token fine-tuning on the words of verdicts (LAC, B.2).
 
-One model is critic, forward model and writer of reflections: it learns the verdicts on steps and on what else might
-have been done (`verdict_data`), and what the world wrote, reflections included where observations carry them. All
-verdicts on a trajectory are read in one forward pass.
+The same model is critic, forward model and writer of reflections: it learns the verdicts of steps and of candidates
+(`verdict.data`), and the observations, including reflections if observations contain them. A forward pass reads all
+verdicts of a trajectory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from amc_agents.training.value.data import split_by_task
 from amc_agents.training.verdict.data import Judged
 from amc_agents.training.verdict.labels import LABELS, Label
 from amc_agents.training.verdict.metrics import evaluate
-from amc_agents.training.verdict.passes import log_odds, losses, told_verdicts
+from amc_agents.training.verdict.passes import log_odds, losses, predict
 from amc_agents.training.verdict.rows import Branch, RowBuilder, VerdictRow, branches
 from amc_agents.training.verdict.whole_matrices import change_as_adapter, train_matrices
 
@@ -46,44 +46,44 @@ from amc_agents.training.value.model import context, make_encoder, pad_token, qu
 
 @dataclass(frozen=True)
 class VerdictTrainingSettings:
-    """How a verdict critic is trained. Defaults: the paper's, for large models."""
+    """Settings of a verdict critic's training. The defaults are the paper's, for large models."""
 
     learning_rate: float = 2.5e-5
     epochs: int = 3
     batch_size: int = 2
-    """Rows of a batch: trajectories with their candidates."""
+    """Rows per batch: trajectories with their candidates."""
     warm_up: float = 0.1
-    """Share of the steps in which the learning rate rises; then it falls as a cosine."""
+    """Share of the steps that warm up; then cosine decay."""
     max_grad_norm: float = 1.0
     weight_decay: float = 0.01
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """Muon learns more from the same steps where a model is small and its learning rate large."""
+    """Muon learns faster for small models with large learning rates."""
     lora_rank: int | None = 8
-    """None: the matrices themselves are trained, and what has changed is kept as an adapter of full rank."""
+    """None: train the full matrices and save the change as an adapter of full rank."""
     lora_alpha: int = 16
     prompt_format: VerdictFormat = STEP
     words: tuple[str, str, str] = ("GOOD", "BAD", "UNKNOWN")
-    """What the model says of a step."""
+    """Words of the verdicts GOOD, BAD and UNKNOWN."""
     max_tokens: int | None = None
-    """The most tokens of a prompt; None: the base model's context."""
+    """Maximum tokens of a prompt; None: the base model's context."""
     disagreement: float = 2.0
-    """Weight of a verdict in a state whose candidates differ in their labels; elsewhere it is 1."""
+    """Weight of a verdict in a state whose candidates disagree; elsewhere it is 1."""
     observed: float = 0.25
-    """Weight of the verdict on a step after its observation: asked of imagined steps, and of whole attempts."""
+    """Weight of the verdict after a step's observation, which is used for imagined steps and whole attempts."""
     observation_weight: float = 0.1
-    """Weight of the forward model: its mean loss over observed tokens, beside that over verdicts."""
+    """Weight of the forward model's loss, the mean over observed tokens, relative to the loss of verdicts."""
     validation_share: float = 0.2
-    """Share of the tasks held out."""
+    """Share of tasks held out."""
     keep_best: bool = True
-    """Keep the epoch with the least validation loss, instead of the last."""
+    """Keep the epoch with the lowest validation loss instead of the last epoch."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number type of the base model, in training and in the saved folder."""
+    """Number type of the base model and of the saved model."""
     device: str = "cpu"
-    """Where torch computes: "cpu", "cuda", ..."""
+    """Torch device: "cpu", "cuda", ..."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
+        """Check the ranges."""
         if self.epochs < 1 or self.batch_size < 1:
             raise ConfigurationError(f"epochs {self.epochs} and batch_size {self.batch_size} must be at least 1")
         if min(self.disagreement, self.observed, self.observation_weight) < 0:
@@ -97,11 +97,11 @@ EMBEDDED = VerdictTrainingSettings(
     prompt_format=DIALOGUE_STEP,
     words=("Crafted", "Could not find", "Inventory:"),
 )
-"""What the embedded model is trained with. Its vocabulary is fixed, so it says its verdicts in words that it knows."""
+"""Settings for the embedded model. Its vocabulary is fixed, so its verdicts are words that it knows."""
 
 
 class VerdictTrainingProgress(NamedTuple):
-    """What a progress callback gets after each step."""
+    """Progress of a training, reported after each step."""
 
     step: int
     steps: int
@@ -117,24 +117,24 @@ def train_verdict(
     *,
     progress: Callable[[VerdictTrainingProgress], None] | None = None,
 ) -> VerdictCheckpoint:
-    """Trains a verdict critic and saves it, whole or not at all.
+    """Train a verdict critic and save it, atomically.
 
     `out` becomes the folder of an `AutoModelForCausalLM` (LoRA merged; vLLM serves it for `verdict:http://...`), with
     `amc_verdict.json` (format, words, golden log-odds, settings, metrics) and `adapter/` (LoRA, float16).
 
     Args:
         base_model: folder of a causal language model and its tokenizer.
-        judged: trajectories with labels, of at least two tasks; see `verdict_data.labelled`.
-        out: where to write; must not exist yet, or be empty.
-        settings: None: the paper's.
+        judged: labelled trajectories of at least two tasks; see `verdict.data.labelled`.
+        out: folder to write; must not exist, or be empty.
+        settings: settings of the training; None: the paper's.
         progress: called after each step.
 
     Returns:
-        What was written to `amc_verdict.json`; its `metrics` are of held-out tasks.
+        The contents of `amc_verdict.json`; its `metrics` are those of held-out tasks.
 
     Raises:
-        ConfigurationError: `out` holds something or another process is making it, the words cannot be told apart or
-            the model never learnt them, it does not know the data's words, or nothing is GOOD or nothing BAD.
+        ConfigurationError: `out` is not empty or another process writes it, the words cannot be distinguished or are
+            unknown to the model, the tokenizer does not know the data's words, or no label is GOOD or none is BAD.
     """
     with sole_writer(Path(out)):
         return _train_verdict(base_model, judged, Path(out), settings or VerdictTrainingSettings(), progress)
@@ -148,17 +148,17 @@ def _train_verdict(
     progress: Callable[[VerdictTrainingProgress], None] | None,
 ) -> VerdictCheckpoint:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out} holds something already: give a new folder, or remove it first")
+        raise ConfigurationError(f"{out} is not empty: choose another folder, or remove it first")
     rng = np.random.default_rng(settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(str(base_model), trust_remote_code=False)
     model = _causal(base_model, settings)
     model.config.pad_token_id = pad_token(tokenizer)
     builder = _builder(tokenizer, settings, context(model))
     _check_words(model, builder, settings.words)
-    check_words((one.trajectory for one in judged), builder.encoder)
-    of = {id(one.trajectory): one for one in judged}
-    parts = split_by_task([one.trajectory for one in judged], settings.validation_share, rng)
-    training, validation = ([of[id(one)] for one in part] for part in parts)
+    check_words((play.trajectory for play in judged), builder.encoder)
+    judged_of = {id(play.trajectory): play for play in judged}
+    parts = split_by_task([play.trajectory for play in judged], settings.validation_share, rng)
+    training, validation = ([judged_of[id(trajectory)] for trajectory in part] for part in parts)
     _check_labels(training)
     rows, held_out = (_rows(builder, part, settings) for part in (training, validation))
 
@@ -169,18 +169,18 @@ def _train_verdict(
     else:
         model = _with_adapter(model, settings.lora_rank, settings)
         history = _fit(model, rows, held_out, settings, rng, progress)
-    # The adapter is kept in half precision; what is measured and merged is what is kept.
+    # The adapter is saved in half precision: round before measuring and merging.
     round_to_half(model)
-    told = told_verdicts(model, held_out, builder, settings.batch_size)
-    metrics = evaluate(validation, held_out, told) | {"epochs": history}
+    predictions = predict(model, held_out, builder, settings.batch_size)
+    metrics = evaluate(validation, held_out, predictions) | {"epochs": history}
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch, quiet():
-        whole = Path(scratch) / "model"
-        save_adapter(model, whole / "adapter")
+        folder = Path(scratch) / "model"
+        save_adapter(model, folder / "adapter")
         merged = model.merge_and_unload()
-        merged.save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
+        merged.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         checkpoint = VerdictCheckpoint(
             prompt_format=settings.prompt_format,
             words=settings.words[:2],
@@ -189,14 +189,14 @@ def _train_verdict(
             golden=_golden(merged, builder, validation, settings.words[:2]),
             tolerance=1e-3 if settings.dtype == "float32" else 0.1,
             base_model_hash=weights_hash(base_model),
-            data_hash=data_hash([one.trajectory for one in judged]),
+            data_hash=data_hash([play.trajectory for play in judged]),
             settings=json.loads(json.dumps(asdict(settings))),
             metrics=metrics,
         )
-        checkpoint.save(whole)
+        checkpoint.save(folder)
         if out.exists():
             out.rmdir()
-        whole.rename(out)
+        folder.rename(out)
     return checkpoint
 
 
@@ -224,7 +224,7 @@ def _fit(
     step = 0
     model.train()
     for epoch in range(1, settings.epochs + 1):
-        seen: list[float] = []
+        epoch_losses: list[float] = []
         for batch in _batches(rows, settings.batch_size, rng):
             verdicts, observations = losses(model, batch)
             loss = verdicts + settings.observation_weight * observations
@@ -234,11 +234,11 @@ def _fit(
             optimizer.step()
             schedule.step()
             step += 1
-            seen.append(float(verdicts.detach()))
+            epoch_losses.append(float(verdicts.detach()))
             if progress is not None:
-                progress(VerdictTrainingProgress(step, steps, epoch, seen[-1]))
+                progress(VerdictTrainingProgress(step, steps, epoch, epoch_losses[-1]))
         validation = _validation_loss(model, held_out, settings.batch_size)
-        history.append({"epoch": epoch, "train_loss": float(np.mean(seen)), "validation_loss": validation})
+        history.append({"epoch": epoch, "train_loss": float(np.mean(epoch_losses)), "validation_loss": validation})
         if settings.keep_best and (best is None or validation < best[0]):
             best = validation, [parameter.detach().clone() for parameter in parameters]
     if best is not None:
@@ -256,7 +256,7 @@ def _validation_loss(model: Any, rows: Sequence[VerdictRow], batch_size: int) ->
     with torch.no_grad():
         for start in range(0, len(order), batch_size):
             batch = [rows[index] for index in order[start : start + batch_size]]
-            weight = sum(one.weight for row in batch for one in row.branches)
+            weight = sum(branch.weight for row in batch for branch in row.branches)
             total += float(losses(model, batch)[0]) * weight
             weights += weight
     model.train()
@@ -266,34 +266,34 @@ def _validation_loss(model: Any, rows: Sequence[VerdictRow], batch_size: int) ->
 def _rows(builder: RowBuilder, judged: Sequence[Judged], settings: VerdictTrainingSettings) -> list[VerdictRow]:
     return [
         row
-        for one in judged
+        for play in judged
         for row in builder.rows(
-            one.trajectory, branches(one, disagreement=settings.disagreement, observed=settings.observed)
+            play.trajectory, branches(play, disagreement=settings.disagreement, observed=settings.observed)
         )
     ]
 
 
 def _batches(rows: Sequence[VerdictRow], size: int, rng: np.random.Generator) -> Iterator[list[VerdictRow]]:
-    """All rows once, in random batches of rows of like length."""
+    """Yield all rows once, in random batches of similar length."""
     order = rng.permutation(len(rows))
-    found = []
+    batches = []
     for start in range(0, len(order), 8 * size):
         by_length = sorted(order[start : start + 8 * size], key=lambda index: len(rows[index].ids))
-        found += [by_length[at : at + size] for at in range(0, len(by_length), size)]
-    for index in rng.permutation(len(found)):
-        yield [rows[i] for i in found[index]]
+        batches += [by_length[at : at + size] for at in range(0, len(by_length), size)]
+    for index in rng.permutation(len(batches)):
+        yield [rows[i] for i in batches[index]]
 
 
 def _builder(tokenizer: Any, settings: VerdictTrainingSettings, context: int | None) -> RowBuilder:
     encoder = make_encoder(tokenizer, settings.prompt_format.rounds, settings.max_tokens or context)
     tokenize = encoder.tokenize
     good, bad, unknown = settings.words
-    found = Spellings.of((good, bad), tokenize)
-    # The question may end in a word: then the verdict is a further word, with a space before it.
+    spellings = Spellings.of((good, bad), tokenize)
+    # If the question ends in a word, the verdict is spelled with a leading space.
     spaced = settings.prompt_format.question[-1:].isalnum()
     words: dict[Label, tuple[int, ...]] = {
-        "GOOD": found.good[-1 if spaced else 0],
-        "BAD": found.bad[-1 if spaced else 0],
+        "GOOD": spellings.good[-1 if spaced else 0],
+        "BAD": spellings.bad[-1 if spaced else 0],
         "UNKNOWN": Spellings.of((unknown, good), tokenize).good[-1 if spaced else 0],
     }
     return RowBuilder(settings.prompt_format, encoder, tokenize, words)
@@ -308,7 +308,7 @@ def _causal(base_model: str | Path, settings: VerdictTrainingSettings) -> Any:
 
 
 def _with_adapter(model: Any, rank: int, settings: VerdictTrainingSettings) -> Any:
-    # The adapter is drawn from torch's global generator: seed it, and leave it as it was.
+    # The adapter is initialised by torch's global generator: seed it, then restore its state.
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(settings.seed)
         adapter = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=settings.lora_alpha, target_modules="all-linear")
@@ -318,43 +318,43 @@ def _with_adapter(model: Any, rank: int, settings: VerdictTrainingSettings) -> A
 
 def _check_labels(judged: Sequence[Judged]) -> None:
     counts = {label: 0 for label in LABELS}
-    for one in judged:
-        for label in (*one.labels, *(option.label for state in one.options for option in state)):
+    for play in judged:
+        for label in (*play.labels, *(option.label for state in play.options for option in state)):
             counts[label] += 1
     if not counts["GOOD"] or not counts["BAD"]:
-        raise ConfigurationError(f"a verdict is learnt from GOOD and BAD steps, got {counts}: use another labeller")
+        raise ConfigurationError(f"a verdict critic needs both GOOD and BAD labels, got {counts}: use another labeller")
 
 
 def _check_words(model: Any, builder: RowBuilder, words: Sequence[str]) -> None:
-    """Tokens that were never seen in training share one embedding: no adapter makes a model say one of them alone."""
-    table = torch.nn.functional.normalize(model.get_output_embeddings().weight.detach().float(), dim=1)
+    """Check that the model can learn the words: tokens that it never saw in training share the same embedding."""
+    embeddings = torch.nn.functional.normalize(model.get_output_embeddings().weight.detach().float(), dim=1)
     labels: tuple[Label, ...] = ("GOOD", "BAD")
     for word, label in zip(words, labels, strict=False):
         token = builder.spellings[label][0]
-        likeness = table @ table[token]
-        likeness[token] = 0.0
-        if float(likeness.max()) > _SAME:
-            twins = int((likeness > _SAME).sum())
+        similarity = embeddings @ embeddings[token]
+        similarity[token] = 0.0
+        if float(similarity.max()) > _SAME:
+            twins = int((similarity > _SAME).sum())
             raise ConfigurationError(
-                f"the model cannot be taught to say {word!r} for {label}: its first token has the same embedding as "
-                f"{twins} others, as tokens have that it never saw in training. Choose words that it knows (`words=`)"
+                f"the model cannot learn the word {word!r} for {label}: its first token has the same embedding as "
+                f"{twins} others, like tokens never seen in training. Choose words that the model knows (`words=`)"
             )
 
 
 def _golden(merged: Any, builder: RowBuilder, judged: Sequence[Judged], words: Words) -> tuple[Golden, ...]:
-    """One prompt each of a few trajectories, after an action and after its observation."""
-    found = []
+    """Make a prompt of each of a few trajectories, alternating before and after the observation."""
+    golden = []
     for number, index in enumerate(np.linspace(0, len(judged) - 1, _GOLDEN).round().astype(int)):
-        one = judged[index]
-        t = round((len(one.labels) - 1) * number / (_GOLDEN - 1))
-        asked = branches(one, observed=float(number % 2))
-        branch: Branch = next(b for b in reversed(asked) if b.state == t)
-        texts, ids = builder.prompt(one.trajectory, branch)
-        found.append(Golden(texts, ids, log_odds(merged, ids, words, builder.tokenize)))
-    return tuple(found)
+        play = judged[index]
+        t = round((len(play.labels) - 1) * number / (_GOLDEN - 1))
+        candidates = branches(play, observed=float(number % 2))
+        branch: Branch = next(b for b in reversed(candidates) if b.state == t)
+        texts, ids = builder.prompt(play.trajectory, branch)
+        golden.append(Golden(texts, ids, log_odds(merged, ids, words, builder.tokenize)))
+    return tuple(golden)
 
 
 _SAME = 0.999
-"""Cosine of two tokens' embeddings that cannot be told apart."""
+"""Cosine above which two tokens' embeddings count as the same."""
 _GOLDEN = 5
-"""Golden prompts of a checkpoint."""
+"""Number of golden prompts of a checkpoint."""

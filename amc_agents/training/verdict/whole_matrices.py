@@ -1,6 +1,6 @@
-"""Training of whole matrices: for models so small that an adapter of low rank cannot hold what is to be learnt.
+"""Train full matrices, for models so small that a low-rank adapter lacks capacity.
 
-What has changed is kept as a LoRA adapter of full rank: it is loaded, merged and shipped like any other.
+The change is saved as a LoRA adapter of full rank, which is loaded, merged and shipped like any adapter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Weights = dict[str, torch.Tensor]
 
 
 def train_matrices(model: Any) -> Weights:
-    """Lets gradients reach the matrices of the linear layers, the output's excepted, and nothing else.
+    """Make only the matrices of the linear layers trainable, without the output layer.
 
     Args:
         model: a causal language model.
 
     Returns:
-        Copies of these matrices as they are now.
+        Copies of the current matrices.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -40,19 +40,19 @@ def train_matrices(model: Any) -> Weights:
 
 
 def change_as_adapter(model: Any, before: Weights) -> Any:
-    """The model as it was before, with an adapter that makes it what it is now.
+    """Restore the original weights and move the change into an adapter.
 
     Args:
-        model: a causal language model whose matrices have been trained; its own weights are set back.
-        before: what `train_matrices` gave.
+        model: a causal language model with trained matrices; its own weights are restored.
+        before: the return value of `train_matrices`.
 
     Returns:
-        A `PeftModel`. Each change is factored by its singular values (B A = U sqrt(S) sqrt(S) V^T), so that both
-        factors have the same size, and half precision suits them both.
+        A `PeftModel` equivalent to the trained model. Each change is factored by its singular values
+        (B A = U sqrt(S) sqrt(S) V^T), so that both factors have the same scale and fit half precision.
     """
     layers = _layers(model)
     change = {name: (layers[name].weight.detach() - weights).double() for name, weights in before.items()}
-    rank = max(min(one.shape) for one in change.values())
+    rank = max(min(matrix.shape) for matrix in change.values())
     with torch.no_grad():
         for name, weights in before.items():
             layers[name].weight.copy_(weights)
@@ -61,8 +61,8 @@ def change_as_adapter(model: Any, before: Weights) -> Any:
         wrapped: Any = get_peft_model(model, config)
     adapted = dict(wrapped.get_base_model().named_modules())
     with torch.no_grad():
-        for name, one in change.items():
-            left, sizes, right = torch.linalg.svd(one, full_matrices=False)
+        for name, matrix in change.items():
+            left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
             root, layer = sizes.sqrt(), adapted[name]
             a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
             a.zero_()

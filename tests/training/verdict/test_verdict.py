@@ -25,7 +25,7 @@ from amc_agents.training.verdict.data import (  # noqa: E402
     write_judged,
 )
 from amc_agents.training.verdict.labels import CraftingLabels, OutcomeLabels  # noqa: E402
-from amc_agents.training.verdict.passes import log_odds, told_verdicts  # noqa: E402
+from amc_agents.training.verdict.passes import log_odds, predict  # noqa: E402
 from amc_agents.training.verdict.rows import branches  # noqa: E402
 from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingSettings, train_verdict  # noqa: E402
 from amc_agents.types import Step, Task, Trajectory  # noqa: E402
@@ -75,7 +75,7 @@ def test_one_pass_gives_the_verdicts_of_every_candidate(trained, max_tokens):
         rows = rows_of.rows(one.trajectory, asked)
         assert sorted(asked.index(b) for row in rows for b in row.branches) == list(range(len(asked)))
         assert (len(rows) > 1) == (max_tokens < 512)
-        for told in told_verdicts(model, rows, rows_of, 2):
+        for told in predict(model, rows, rows_of, 2):
             found += (told.log_p[:, 0] - told.log_p[:, 1]).tolist()
         for row in rows:
             assert max(row.positions) < max_tokens
@@ -142,13 +142,13 @@ def test_it_is_saved_whole_or_not_at_all(base_model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "kept").touch()
-    with pytest.raises(ConfigurationError, match="holds something already"):
+    with pytest.raises(ConfigurationError, match="is not empty"):
         train_verdict(base_model, judged, tmp_path / "old", replace(EMBEDDED, epochs=1))
 
 
 def test_what_cannot_be_learnt_is_refused(base_model, tmp_path):
     all_good = [replace(one, labels=("GOOD",) * 3, options=()) for one in judged_play(6)]
-    with pytest.raises(ConfigurationError, match="learnt from GOOD and BAD"):
+    with pytest.raises(ConfigurationError, match="both GOOD and BAD"):
         train_verdict(base_model, all_good, tmp_path / "new", EMBEDDED)
     with pytest.raises(ConfigurationError, match="each of 3 steps"):
         labelled([all_good[0].trajectory], lambda _: ["GOOD"])
