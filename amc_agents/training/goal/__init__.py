@@ -1,1 +1,1 @@
-"""Training of goal critics."""
+"""Train goal critics (PNLC)."""

@@ -1,10 +1,9 @@
-"""Makes a probability of a goal critic's Q: what really became of held-out (state, thought, goal) triples.
+"""Calibrate a goal critic's Q to a probability, from the outcomes of held-out (state, thought, goal) triples.
 
-Goals must not be picked from a trajectory's own future: such are all reached, and Q, which learned from them, is
-optimistic wherever luck plays a part. So they are those of other trajectories (of the same task, where it has others),
-or those of whoever proposes goals when decisions are made. A goal counts as reached where a later state of the same
-trajectory is called the same, is as near to it in meaning as a threshold says, or where a judge says so; a trajectory
-that was cut counts as far as it was seen.
+Goals must not come from a trajectory's own future: those are all reached, and Q, trained on them, is optimistic in
+stochastic worlds. So goals come from other trajectories (of the same task, if it has others), or from the proposer that
+is used for decisions. A goal counts as reached if a later state of the same trajectory has the same name, or is similar
+enough in meaning, or if a judge says so. A truncated trajectory counts only as far as it was observed.
 """
 
 from __future__ import annotations
@@ -27,52 +26,53 @@ from amc_agents.critics.reliability import Bin, calibration_error, reliability
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.pnlc.types import Proposer
 from amc_agents.training.dataset import data_hash
-from amc_agents.training.goal.data import BoolArray, Episode, GoalData, goal_data, thought_of
+from amc_agents.training.goal.data import BoolArray, Episode, GoalData, as_episodes, goal_data, thought_of
 from amc_agents.training.goal.metrics import siblings
 from amc_agents.training.value.data import split_by_task
 from amc_agents.types import FloatArray, IntArray, Trajectory
 
 Reached = float | Callable[[str, str], bool]
-"""When a goal is reached: least cosine with what the state is called as a goal, or a judge of (goal, that name)."""
+"""When a goal is reached: minimum cosine with the state's name as a goal, or a judge of (goal, name)."""
 
 SAME_GOAL = 0.95
-"""Least cosine at which two goals count as the same, where nothing else is said."""
+"""Default minimum cosine at which two goals count as the same."""
 
 
 class Triples(NamedTuple):
-    """`[n]` states, thoughts and goals of held-out trajectories, and what became of the goals."""
+    """Outcomes of `[n]` (state, thought, goal) triples of held-out trajectories."""
 
     q: FloatArray
-    """Of the critic, not calibrated."""
+    """Uncalibrated Q of the critic."""
     reached: BoolArray
+    """Whether the goal was reached."""
     task: IntArray
     """Number of the task."""
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """How well a critic's probabilities hold, on tasks that they were not fitted on."""
+    """Quality of a critic's probabilities, cross-fitted between two halves of the tasks."""
 
     goals: str
-    """Where the goals came from: "independent" or "proposed"."""
+    """Source of the goals: "independent" or "proposed"."""
     label: str
-    """When a goal counted as reached."""
+    """Rule by which a goal counted as reached."""
     n_triples: int
     n_tasks: int
     reached: float
-    """Share of all triples whose goal was reached."""
+    """Share of triples whose goal was reached."""
     before: tuple[Bin, ...]
-    """Reliability of Q itself, cut to [0, 1]."""
+    """Reliability of Q, clipped to [0, 1]."""
     after: tuple[Bin, ...]
-    """Reliability of the probability; each half of the tasks judged by the curve of the other half."""
+    """Reliability of the probability; each half of the tasks is evaluated with the curve of the other half."""
     error_before: float
     """Expected calibration error of Q."""
     error_after: float
     """Expected calibration error of the probability."""
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        bins = {name: [one._asdict() for one in getattr(self, name)] for name in ("before", "after")}
+        """Convert to JSON values."""
+        bins = {name: [bin._asdict() for bin in getattr(self, name)] for name in ("before", "after")}
         return {**asdict(self), **bins}
 
 
@@ -87,21 +87,21 @@ def calibrate_goal(
     summary: str | Callable[[Trajectory], str] | BaseChatModel | Summary | None = None,
     seed: int = 0,
 ) -> GoalCheckpoint:
-    """Calibrates a trained critic anew, and saves it with the curve and its report (`metrics["calibration"]`).
+    """Recalibrate a trained critic and save it with the curve and its report (`metrics["calibration"]`).
 
     Args:
-        folder: what `amc train goal` wrote.
-        episodes: the data that it was trained on, of which the held-out tasks are taken; or other tasks altogether.
-        proposer: who proposes goals when decisions are made, two good and two bad ones for each state and thought;
-            None: states of other trajectories.
+        folder: folder that `amc train goal` wrote.
+        episodes: the training data, of which the held-out tasks are used; or data of other tasks.
+        proposer: proposes two good and two bad goals for each state and thought, as in decisions; None: goals are
+            states of other trajectories.
         reached: when a goal counts as reached.
-        n_triples: about so many; a proposer is asked for a quarter of it.
-        embeddings: see `critics.embeddings`; None: those that the checkpoint names.
-        summary: see `critics.summaries`; None: the one that the checkpoint names.
-        seed: draws states and goals.
+        n_triples: approximate number of triples; a proposer is called for a quarter of them.
+        embeddings: see `critics.goal.embeddings`; None: the checkpoint's.
+        summary: see `critics.goal.summaries`; None: the checkpoint's.
+        seed: seed for states and goals.
 
     Raises:
-        ConfigurationError: all goals were reached, or none, or fewer than two tasks are held out.
+        ConfigurationError: all goals were reached, or no goal was, or fewer than two tasks are held out.
     """
     return asyncio.run(
         acalibrate_goal(
@@ -122,12 +122,14 @@ async def acalibrate_goal(
     summary: str | Callable[[Trajectory], str] | BaseChatModel | Summary | None = None,
     seed: int = 0,
 ) -> GoalCheckpoint:
-    """`calibrate_goal` where an event loop runs already."""
+    """Async version of `calibrate_goal`."""
     checkpoint, rng = GoalCheckpoint.load(folder), np.random.default_rng(seed)
     embedder = as_embeddings(checkpoint.embeddings if embeddings is None else embeddings)
     describe = as_summary(checkpoint.summary if summary is None else summary, prompt=checkpoint.prompt)
     if describe.spec != checkpoint.summary:
-        raise CheckpointError(f"{folder} describes states by {checkpoint.summary!r}, and was given {describe.spec!r}")
+        raise CheckpointError(
+            f"{folder} describes states by {checkpoint.summary!r}, but summary is {describe.spec!r}: leave summary out"
+        )
     used = held_out(checkpoint, episodes)
     data = await goal_data(used, describe)
     vectors = (await embedder.embed(data.texts)).vectors
@@ -138,21 +140,22 @@ async def acalibrate_goal(
             checkpoint.network, data, vectors, used, proposer, embedder, rng, n_triples // 4, reached
         )
     curve, report = calibrated(triples, "independent" if proposer is None else "proposed", reached, rng)
-    found = replace(checkpoint, calibration=curve, metrics={**checkpoint.metrics, "calibration": report.as_plain()})
-    found.save(folder)
-    return found
+    metrics = {**checkpoint.metrics, "calibration": report.as_plain()}
+    calibrated_checkpoint = replace(checkpoint, calibration=curve, metrics=metrics)
+    calibrated_checkpoint.save(folder)
+    return calibrated_checkpoint
 
 
 def held_out(checkpoint: GoalCheckpoint, episodes: Sequence[Trajectory | Episode]) -> list[Episode]:
-    """Of the data of its training, the tasks that were held out; of other data all."""
-    every = [one if isinstance(one, Episode) else Episode(one) for one in episodes]
-    trajectories = [one.trajectory for one in every]
+    """Return the held-out tasks of the checkpoint's training data, or all of any other data."""
+    every = as_episodes(episodes)
+    trajectories = [episode.trajectory for episode in every]
     if data_hash(trajectories) != checkpoint.data_hash:
         return every
-    of = {id(one.trajectory): one for one in every}
+    episode_of = {id(episode.trajectory): episode for episode in every}
     share, seed = checkpoint.settings["validation_share"], checkpoint.settings["seed"]
     _, validation = split_by_task(trajectories, share, np.random.default_rng(seed))
-    return [of[id(one)] for one in validation]
+    return [episode_of[id(trajectory)] for trajectory in validation]
 
 
 def independent_triples(
@@ -163,9 +166,10 @@ def independent_triples(
     n: int,
     reached: Reached,
 ) -> Triples:
-    """Goals drawn without a look at the trajectory's own future: states of other trajectories.
+    """Draw goals independently of the trajectory's own future: states of other trajectories.
 
-    Of the same task where it has others, for what is asked at work are goals of the task at hand; else of any.
+    They come from the same task if it has other trajectories, because goals in use are goals of the current task;
+    otherwise from any task.
     """
     every = np.arange(len(data.at))
     rows, goals = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -189,15 +193,17 @@ async def proposed_triples(
     n_states: int,
     reached: Reached,
 ) -> Triples:
-    """Goals of whoever proposes them when decisions are made, at `n_states` states and thoughts of the data."""
+    """Ask the proposer for goals at `n_states` states and thoughts of the data."""
     chosen = np.sort(rng.choice(len(data.at), size=min(n_states, len(data.at)), replace=False))
     steps = [
-        (one.trajectory.prefix(t), thought_of(step)) for one in episodes for t, step in enumerate(one.trajectory.steps)
+        (episode.trajectory.prefix(t), thought_of(step))
+        for episode in episodes
+        for t, step in enumerate(episode.trajectory.steps)
     ]
     proposed = await asyncio.gather(*(proposer.propose(steps[row][0], steps[row][1], 2, 2) for row in chosen))
-    goals = [[*one.positive, *one.negative] for one in proposed]
-    rows = np.repeat(chosen, [len(one) for one in goals])
-    texts = [text for one in goals for text in one]
+    goals = [[*each.positive, *each.negative] for each in proposed]
+    rows = np.repeat(chosen, [len(each) for each in goals])
+    texts = [text for each in goals for text in each]
     embedded = (await embeddings.embed(texts)).vectors
     return _triples(network, data, vectors, rows, texts, embedded, reached)
 
@@ -205,18 +211,20 @@ async def proposed_triples(
 def calibrated(
     triples: Triples, goals: str, reached: Reached, rng: np.random.Generator
 ) -> tuple[Calibration, CalibrationReport]:
-    """The curve of all triples, and how well such a curve holds on tasks that it was not fitted on.
+    """Fit the curve to all triples, and estimate its quality by cross-fitting between two halves of the tasks.
 
     Raises:
-        ConfigurationError: a half of the tasks has no goal that was reached, or none that was not.
+        ConfigurationError: in half of the tasks all goals were reached, or none.
     """
     tasks = rng.permutation(np.unique(triples.task))
     if len(tasks) < 2:
-        raise ConfigurationError(f"{len(tasks)} tasks are held out, and a calibration needs 2: one to try it on")
+        raise ConfigurationError(
+            f"{len(tasks)} tasks are held out, but a calibration needs at least 2: collect more tasks, or hold out more"
+        )
     first = np.isin(triples.task, tasks[: len(tasks) // 2])
     after = np.empty(len(triples.q))
-    for fitted, tried in ((first, ~first), (~first, first)):
-        after[tried] = fit_calibration(triples.q[fitted], triples.reached[fitted])(triples.q[tried])
+    for fitted, evaluated in ((first, ~first), (~first, first)):
+        after[evaluated] = fit_calibration(triples.q[fitted], triples.reached[fitted])(triples.q[evaluated])
     bins = {
         name: tuple(reliability(p, triples.reached, triples.task))
         for name, p in {"before": np.clip(triples.q, 0.0, 1.0), "after": after}.items()
@@ -243,27 +251,27 @@ def _triples(
     goal_vectors: Vectors,
     reached: Reached,
 ) -> Triples:
-    """Q and outcome of transitions with goals; without those whose state is the goal already, which are no question."""
+    """Compute Q and outcome of transitions with goals, without those whose state is already the goal."""
     at = data.at[rows]
     same = reached if callable(reached) else _similar(data, vectors, goals, goal_vectors, reached)
-    met: Mapping[int, list[bool]] = {
+    reached_at: Mapping[int, list[bool]] = {
         row: [same(goal, data.texts[text]) for text in data.goal_text[state : data.last[state] + 1]]
         for row, (state, goal) in enumerate(zip(at, goals, strict=True))
     }
-    open_ = np.array([row for row, found in met.items() if not found[0]], dtype=np.int64)
+    open_ = np.array([row for row, at_goal in reached_at.items() if not at_goal[0]], dtype=np.int64)
     q = network.q(vectors[data.state_text[at[open_]]], vectors[data.thought_text[rows[open_]]], goal_vectors[open_])
-    return Triples(q, np.array([any(met[row]) for row in open_], dtype=bool), data.task[at[open_]])
+    return Triples(q, np.array([any(reached_at[row]) for row in open_], dtype=bool), data.task[at[open_]])
 
 
 def _similar(
     data: GoalData, vectors: Vectors, goals: Sequence[str], goal_vectors: Vectors, least: float
 ) -> Callable[[str, str], bool]:
-    """Whether a goal and a state's name are the same words, or near in meaning."""
+    """Build a function: (goal, state's name) -> whether they are equal or similar."""
     unit = {text: row for text, row in zip(data.texts, _unit(vectors), strict=True)}
     unit_goal = dict(zip(goals, _unit(goal_vectors), strict=True))
     return lambda goal, state: goal == state or float(unit_goal[goal] @ unit[state]) >= least
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    found: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return found
+    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return unit

@@ -1,4 +1,4 @@
-"""What the goal critic's training reads: transitions (state, thought, next state) and goals drawn for them."""
+"""Training data of a goal critic: transitions (state, thought, next state) and goals drawn for them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,34 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A trajectory and how it stopped."""
+    """A trajectory, and whether it was truncated."""
 
     trajectory: Trajectory
     truncated: bool = False
-    """It was cut rather than ended: what would have come next is not known."""
+    """Whether the trajectory stopped before its episode ended, so that its future is unknown."""
+
+
+def as_episodes(trajectories: Sequence[Trajectory | Episode]) -> list[Episode]:
+    """Wrap plain trajectories in `Episode`."""
+    return [each if isinstance(each, Episode) else Episode(each) for each in trajectories]
 
 
 def read_episodes(path: str | Path, *, horizon_ends: bool = False) -> list[Episode]:
-    """Trajectories of a folder that `amc collect` wrote, or of your own JSONL or Parquet with messages.
+    """Read trajectories from a folder that `amc collect` wrote, or from JSONL or Parquet files with messages.
 
-    Own data: a file, or a folder of `*.jsonl` and `*.parquet`, one conversation a row: `messages` (role and content, as
-    chat APIs write them, tool calls included), and where known `task` (an id; by default what was asked, which is also
-    what held-out tasks are told apart by), `done` (default true) and `truncated` (default false).
+    Your own data is a file, or a folder of `*.jsonl` and `*.parquet`, with one conversation per row: `messages` (role
+    and content in the format of chat APIs, including tool calls), and optionally `task` (an id that separates held-out
+    tasks; default: the first request), `done` (default true) and `truncated` (default false).
 
-    A collected trajectory that is as long as its horizon counts as truncated: it may have been cut there.
+    A collected trajectory as long as its horizon counts as truncated.
 
     Args:
-        path: where they are.
-        horizon_ends: count it as ended, since the agent will be stopped there at work too.
+        path: the file or folder.
+        horizon_ends: count such a trajectory as ended, because the agent will also be stopped there in use.
 
     Raises:
-        CheckpointError: there is nothing to read, or a row is not a conversation.
-        MissingExtra: Parquet is to be read and pyarrow is not installed.
+        CheckpointError: nothing can be read, or a row is not a conversation.
+        MissingExtra: a Parquet file needs pyarrow, which is not installed.
     """
     path = Path(path)
     if path.is_dir() and shards(path):
@@ -58,74 +63,74 @@ def read_episodes(path: str | Path, *, horizon_ends: bool = False) -> list[Episo
 
 
 def thought_of(step: Step) -> str:
-    """What is judged of a step: its thought, or its action where the agent wrote none."""
+    """Return a step's thought, or its action if it has no thought."""
     return step.thought or step.action
 
 
 @dataclass(frozen=True)
 class GoalShares:
-    """Where the goals of a batch come from; the shares are normalised to 1."""
+    """Shares of the goals of a batch by source; normalised to sum to 1."""
 
     future: float = 0.5
-    """A later state of the same trajectory, nearer ones more often (geometric, with the discount)."""
+    """A later state of the same trajectory; the distance is geometric with the discount."""
     random: float = 0.4
-    """Any state of another trajectory: most cannot be reached from here, and that has to be seen too."""
+    """Any state of another trajectory; most cannot be reached, which the critic must learn too."""
     current: float = 0.1
-    """The state itself: trains V(g, g) = 1 and nothing else."""
+    """The state itself; trains only V(g, g) = 1."""
 
     def __post_init__(self) -> None:
-        """Refuse a share of 0 where it would make every goal look alike."""
+        """Refuse shares with which goals are always, or never, reached."""
         if not (self.future > 0 and self.random > 0 and self.current >= 0):
             raise ConfigurationError(
-                f"goal shares future {self.future}, random {self.random}, current {self.current}: the first two must "
-                "be above 0, as goals are otherwise never, or always, reached in the data"
+                f"goal shares are future {self.future}, random {self.random}, current {self.current}: the first two "
+                "must be above 0, otherwise goals are never, or always, reached in the data"
             )
 
 
 class GoalBatch(NamedTuple):
-    """`[n]` transitions and a goal for each; texts as indexes into `GoalData.texts`."""
+    """`[n]` transitions with a goal each; texts are indexes into `GoalData.texts`."""
 
     state: IntArray
     thought: IntArray
     next_state: IntArray
     goal: IntArray
     reached: BoolArray
-    """The next state is the goal: the target of Q is 1."""
+    """Whether the next state is the goal; the target of Q is 1."""
     ended: BoolArray
-    """The next state is terminal: the target is 0 unless the goal is reached."""
+    """Whether the next state is terminal; the target is 0 unless the goal is reached."""
     already: BoolArray
-    """The state itself is the goal: V is trained towards 1, Q is not trained."""
+    """Whether the state itself is the goal; V is trained towards 1, Q is not trained."""
     kept: BoolArray
-    """False where the transition was cut short of the goal: nothing is trained."""
+    """False if the transition was truncated before the goal; nothing is trained."""
 
 
 @dataclass(frozen=True)
 class GoalData:
-    """All transitions of some episodes, over one list of texts. `S` states, `M` transitions."""
+    """All transitions of some episodes, with a shared list of texts. `S` states, `M` transitions."""
 
     texts: tuple[str, ...]
     """Distinct texts of states, goals and thoughts."""
     state_text: IntArray
-    """`[S]` the text of each state; those of an episode follow each other."""
+    """`[S]` text of each state; the states of an episode are consecutive."""
     goal_text: IntArray
-    """`[S]` the text of each state as a goal: two states with the same are the same goal."""
+    """`[S]` text of each state as a goal; equal texts are the same goal."""
     first: IntArray
-    """`[S]` first state of the same episode."""
+    """`[S]` first state of the episode."""
     last: IntArray
-    """`[S]` last state of the same episode."""
+    """`[S]` last state of the episode."""
     truncated: BoolArray
-    """`[S]` whether the state's episode was cut."""
+    """`[S]` whether the episode is truncated."""
     task: IntArray
-    """`[S]` number of the state's task."""
+    """`[S]` number of the task."""
     at: IntArray
-    """`[M]` the state that each transition starts from; it leads to the next one."""
+    """`[M]` state that each transition starts from; it leads to the next state."""
     thought_text: IntArray
-    """`[M]`"""
+    """`[M]` text of each transition's thought."""
     usage: Usage = field(default_factory=Usage)
-    """What the summaries cost."""
+    """Usage of the summaries."""
 
     def sample(self, rng: np.random.Generator, n: int, shares: GoalShares, discount: float) -> GoalBatch:
-        """Draws transitions uniformly, and a goal for each."""
+        """Draw transitions uniformly, and a goal for each."""
         chosen = rng.integers(len(self.at), size=n)
         at = self.at[chosen]
         weights = np.array([shares.future, shares.random, shares.current])
@@ -134,7 +139,7 @@ class GoalData:
         return self.batch(chosen, self.goal_text[goal])
 
     def batch(self, transitions: IntArray, goal: IntArray) -> GoalBatch:
-        """Those transitions with those goals (indexes into `texts`), and how they relate."""
+        """Combine transitions with goals (indexes into `texts`)."""
         at = self.at[transitions]
         last = at + 1 == self.last[at]
         reached, already = self.goal_text[at + 1] == goal, self.goal_text[at] == goal
@@ -150,7 +155,7 @@ class GoalData:
         )
 
     def later(self, rng: np.random.Generator, at: IntArray, discount: float) -> IntArray:
-        """A later state of the same episode, k steps on with probability proportional to discount^(k-1)."""
+        """Draw a later state of the same episode, k steps ahead with probability proportional to discount^(k-1)."""
         most = self.last[at] - at
         uniform = rng.random(len(at))
         # The inverse of a geometric distribution cut at `most`; at discount 1 it is uniform.
@@ -158,27 +163,29 @@ class GoalData:
             steps = np.log1p(-uniform * (1 - discount**most)) / np.log(discount) if discount > 0 else np.zeros(len(at))
         else:
             steps = uniform * most
-        found: IntArray = at + 1 + np.minimum(steps.astype(np.int64), most - 1)
-        return found
+        states: IntArray = at + 1 + np.minimum(steps.astype(np.int64), most - 1)
+        return states
 
     def elsewhere(self, rng: np.random.Generator, at: IntArray) -> IntArray:
-        """Any state of any other episode, uniformly."""
-        first, own = self.first[at], self.last[at] - self.first[at] + 1
-        found = rng.integers(len(self.state_text) - own)
-        return found + np.where(found >= first, own, 0)
+        """Draw a state of any other episode, uniformly."""
+        first, length = self.first[at], self.last[at] - self.first[at] + 1
+        drawn = rng.integers(len(self.state_text) - length)
+        return drawn + np.where(drawn >= first, length, 0)
 
 
 async def goal_data(episodes: Sequence[Episode], summary: Summary) -> GoalData:
-    """Describes every state of the episodes, and lines the transitions up.
+    """Describe every state of the episodes and collect their transitions.
 
     Raises:
         ConfigurationError: fewer than two episodes have a step.
     """
-    used = [one for one in episodes if one.trajectory.steps]
+    used = [episode for episode in episodes if episode.trajectory.steps]
     if len(used) < 2:
-        raise ConfigurationError(f"{len(used)} trajectories have a step: 2 are needed, as goals come of others")
-    lengths = np.array([len(one.trajectory.steps) + 1 for one in used])
-    states = [one.trajectory.prefix(t) for one, length in zip(used, lengths, strict=True) for t in range(length)]
+        raise ConfigurationError(
+            f"{len(used)} trajectories have a step: expected at least 2, since goals come from other trajectories"
+        )
+    lengths = np.array([len(episode.trajectory.steps) + 1 for episode in used])
+    states = [episode.trajectory.prefix(t) for episode, n in zip(used, lengths, strict=True) for t in range(n)]
     described = await summary.describe(states)
     index = _Index()
     first = np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -187,11 +194,11 @@ async def goal_data(episodes: Sequence[Episode], summary: Summary) -> GoalData:
     return GoalData(
         state_text=index.of(described.states),
         goal_text=index.of(described.goals),
-        thought_text=index.of(thought_of(step) for one in used for step in one.trajectory.steps),
+        thought_text=index.of(thought_of(step) for episode in used for step in episode.trajectory.steps),
         first=first,
         last=last,
-        truncated=np.repeat([one.truncated or not one.trajectory.done for one in used], lengths),
-        task=np.repeat(tasks.of(one.trajectory.task.id for one in used), lengths),
+        truncated=np.repeat([episode.truncated or not episode.trajectory.done for episode in used], lengths),
+        task=np.repeat(tasks.of(episode.trajectory.task.id for episode in used), lengths),
         at=np.flatnonzero(np.arange(lengths.sum()) < last),
         texts=index.texts,
         usage=described.usage,
@@ -199,7 +206,7 @@ async def goal_data(episodes: Sequence[Episode], summary: Summary) -> GoalData:
 
 
 class _Index:
-    """Numbers distinct texts in the order in which they come."""
+    """Number distinct texts in order of appearance."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -221,11 +228,9 @@ def _collected(trajectory: Trajectory, settings: str, horizon_ends: bool) -> Epi
 def _conversation(row: Mapping[str, Any], where: str) -> Episode:
     try:
         messages = convert_to_messages([_without_empty(message) for message in row["messages"]])
-        found = trajectory_from_messages(messages, done=_flag(row, "done", True))
-        task = str(row.get("task") or "") or found.task.instruction
-        return Episode(
-            Trajectory(Task(task, found.task.instruction), found.steps, found.done), _flag(row, "truncated", False)
-        )
+        trajectory = trajectory_from_messages(messages, done=_flag(row, "done", True))
+        task = Task(str(row.get("task") or "") or trajectory.task.instruction, trajectory.task.instruction)
+        return Episode(Trajectory(task, trajectory.steps, trajectory.done), _flag(row, "truncated", False))
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
         raise CheckpointError(
             f"{where} is not a conversation ({error!r}): expected "
@@ -239,7 +244,7 @@ def _flag(row: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _without_empty(message: Any) -> Any:
-    # Parquet gives every message every column.
+    # In Parquet, every message has every column.
     return {key: value for key, value in message.items() if value is not None} if isinstance(message, dict) else message
 
 

@@ -1,4 +1,4 @@
-"""How good a goal critic is on held-out tasks: does Q tell the goals that were reached from those that were not?"""
+"""Metrics of a goal critic on held-out tasks: does Q separate reached goals from goals that were not reached?"""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from amc_agents.types import FloatArray, IntArray
 def evaluate(
     network: GoalNetwork, data: GoalData, vectors: Vectors, discount: float, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Metrics over all transitions, with one goal of each kind for each.
+    """Compute metrics over all transitions, each with a goal of every kind.
 
     Args:
         network: the critic.
         data: held-out transitions.
         vectors: `[texts, D]` embeddings of `data.texts`.
-        discount: gamma, by which later goals are drawn.
+        discount: gamma, for drawing later goals.
         rng: draws the goals.
 
     Returns:
-        auc: of Q, goals reached later against states of other trajectories that were not reached.
-        auc_siblings: the same against states of other trajectories of the same task; None where no task has two.
-        auc_similarity: what the cosine of goal and state alone would give in place of `auc`.
+        auc: AUC of Q, for goals reached later against unreached states of other trajectories.
+        auc_siblings: the same against states of other trajectories of the same task; None if no task has two.
+        auc_similarity: the same for the cosine of goal and state in place of Q.
         q_later, q_elsewhere: mean Q of both kinds.
         q_loss: mean squared error against the target of training; transitions, trajectories.
     """
@@ -40,7 +40,7 @@ def evaluate(
     kinds = {"later": (later, np.ones(len(later), dtype=bool))}
     kinds["elsewhere"] = elsewhere, ~known(everything, elsewhere)
     kinds["siblings"] = related, has_sibling & ~known(everything, related)
-    # A goal that the state has already reached is no question.
+    # Goals that the state has already reached are left out.
     live = {name: np.flatnonzero(fit & (data.goal_text[data.at] != goal)) for name, (goal, fit) in kinds.items()}
     q = {name: _q(network, data, vectors, live[name], kinds[name][0]) for name in kinds}
     near = {name: _cosine(data, vectors, live[name], kinds[name][0]) for name in kinds}
@@ -62,24 +62,24 @@ def _auc(reached: FloatArray, missed: FloatArray) -> float | None:
 
 
 def _q(network: GoalNetwork, data: GoalData, vectors: Vectors, rows: IntArray, goal: IntArray) -> FloatArray:
-    found = np.empty(len(rows))
+    q = np.empty(len(rows))
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
         texts = data.state_text[data.at[part]], data.thought_text[part], goal[part]
-        found[start : start + _AT_ONCE] = network.q(*(vectors[text] for text in texts))
-    return found
+        q[start : start + _AT_ONCE] = network.q(*(vectors[text] for text in texts))
+    return q
 
 
 def _cosine(data: GoalData, vectors: Vectors, rows: IntArray, goal: IntArray) -> FloatArray:
     lengths = np.linalg.norm(vectors, axis=1)
     states, goals = data.state_text[data.at[rows]], goal[rows]
     product = np.array([vectors[s] @ vectors[g] for s, g in zip(states, goals, strict=True)])
-    found: FloatArray = product / np.maximum(lengths[states] * lengths[goals], 1e-12)
-    return found
+    cosine: FloatArray = product / np.maximum(lengths[states] * lengths[goals], 1e-12)
+    return cosine
 
 
 def _loss(network: GoalNetwork, data: GoalData, vectors: Vectors, goal: IntArray, discount: float) -> float | None:
-    """Squared error of Q against its target, over each transition with each of its goals (`[k x M]`)."""
+    """Compute the squared error of Q over each transition with each of its goals (`[k x M]`)."""
     errors = []
     for part in np.split(goal, len(goal) // len(data.at)):
         batch = data.batch(np.arange(len(data.at)), part)
@@ -91,13 +91,13 @@ def _loss(network: GoalNetwork, data: GoalData, vectors: Vectors, goal: IntArray
             target = np.where(batch.reached[chosen], 1.0, np.where(batch.ended[chosen], 0.0, to_come))
             q = network.q(vectors[batch.state[chosen]], vectors[batch.thought[chosen]], goals)
             errors.append((q - target) ** 2)
-    found = np.concatenate(errors)
-    return float(found.mean()) if len(found) else None
+    squared = np.concatenate(errors)
+    return float(squared.mean()) if len(squared) else None
 
 
 def _reached_later(data: GoalData) -> Any:
-    """A function: (transitions, goals) -> whether the transition's own trajectory is at that goal later."""
-    # Last state of each episode at which each goal is met.
+    """Build a function: (transitions, goals) -> whether the transition's trajectory reaches the goal later."""
+    # Last state of each episode at which each goal is reached.
     latest: dict[tuple[int, int], int] = {}
     for state, (first, goal) in enumerate(zip(data.first.tolist(), data.goal_text.tolist(), strict=True)):
         latest[first, goal] = state
@@ -111,16 +111,16 @@ def _reached_later(data: GoalData) -> Any:
 
 
 def siblings(data: GoalData, rng: np.random.Generator) -> tuple[IntArray, BoolArray]:
-    """`[M]` for each transition a goal of another trajectory of its task, and whether there is one."""
-    goals, found = np.zeros(len(data.at), dtype=np.int64), np.zeros(len(data.at), dtype=bool)
+    """Draw `[M]` goals from other trajectories of each transition's task; and `[M]` whether the task has others."""
+    goals, has_others = np.zeros(len(data.at), dtype=np.int64), np.zeros(len(data.at), dtype=bool)
     for task in np.unique(data.task):
         states = np.flatnonzero(data.task == task)
         for row in np.flatnonzero(data.task[data.at] == task):
             others = states[data.first[states] != data.first[data.at[row]]]
             if len(others):
-                goals[row], found[row] = data.goal_text[rng.choice(others)], True
-    return goals, found
+                goals[row], has_others[row] = data.goal_text[rng.choice(others)], True
+    return goals, has_others
 
 
 _AT_ONCE = 4096
-"""Rows of one matrix product, so that memory stays small."""
+"""Rows of a matrix product, which bounds memory."""

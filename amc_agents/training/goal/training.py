@@ -1,12 +1,12 @@
-"""Trains the goal critic: goal-conditioned implicit Q-learning over embeddings (papers: PNLC, section 4.1).
+"""Train a goal critic: goal-conditioned implicit Q-learning over embeddings (papers: PNLC, section 4.1).
 
     target of Q(s, a, g) = 1                if s' is g (no bootstrap: a goal is absorbing)
                            0                if s' is terminal and not g
                            gamma V(s', g)   otherwise
     V(s, g): the tau-expectile of the target network's Q(s, a, g); 1 where s is g
 
-A last transition that was cut short is left out unless s' is g. So Q = gamma^(k-1) for a goal k actions away. (The
-paper's r(s, g) tests the current state and masks no end: taken literally, the last states of the data never pay.)
+A truncated last transition is left out unless s' is g. So Q = gamma^(k-1) for a goal k actions away. (The paper's
+r(s, g) tests the current state and does not mask the end: taken literally, the last states of the data never pay.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.goal.calibrating import SAME_GOAL, calibrated, independent_triples
-from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, goal_data
+from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, as_episodes, goal_data
 from amc_agents.training.goal.metrics import evaluate
 from amc_agents.training.value.data import split_by_task
 from amc_agents.types import Trajectory
@@ -44,12 +44,12 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class GoalTrainingSettings:
-    """How a goal critic is trained. Defaults: the paper's appendix (A.2)."""
+    """Settings of a goal critic's training. The defaults are those of the paper's appendix A.2."""
 
     hidden: int = 64
     """Width of each of the two hidden layers."""
     expectile: float = 0.8
-    """tau: above 0.5, V leans towards the better of the thoughts in the data."""
+    """tau: above 0.5, V leans towards the better thoughts in the data."""
     discount: float = 0.99
     """gamma."""
     learning_rate: float = 4e-4
@@ -57,26 +57,26 @@ class GoalTrainingSettings:
     batch_size: int = 32
     iterations: int = 100
     updates: int = 50
-    """Updates of one iteration; losses and progress are reported after each."""
+    """Updates per iteration; losses and progress are reported after each iteration."""
     target_rate: float = 0.005
-    """Polyak: how far the target network goes towards Q at each update."""
+    """Polyak rate: how far the target network moves towards Q at each update."""
     nearness: bool = True
-    """Give the networks the inner products of state and goal, and of thought and goal, beside the embeddings. Not in
-    the paper: a small network does not find out by itself that a goal speaks of the same things (docs: training)."""
+    """Add the inner products of state and goal, and of thought and goal, to the networks' inputs. Not in the paper: a
+    small network does not learn similarity from embeddings (docs: training)."""
     twin: bool = False
-    """Two networks for Q, of which the smaller counts."""
+    """Train two networks for Q and use the smaller output."""
     shares: GoalShares = field(default_factory=GoalShares)
-    """Where goals come from."""
+    """Shares of goals by source."""
     validation_share: float = 0.2
-    """Share of the tasks held out."""
+    """Share of tasks held out."""
     calibrate: bool = True
-    """Make a probability of Q, on the held-out tasks, by goals of other trajectories (`calibrate_goal`)."""
+    """Calibrate Q to a probability on the held-out tasks, with goals of other trajectories (`calibrate_goal`)."""
     device: str = "cpu"
-    """Where torch computes: "cpu", "cuda", ..."""
+    """Torch device: "cpu", "cuda", ..."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
+        """Check the ranges."""
         if not 0.0 < self.expectile < 1.0 or not 0.0 <= self.discount < 1.0 or not 0.0 < self.target_rate <= 1.0:
             raise ConfigurationError(
                 f"expectile {self.expectile} must be between 0 and 1, discount {self.discount} in [0, 1), target_rate "
@@ -87,14 +87,14 @@ class GoalTrainingSettings:
 
 
 class GoalTrainingProgress(NamedTuple):
-    """What a progress callback gets."""
+    """Progress of a training."""
 
     stage: str
     """"embedding" or "training"."""
     done: int
     of: int
     loss: float = 0.0
-    """Of Q, over the last iteration; 0 while embedding."""
+    """Loss of Q over the last iteration; 0 while embedding."""
 
 
 def train_goal(
@@ -107,19 +107,20 @@ def train_goal(
     cache: str | Path | None = None,
     progress: Callable[[GoalTrainingProgress], None] | None = None,
 ) -> GoalCheckpoint:
-    """Trains a goal critic and saves it; `goal:out` loads it.
+    """Train a goal critic and save it; `goal:out` loads it.
 
     Args:
-        trajectories: of at least two tasks; an `Episode` says of one that it was cut (one that is not done was).
-        out: where to write; made if need be.
-        embeddings: see `critics.embeddings`.
-        settings: None: the paper's.
-        summary: how states are described, see `critics.summaries`.
-        cache: a file that keeps embeddings and summaries, so that an interrupted training asks for none twice.
-        progress: called now and then.
+        trajectories: trajectories of at least two tasks. An `Episode` can mark a trajectory as truncated; a trajectory
+            that is not done always counts as truncated.
+        out: folder to write; created if necessary.
+        embeddings: see `critics.goal.embeddings`.
+        settings: settings of the training; None: the paper's.
+        summary: description of states, see `critics.goal.summaries`.
+        cache: file that caches embeddings and summaries, for interrupted trainings.
+        progress: called after each batch of embeddings and each iteration.
 
     Returns:
-        What was written; its `metrics` are of held-out tasks.
+        The saved checkpoint; its `metrics` are those of held-out tasks.
     """
     return asyncio.run(
         atrain_goal(trajectories, out, embeddings, settings, summary=summary, cache=cache, progress=progress)
@@ -136,7 +137,7 @@ async def atrain_goal(
     cache: str | Path | None = None,
     progress: Callable[[GoalTrainingProgress], None] | None = None,
 ) -> GoalCheckpoint:
-    """`train_goal` where an event loop runs already, as in a notebook."""
+    """Async version of `train_goal`, for notebooks and other running event loops."""
     with sole_writer(Path(out)):
         return await _train_goal(
             trajectories, out, embeddings, settings or GoalTrainingSettings(), summary, cache, progress
@@ -154,15 +155,17 @@ async def _train_goal(
 ) -> GoalCheckpoint:
     rng = np.random.default_rng(settings.seed)
     report = progress or (lambda _: None)
-    episodes = [one if isinstance(one, Episode) else Episode(one) for one in trajectories]
-    of = {id(one.trajectory): one for one in episodes}
-    split = split_by_task([one.trajectory for one in episodes], settings.validation_share, rng)
+    episodes = as_episodes(trajectories)
+    episode_of = {id(episode.trajectory): episode for episode in episodes}
+    split = split_by_task([episode.trajectory for episode in episodes], settings.validation_share, rng)
     describe = as_summary(summary, cache=cache)
-    training, validation = [await goal_data([of[id(one)] for one in part], describe) for part in split]
+    training, validation = [
+        await goal_data([episode_of[id(trajectory)] for trajectory in part], describe) for part in split
+    ]
 
     embedder = as_embeddings(embeddings)
-    # Hashing is faster than reading a file.
-    asked = (
+    # Hashing is faster than reading a cache.
+    cached = (
         embedder
         if cache is None or isinstance(embedder, HashedWords)
         else CachedEmbeddings(
@@ -170,7 +173,7 @@ async def _train_goal(
         )
     )
     texts = tuple(dict.fromkeys(training.texts + validation.texts))
-    vectors, used = await asked.embed(texts)
+    vectors, used = await cached.embed(texts)
     row = {text: vector for text, vector in zip(texts, vectors, strict=True)}
     train_vectors, held_out = (np.stack([row[text] for text in part.texts]) for part in (training, validation))
 
@@ -190,7 +193,7 @@ async def _train_goal(
         golden=golden,
         golden_vectors=golden_vectors,
         calibration=calibration,
-        data_hash=data_hash([one.trajectory for one in episodes]),
+        data_hash=data_hash([episode.trajectory for episode in episodes]),
         settings=asdict(settings),
         metrics=metrics | {"history": history, "usage": cost},
     )
@@ -205,12 +208,12 @@ def fit(
     rng: np.random.Generator,
     progress: Callable[[GoalTrainingProgress], None] | None = None,
 ) -> tuple[GoalNetwork, list[dict[str, float]]]:
-    """Goal-conditioned IQL.
+    """Train the networks by goal-conditioned IQL.
 
     Args:
         data: transitions to learn from.
         vectors: `[texts, D]` embeddings of `data.texts`.
-        settings: how.
+        settings: settings of the training.
         rng: draws the batches.
         progress: called after each iteration.
 
@@ -236,11 +239,11 @@ def fit(
 
 
 class _Learner:
-    """The networks, their optimiser and the update."""
+    """The networks, their optimizer and the update."""
 
     def __init__(self, dimensions: int, settings: GoalTrainingSettings) -> None:
         self._settings = settings
-        # Initial weights come from torch's global generator: seed it, and leave it as it was.
+        # Initial weights come from torch's global generator: seed it, then restore its state.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             inputs_q, inputs_v = 3 * dimensions + 2 * settings.nearness, 2 * dimensions + settings.nearness
@@ -254,7 +257,7 @@ class _Learner:
         )
 
     def update_all(self, table: torch.Tensor, batch: GoalBatch) -> tuple[float, float]:
-        """One update for each `batch_size` rows; the mean losses of Q and V."""
+        """Make an update for each `batch_size` rows; return the mean losses of Q and V."""
         columns = [torch.from_numpy(column).to(table.device) for column in batch]
         parts = zip(*(torch.split(column, self._settings.batch_size) for column in columns), strict=True)
         losses = [self._update(table, _Rows(*part)) for part in parts]
@@ -269,35 +272,37 @@ class _Learner:
             target_q = torch.where(batch.reached, 1.0, torch.where(batch.ended, 0.0, self._settings.discount * to_come))
             best = torch.stack([network(triple).squeeze(1) for network in self._target]).amin(dim=0)
             target_v = torch.where(batch.already, 1.0, best)
-        # Where the state is the goal, no action is of interest.
+        # Where the state is the goal, actions do not matter.
         trained = (batch.kept & ~batch.already).float()
-        answers = torch.stack([network(triple).squeeze(1) for network in self._q])
-        q_loss = (trained * (answers - target_q) ** 2).mean(dim=1).sum()
+        q = torch.stack([network(triple).squeeze(1) for network in self._q])
+        q_loss = (trained * (q - target_q) ** 2).mean(dim=1).sum()
         gap = target_v - self._v(state_goal).squeeze(1)
-        leaning = torch.where(gap > 0, self._settings.expectile, 1.0 - self._settings.expectile)
-        v_loss = (batch.kept.float() * leaning * gap**2).mean()
+        weight = torch.where(gap > 0, self._settings.expectile, 1.0 - self._settings.expectile)
+        v_loss = (batch.kept.float() * weight * gap**2).mean()
         self._optimizer.zero_grad(set_to_none=True)
         (q_loss + v_loss).backward()
         self._optimizer.step()
-        torch._foreach_lerp_(self._following, [one.detach() for one in self._followed], self._settings.target_rate)
+        torch._foreach_lerp_(
+            self._following, [parameter.detach() for parameter in self._followed], self._settings.target_rate
+        )
         return torch.stack((q_loss.detach(), v_loss.detach()))
 
     def _features(self, *embeddings: torch.Tensor) -> torch.Tensor:
-        """As `GoalNetwork` makes them, of scaled embeddings."""
+        """Compute the features of `GoalNetwork` from scaled embeddings."""
         *others, goal = embeddings
-        near = [(one * goal).sum(1, keepdim=True) / goal.shape[1] ** 0.5 for one in others]
+        near = [(other * goal).sum(1, keepdim=True) / goal.shape[1] ** 0.5 for other in others]
         return torch.cat((*embeddings, *near) if self._settings.nearness else embeddings, 1)
 
     def weights(self) -> Mapping[str, Vectors]:
-        """As `GoalNetwork` reads them."""
+        """Return the weights in the format of `GoalNetwork`."""
         named = {"q": self._q[0], "v": self._v} | ({"q2": self._q[1]} if len(self._q) > 1 else {})
-        found: dict[str, Vectors] = {}
+        weights: dict[str, Vectors] = {}
         for name, network in named.items():
             layers = [layer for layer in network if isinstance(layer, nn.Linear)]
             for index, layer in enumerate(layers):
-                found[f"{name}.{index}.weight"] = layer.weight.detach().cpu().numpy().copy()
-                found[f"{name}.{index}.bias"] = layer.bias.detach().cpu().numpy().copy()
-        return found
+                weights[f"{name}.{index}.weight"] = layer.weight.detach().cpu().numpy().copy()
+                weights[f"{name}.{index}.bias"] = layer.bias.detach().cpu().numpy().copy()
+        return weights
 
 
 class _Rows(NamedTuple):
@@ -322,7 +327,7 @@ def _mlp(inputs: int, hidden: int) -> nn.Sequential:
 def _calibrated(
     network: GoalNetwork, data: GoalData, vectors: Vectors, rng: np.random.Generator
 ) -> tuple[Calibration | None, dict[str, Any]]:
-    """The curve and its report; where the held-out data allows none, the reason, and Q stays as it is."""
+    """Return the curve and its report; or None and the reason if the held-out data does not allow a calibration."""
     triples = independent_triples(network, data, vectors, rng, _TRIPLES, SAME_GOAL)
     try:
         curve, report = calibrated(triples, "independent", SAME_GOAL, rng)
@@ -332,20 +337,20 @@ def _calibrated(
 
 
 def _golden(network: GoalNetwork, data: GoalData, vectors: Vectors) -> tuple[tuple[GoldenTriple, ...], Vectors]:
-    """A few held-out triples with their embeddings: half of the goals are reached next, half lie elsewhere."""
+    """Choose a few held-out triples: half of the goals are the next state, half are states elsewhere."""
     chosen = np.linspace(0, len(data.at) - 1, min(_GOLDEN, len(data.at))).round().astype(np.int64)
     goal = data.goal_text[np.where(np.arange(len(chosen)) % 2, data.at[chosen] + 1, data.at[chosen[::-1]])]
     rows = np.stack([data.state_text[data.at[chosen]], data.thought_text[chosen], goal], axis=1)
-    found = vectors[rows]
-    scores = network.q(found[:, 0], found[:, 1], found[:, 2])
+    embedded = vectors[rows]
+    scores = network.q(embedded[:, 0], embedded[:, 1], embedded[:, 2])
     golden = (
-        GoldenTriple(data.texts[state], data.texts[thought], data.texts[wanted], float(q))
-        for (state, thought, wanted), q in zip(rows.tolist(), scores, strict=True)
+        GoldenTriple(data.texts[state], data.texts[thought], data.texts[target], float(q))
+        for (state, thought, target), q in zip(rows.tolist(), scores, strict=True)
     )
-    return tuple(golden), found
+    return tuple(golden), embedded
 
 
 _GOLDEN = 6
-"""Golden triples of a checkpoint."""
+"""Number of golden triples of a checkpoint."""
 _TRIPLES = 4000
-"""Held-out triples that a calibration is fitted on."""
+"""Number of held-out triples for the calibration."""

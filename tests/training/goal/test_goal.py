@@ -149,7 +149,7 @@ async def test_goals_come_from_where_the_shares_say():
 
 @pytest.mark.parametrize("shares", [(0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (0.5, 0.6, -0.1)])
 def test_a_share_of_zero_is_refused(shares):
-    with pytest.raises(ConfigurationError, match="goal shares future"):
+    with pytest.raises(ConfigurationError, match="goal shares are future"):
         GoalShares(*shares)
 
 
