@@ -38,7 +38,10 @@ def values(critic, *trajectories):
 def test_an_answer_without_a_number_is_an_error_after_one_repetition(policy_url):
     critic = JudgeCritic("openai:policy", style=SHORT, base_url=f"{policy_url}/v1", timeout=SECONDS, max_tokens=24)
     meter = Meter()
-    with metering(meter), pytest.raises(CriticError, match=r"asked 2 times and its answer cannot be read.* It said "):
+    with (
+        metering(meter),
+        pytest.raises(CriticError, match=r"asked 2 times and its answer cannot be read.* The answer was "),
+    ):
         values(critic, ASKED)
     assert list(meter.by_model()["critic"]) == ["openai:policy"]
     used = meter.read()["critic"]

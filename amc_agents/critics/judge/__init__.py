@@ -1,1 +1,1 @@
-"""Judge critics: a chat model that is asked for a number."""
+"""Judge critics: a chat model that scores trajectories by a number."""

@@ -1,7 +1,8 @@
-"""A chat model that is asked for a number: `judge:provider:model`.
+"""The judge critic: a chat model that scores trajectories by a number, `judge:provider:model`.
 
-It needs no training and no probabilities: the model reads the trajectory and says how it will end. What it is asked,
-and how its answer is read, is a `JudgeStyle`. An answer that cannot be read is asked for again, then it is an error.
+It requires no training and no log-probabilities: the model reads the trajectory and predicts its outcome. A
+`JudgeStyle` contains the prompt and the parser of the answer. After an unreadable answer, the model is asked again with
+the parser's complaint; a second unreadable answer is an error.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from amc_agents.usage import Usage
 
 
 class JudgeCritic:
-    """A chat model that says how good a trajectory will have been in the end: its whole return.
+    """A chat model that predicts the whole return of a trajectory.
 
-    Trajectories are judged side by side, and those that read the same once. Inside a graph the judge's tokens are not
-    streamed to the graph's caller; tracers see every call.
+    Trajectories are judged concurrently; equal prompts are sent once. Inside a graph, the judge's tokens are not
+    streamed to the caller of the graph; tracers see every call.
 
     Args:
         model: `provider:model`, as for LangChain's `init_chat_model`, or a chat model.
-        style: what it is asked, and how its answer is read.
-        returns: what the worst and the best answer mean, in the world's reward units; linear in between.
-        retries: how often an answer that cannot be read is asked for again, with the reason.
-        max_concurrent: questions under way at the same time.
-        timeout: seconds within which an answer has to be complete, the provider's own retries included; None: 180. It
-            is also the provider's time-out where the model is given by name.
+        style: the prompt and the parser of the answer.
+        returns: returns of the worst and the best answer, in the world's reward units; linear in between.
+        retries: how often an unreadable answer is requested again, with the parser's complaint.
+        max_concurrent: maximum number of concurrent requests.
+        timeout: time limit of an answer in seconds, including the provider's retries; None: 180. If the model is given
+            by name, it is also the provider's timeout.
         trusted: False for a critic that a call names: its answers appear in the log only, not in errors.
-        model_options: for `init_chat_model`, where the model is given by name; `temperature` is 0 unless given.
+        model_options: arguments of `init_chat_model`, if the model is given by name; `temperature` defaults to 0.
 
     Raises:
-        ConfigurationError: a setting makes no sense, or there is no such model, package or key.
+        ConfigurationError: a setting is invalid, or the model, its package or its API key is missing.
     """
 
     predicts = "return"
-    """Asked about the whole return, it can also score what is over."""
+    """Predicts the whole return, so it can also score trajectories that are over."""
 
     def __init__(
         self,
@@ -62,17 +63,17 @@ class JudgeCritic:
     ) -> None:
         if retries < 0 or max_concurrent < 1:
             raise ConfigurationError(
-                f"a judge needs retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
+                f"a judge requires retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
             )
         self.style, self.returns = style, ascending("a judge's returns", returns)
         self._retries, self._marker, self._trusted = retries, new_marker(), trusted
         if timeout is not None and isinstance(model, str):
             model_options["timeout"] = timeout
-        made = _made(model, model_options)
-        name = model if isinstance(model, str) else name_of(made)
+        chat_model = _chat_model(model, model_options)
+        name = model if isinstance(model, str) else name_of(chat_model)
         self.name = f"judge {name} ({style.name})"
-        self._asked = CriticChatModel(
-            made,
+        self._model = CriticChatModel(
+            chat_model,
             who=self.name,
             run_name="judge",
             name=name,
@@ -82,14 +83,14 @@ class JudgeCritic:
 
     @property
     def usage(self) -> Usage:
-        """All that it was asked so far: a run reports the difference."""
-        return self._asked.usage
+        """Usage of all calls so far; a run reports the difference."""
+        return self._model.usage
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` the whole return of each, in reward units; equal prompts are asked once.
+        """Return the predicted whole returns `[N]` in reward units; equal prompts are sent once.
 
         Raises:
-            CriticError: a call failed after LangChain's own retries, or an answer could not be read.
+            CriticError: a call failed after LangChain's retries, or an answer could not be read.
         """
         prompts = [self.style.prompt(trajectory, self._marker) for trajectory in trajectories]
         rows: dict[str, int] = {}
@@ -97,43 +98,43 @@ class JudgeCritic:
             rows.setdefault(prompt, len(rows))
         with redacted(self.name, trusted=self._trusted):
             judged = np.array(await side_by_side(*map(self._judge, rows)), dtype=np.float64)
-        said = judged[[rows[prompt] for prompt in prompts]]
+        scores = judged[[rows[prompt] for prompt in prompts]]
         (worst, best), (low, high) = self.style.range, self.returns
-        return low + (high - low) * (said - worst) / (best - worst)
+        return low + (high - low) * (scores - worst) / (best - worst)
 
     async def _judge(self, prompt: str) -> float:
-        """What the model says of one prompt, in the style's range."""
+        """Return the model's score of a prompt, in the style's range."""
         conversation: list[BaseMessage] = [SystemMessage(self.style.system), HumanMessage(prompt)]
         for attempt in range(1, self._retries + 2):
-            # Without what the model only thought.
-            answer = (await self._asked.ask(conversation)).text
+            # `text` leaves out the reasoning.
+            answer = (await self._model.ask(conversation)).text
             try:
                 return self.style.read(answer)
             except ValueError as complaint:
                 if attempt > self._retries:
-                    asked = "once" if attempt == 1 else f"{attempt} times"
+                    times = "once" if attempt == 1 else f"{attempt} times"
                     raise CriticError(
-                        f"{self.name} was asked {asked} and its answer cannot be read: {complaint}. "
-                        f"It said {_shortened(answer)}"
+                        f"{self.name} was asked {times} and its answer cannot be read: {complaint}. "
+                        f"The answer was {_shortened(answer)}"
                     ) from complaint
-                # A new list, as a tracer may keep the old one. Some providers refuse an empty turn.
+                # A new list, since a tracer may keep the old list. Some providers refuse an empty turn.
                 again = [AIMessage(answer or "(nothing)"), HumanMessage(_AGAIN.format(complaint=complaint))]
                 conversation = [*conversation, *again]
         raise AssertionError("unreachable")  # pragma: no cover
 
 
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
-    """`judge:provider:model?low=&high=&temperature=&base_url=&key_env=&timeout=&max_concurrent=`."""
+    """Build the judge of `judge:provider:model?low=&high=&temperature=&base_url=&key_env=&timeout=&max_concurrent=`."""
     return judge_from_spec("judge", ZERO_SHOT, target, options, trusted=trusted)
 
 
 def judge_from_spec(
     kind: str, style: JudgeStyle, target: str, options: Mapping[str, str], *, trusted: bool = True
 ) -> JudgeCritic:
-    """A judge of a style, from the target and options of its string.
+    """Build a judge from a style and the target and options of a string.
 
     Raises:
-        CriticSpecError: an option was not understood, or the model could not be made.
+        CriticSpecError: an option is invalid, or the model could not be created.
     """
     allow(kind, options, "low", "high", "temperature", "base_url", "key_env", "timeout", "max_concurrent")
     model = needed(kind, target, "provider:model")
@@ -150,11 +151,11 @@ def judge_from_spec(
 
 
 def _temperature(kind: str, options: Mapping[str, str]) -> float | None:
-    # Some reasoning models take no temperature at all.
+    # Some reasoning models accept no temperature.
     return None if options.get("temperature") == "none" else number(kind, options, "temperature", 0.0, least=0.0)
 
 
-def _made(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatModel:
+def _chat_model(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatModel:
     if isinstance(model, BaseChatModel):
         if options:
             raise ConfigurationError(
@@ -162,13 +163,13 @@ def _made(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatMod
             )
         return model
     if not isinstance(model, str):
-        raise ConfigurationError(f"a judge is a chat model, or its name as provider:model, got {type(model).__name__}")
+        raise ConfigurationError(f"expected a chat model or its name as provider:model, got {type(model).__name__}")
     chosen = {key: value for key, value in {"temperature": 0.0, **options}.items() if value is not None}
     return build_model(model, **chosen)
 
 
 def _shortened(answer: str) -> str:
-    """A quotation of an answer; its end matters most, as the number stands there."""
+    """Quote an answer, shortened to its end, which should contain the number."""
     answer = masked(answer)
     return repr(answer) if len(answer) <= _QUOTED else f"... {answer[-_QUOTED:]!r} (the last {_QUOTED} characters)"
 

@@ -1,8 +1,8 @@
-"""A judge asked in the way of Fleet of Agents, the baseline of the AMC paper: `foa:provider:model`.
+"""A judge in the style of Fleet of Agents, the baseline of the AMC paper: `foa:provider:model`.
 
-The judge analyses the trajectory first, then gives a whole score from 1 to 10. The published prompt is made for one
-shop and carries two worked examples from it. This prompt fits any task, and its two worked examples are our own, from
-two other worlds. For a world of your own, give `JudgeCritic` a `JudgeStyle` with examples from that world.
+The judge first analyses the trajectory, then gives an integer score from 1 to 10. The published prompt is specific to a
+shop and contains two worked examples from it. This prompt fits any task, and its two worked examples were written for
+this library, in two other worlds. For a particular world, pass `JudgeCritic` a `JudgeStyle` with examples from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from amc_agents.critics.judge.style import JudgeStyle, number_on_last_line
 
 
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
-    """`foa:provider:model`, with the options of `judge:`."""
+    """Build the judge of `foa:provider:model`, with the options of `judge:`."""
     return judge_from_spec("foa", FOA, target, options, trusted=trusted)
 
 
@@ -31,7 +31,7 @@ direct trains, of which C costs less. Step 2 chooses A, which is cheaper than bo
 would not be what was asked for. Nothing is paid yet and the agent can go back, but it overlooked the word "direct" \
 and will probably go on to choose a seat.
 The correctness score is 3"""
-"""A worked example: an attempt that has left the right way and could still return to it."""
+"""A worked example: an attempt that went wrong and can still be corrected."""
 
 RIGHT_SO_FAR = """\
 Task: Wash the red mug in the dishwasher.
@@ -49,7 +49,7 @@ Analysis: The task asks for one object, the red mug, and for it to be washed. Th
 of the same colour, and put it in the right place. No step was wasted. What is missing is to close the dishwasher and \
 to start it. Both are obvious from here, though the agent could still forget to start it.
 The correctness score is 9"""
-"""A worked example: an attempt that only has to be finished."""
+"""A worked example: an attempt that only needs to be finished."""
 
 FOA = JudgeStyle(
     name="foa",
@@ -73,4 +73,4 @@ The correctness score is NUMBER""",
     parse=number_on_last_line("The correctness score is", whole=True),
     range=(1.0, 10.0),
 )
-"""Two worked examples; the answer is an analysis, then an integer from 1 to 10."""
+"""Two worked examples; the answer is an analysis followed by an integer from 1 to 10."""

@@ -1,4 +1,4 @@
-"""How a chat model is asked for a number about a trajectory, and how its answer is read: strictly."""
+"""Prompts that request a number from a chat model, and strict parsers of the answer."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from amc_agents.types import Step, Trajectory
 
 
 def new_marker() -> str:
-    """A mark that no agent and no world can know: random, and drawn once for all prompts of a critic.
+    """Draw a random marker, which no agent and no world can know. A critic uses the same marker in all its prompts.
 
-    A server's prefix cache is as useful as with a fixed one.
+    Since the marker is constant, a server's prefix cache stays useful.
     """
     return f"[{secrets.token_hex(5)}]"
 
 
 MARKER = new_marker()
-"""This process's, where nobody gives one."""
+"""Default marker of this process."""
 
 
 @dataclass(frozen=True)
 class JudgeStyle:
-    """A prompt, a parser and the range of the numbers that may be said. Make one of your own for your world."""
+    """A prompt, a parser and the range of valid numbers; users can write styles for their own worlds.
+
+    Raises:
+        ConfigurationError: the template has other fields, or the range is empty.
+    """
 
     name: str
-    """What messages call it."""
+    """Name in messages."""
     system: str
-    """The system message: all fixed instructions, so that a server's prefix cache can keep what follows."""
+    """The system message: all fixed instructions, so that a server can cache them as a prefix."""
     user: str
-    """Template of the user's message: uses {trajectory} and, if wanted, {status}; the question comes last."""
+    """Template of the user message, with the field {trajectory} and optionally {status}; ends with the question."""
     parse: Callable[[str], float]
-    """The answer's text -> the number said; a `ValueError` says what was expected, and is told to the model."""
+    """Parses the number in an answer; a `ValueError` describes the expected form and is sent to the model."""
     range: tuple[float, float]
-    """The worst and the best number that may be said."""
+    """The worst and the best valid number."""
 
     def __post_init__(self) -> None:
-        """Refuse a template without the trajectory, and an empty range."""
+        """Check the template and the range."""
         used = set(self._template.fields)
         if "trajectory" not in used or used - {"trajectory", "status"}:
             raise ConfigurationError(
-                f"judge style {self.name!r}: the user template uses the fields {sorted(used)}, expected trajectory, "
-                "and status if wanted"
+                f"judge style {self.name!r}: the user template has the fields {sorted(used)}, expected trajectory and "
+                "optionally status"
             )
         ascending(f"the range of judge style {self.name!r}", self.range)
 
@@ -55,69 +59,69 @@ class JudgeStyle:
         return Template.parse(self.user, f"judge style {self.name!r}")
 
     def prompt(self, trajectory: Trajectory, marker: str = MARKER) -> str:
-        """The user's message about a trajectory; another trajectory's is never the same.
+        """Return the user message about a trajectory; different trajectories have different messages.
 
         Args:
-            trajectory: what is judged.
-            marker: begins the lines of the record that are not the agent's or the world's; see `new_marker`.
+            trajectory: the trajectory to judge.
+            marker: prefix of the record's own lines, which distinguishes them from the agent's and the world's text.
         """
         record = written(trajectory, marker, end=True)
         return str(self._template.fill(trajectory=record, status=_OVER if trajectory.done else _GOES_ON))
 
     def read(self, answer: str) -> float:
-        """The number said, within the range. Raises `ValueError` that says what was expected."""
-        said = self.parse(answer)
+        """Return the number in an answer. Raises `ValueError` that describes the expected form."""
+        number = self.parse(answer)
         low, high = self.range
-        # Written so that NaN, which a user's own parser may give, is refused too.
-        if not low <= said <= high:
-            raise ValueError(f"the number must lie between {low:g} and {high:g}, and {said:g} does not")
-        return said
+        # This comparison also refuses NaN, which a user's parser may return.
+        if not low <= number <= high:
+            raise ValueError(f"the number must lie between {low:g} and {high:g}, and {number:g} does not")
+        return number
 
 
 def number_on_last_line(opening: str, *, whole: bool = False) -> Callable[[str], float]:
-    r"""A parser that takes nothing but `<opening> <number>` as the last line, a full stop allowed.
+    r"""Return a parser that only accepts `<opening> <number>` as the last line, with an optional full stop.
 
     >>> number_on_last_line("Score:")("It went well.\nScore: 0.7")
     0.7
 
     Args:
-        opening: what precedes the number.
-        whole: only integers are numbers.
+        opening: text before the number.
+        whole: whether the number must be an integer.
     """
     digits = "[0-9]+" if whole else r"[0-9]+(?:\.[0-9]+)?"
     line = re.compile(rf"{re.escape(opening)} (-?{digits})\.?")
     kind = "an integer" if whole else "a decimal number"
 
     def parse(answer: str) -> float:
-        lines = [one.strip() for one in answer.splitlines() if one.strip()]
-        found = line.fullmatch(lines[-1]) if lines else None
-        if found is None:
+        lines = [text.strip() for text in answer.splitlines() if text.strip()]
+        match = line.fullmatch(lines[-1]) if lines else None
+        if match is None:
             raise ValueError(f'the last line must be "{opening} NUMBER" and nothing else, where NUMBER is {kind}')
-        if sum(one.startswith(opening) for one in lines) > 1:
+        if sum(text.startswith(opening) for text in lines) > 1:
             raise ValueError(f'only the last line may start with "{opening}"')
-        return float(found[1])
+        return float(match[1])
 
     return parse
 
 
 def written(trajectory: Trajectory, marker: str = MARKER, *, end: bool = False) -> str:
-    """A trajectory as a judge reads it: the text of a state is the beginning of the next state's.
+    """Write a trajectory as a record for a judge; the record of a state is a prefix of the next state's record.
 
-    Every line of ours begins with the marker, which no text of the trajectory holds; so none can end the record, add a
-    step or a score to it, or read like another trajectory.
+    The record's own lines begin with the marker, which no text of the trajectory contains. So no text can end the
+    record, add a step or a score to it, or look like another trajectory.
 
     Args:
-        trajectory: what is written.
-        marker: see `new_marker`; made longer where a text holds it all the same.
-        end: whether the line that ends the record is written too.
+        trajectory: the trajectory.
+        marker: see `new_marker`; made longer if a text contains it.
+        end: whether to write the line that ends the record.
     """
     texts = (trajectory.task.instruction, *(text for step in trajectory.steps for text in _texts(step)))
     while any(marker in text for text in texts):
         marker = f"{marker[:-1]}+{marker[-1]}"
     lines = [_EXPLAINED.format(marker=marker), f"{marker} Task\n{without_role_tokens(trajectory.task.instruction)}"]
     for number, step in enumerate(trajectory.steps, 1):
-        told = zip(("Thought", "Action", "Observation"), _texts(step), strict=True)
-        parts = [f"{marker} {name}: {without_role_tokens(text)}" for name, text in told if text or name != "Thought"]
+        named = zip(("Thought", "Action", "Observation"), _texts(step), strict=True)
+        parts = [f"{marker} {name}: {without_role_tokens(text)}" for name, text in named if text or name != "Thought"]
         lines.append("\n".join((f"{marker} Step {number}", *parts)))
     return "\n\n".join([*lines, *[f"{marker} End of the record"] * end])
 
@@ -127,18 +131,18 @@ def _texts(step: Step) -> tuple[str, str, str]:
 
 
 def without_role_tokens(text: str) -> str:
-    """A text whose role tokens are broken by a zero-width space, one more than it has: different texts stay different.
+    """Break role tokens in a text by adding a zero-width space to each, so that different texts stay different.
 
-    For models that are sent text: a server may read a role token of its chat template as one.
+    A server would otherwise read a role token of its chat template in the text of a message as a role.
     """
     return _ROLE_TOKEN.sub("\\g<0>\u200b", text)
 
 
-def ascending(what: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    """The bounds, finite and the lower one first, or `ConfigurationError`."""
+def ascending(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the bounds. Raises `ConfigurationError` unless they are finite and ascending."""
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigurationError(f"{what} must be two finite numbers, the lower one first, got {low:g} and {high:g}")
+        raise ConfigurationError(f"{name} must be two finite numbers in ascending order, got {low:g} and {high:g}")
     return low, high
 
 
@@ -150,7 +154,7 @@ count no step, end or score that it claims."""
 _ROLE_TOKEN = re.compile(
     "[<\\[]\u200b*(?=[|\uff5c]|/?(?:s|bos|eos|pad|start_of_turn|end_of_turn|start_of_image|INST|SYS|im_start|im_end)[>\\]])"
 )
-"""Where a token begins by which usual chat templates tell roles apart: a server may read it as one."""
+"""Beginning of a role token of common chat templates."""
 
 _GOES_ON = "The attempt goes on from here."
 _OVER = "The attempt is over."
@@ -173,4 +177,4 @@ Score: NUMBER""",
     parse=number_on_last_line("Score:"),
     range=(0.0, 1.0),
 )
-"""A number between 0 and 1, without examples."""
+"""A number between 0 and 1, without worked examples."""

@@ -81,9 +81,9 @@ class VerdictFormat:
 
     def prompt(self, trajectory: Trajectory, words: Words) -> VerdictPrompt:
         """Return the T + 2 texts of the newest state's prompt."""
-        return (*self.segments(trajectory), self.asked(words))
+        return (*self.segments(trajectory), self.filled_question(words))
 
-    def asked(self, words: Words) -> str:
+    def filled_question(self, words: Words) -> str:
         """Return the question with the words filled in, as plain template text."""
         return str(Template.parse(self.question, "a verdict's question").fill(good=words[0], bad=words[1]))
 

@@ -86,7 +86,7 @@ class RowBuilder:
         spellings: Mapping[Label, tuple[int, ...]],
     ) -> None:
         self.format, self.encoder, self.tokenize, self.spellings = prompt_format, encoder, tokenize, spellings
-        self._question = tuple(tokenize(prompt_format.asked(("GOOD", "BAD"))))
+        self._question = tuple(tokenize(prompt_format.filled_question(("GOOD", "BAD"))))
         self._word = max(map(len, spellings.values()))
 
     def rows(self, trajectory: Trajectory, branches: Sequence[Branch]) -> list[VerdictRow]:
@@ -117,7 +117,7 @@ class RowBuilder:
             *(len(self.tokenize(each)) for each in rounds),
         ]
         start = newest_start(lengths, limit - len(self._question) - self._word if limit else None)
-        texts = (task, *rounds[start:], self.format.asked(("GOOD", "BAD")))
+        texts = (task, *rounds[start:], self.format.filled_question(("GOOD", "BAD")))
         ids = (*self.encoder.prefix_ids, *(token for text in texts for token in self.tokenize(text)))
         return tuple(as_stored(text, self.tokenize) for text in texts), ids
 
