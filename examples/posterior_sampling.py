@@ -1,7 +1,7 @@
-"""PSRL: each run of an agent acts on a hypothesis drawn from a written posterior, which learns from the outcome.
+"""PSRL: each run of an agent acts on a hypothesis drawn from a textual posterior, which is updated from the outcome.
 
-This example needs no key: its chat model computes the roles of sampler and updater exactly. Replace it by your own,
-`init_chat_model("provider:model")`. The posterior is text in the store, which you can read and edit.
+This example needs no API key: its chat model computes the roles of sampler and updater exactly. Replace it with
+`init_chat_model("provider:model")`. The posterior is a text in the store, which you can read and edit.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def act(messages):
 
 def main():
     """Run the agent thirty times. With a SqliteStore, a later process would continue from this posterior."""
-    explores = PosteriorSampling(exact_roles_model(TASK), prior=PRIOR, world=TASK.instruction, seed=1)
+    exploration = PosteriorSampling(exact_roles_model(TASK), prior=PRIOR, world=TASK.instruction, seed=1)
     store = InMemoryStore()
-    agent = create_agent(ScriptedChatModel(respond=act), [pull], middleware=[explores], store=store)
+    agent = create_agent(ScriptedChatModel(respond=act), [pull], middleware=[exploration], store=store)
     for _ in range(30):
         agent.invoke({"messages": [("user", "Pull an arm.")]})
     print("pulled:", *pulled)
