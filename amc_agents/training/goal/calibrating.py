@@ -28,7 +28,7 @@ from amc_agents.pnlc.types import Proposer
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.goal.data import BoolArray, Episode, GoalData, as_episodes, goal_data, thought_of
 from amc_agents.training.goal.metrics import siblings
-from amc_agents.training.value.data import split_by_task
+from amc_agents.training.splits import split_by_task, task_of_trajectory
 from amc_agents.types import FloatArray, IntArray, Trajectory
 
 Reached = float | Callable[[str, str], bool]
@@ -149,13 +149,11 @@ async def acalibrate_goal(
 def held_out(checkpoint: GoalCheckpoint, episodes: Sequence[Trajectory | Episode]) -> list[Episode]:
     """Return the held-out tasks of the checkpoint's training data, or all of any other data."""
     every = as_episodes(episodes)
-    trajectories = [episode.trajectory for episode in every]
-    if data_hash(trajectories) != checkpoint.data_hash:
+    if data_hash(episode.trajectory for episode in every) != checkpoint.data_hash:
         return every
-    episode_of = {id(episode.trajectory): episode for episode in every}
     share, seed = checkpoint.settings["validation_share"], checkpoint.settings["seed"]
-    _, validation = split_by_task(trajectories, share, np.random.default_rng(seed))
-    return [episode_of[id(trajectory)] for trajectory in validation]
+    _, validation = split_by_task(every, share, np.random.default_rng(seed), task_of=task_of_trajectory)
+    return validation
 
 
 def independent_triples(

@@ -32,7 +32,7 @@ from amc_agents.training.dataset import data_hash
 from amc_agents.training.goal.calibrating import SAME_GOAL, calibrated, independent_triples
 from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, as_episodes, goal_data
 from amc_agents.training.goal.metrics import evaluate
-from amc_agents.training.value.data import split_by_task
+from amc_agents.training.splits import split_by_task, task_of_trajectory
 from amc_agents.types import Trajectory
 
 try:
@@ -156,12 +156,9 @@ async def _train_goal(
     rng = np.random.default_rng(settings.seed)
     report = progress or (lambda _: None)
     episodes = as_episodes(trajectories)
-    episode_of = {id(episode.trajectory): episode for episode in episodes}
-    split = split_by_task([episode.trajectory for episode in episodes], settings.validation_share, rng)
+    split = split_by_task(episodes, settings.validation_share, rng, task_of=task_of_trajectory)
     describe = as_summary(summary, cache=cache)
-    training, validation = [
-        await goal_data([episode_of[id(trajectory)] for trajectory in part], describe) for part in split
-    ]
+    training, validation = [await goal_data(part, describe) for part in split]
 
     embedder = as_embeddings(embeddings)
     # Hashing is faster than reading a cache.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from amc_agents.training.splits import held_out_tasks
 from amc_agents.training.value.calibrating import calibration_tasks
-from amc_agents.training.value.data import held_out_tasks
 from amc_agents.training.value.row_building import selected_trajectories
 from amc_agents.training.value.rows import RowsSummary, ValueRows
 from amc_agents.training.value.settings import ValueTrainingSettings

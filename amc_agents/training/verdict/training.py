@@ -25,7 +25,7 @@ from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.known_words import check_words
-from amc_agents.training.value.data import split_by_task
+from amc_agents.training.splits import split_by_task, task_of_trajectory
 from amc_agents.training.verdict.data import Judged
 from amc_agents.training.verdict.labels import LABELS, Label
 from amc_agents.training.verdict.metrics import evaluate
@@ -156,9 +156,7 @@ def _train_verdict(
     builder = _builder(tokenizer, settings, context(model))
     _check_words(model, builder, settings.words)
     check_words((play.trajectory for play in judged), builder.encoder)
-    judged_of = {id(play.trajectory): play for play in judged}
-    parts = split_by_task([play.trajectory for play in judged], settings.validation_share, rng)
-    training, validation = ([judged_of[id(trajectory)] for trajectory in part] for part in parts)
+    training, validation = split_by_task(judged, settings.validation_share, rng, task_of=task_of_trajectory)
     _check_labels(training)
     rows, held_out = (_rows(builder, part, settings) for part in (training, validation))
 

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value.data import split_by_task
+from amc_agents.training.splits import split_by_task
 from amc_agents.training.value.metrics import auc, evaluate
 from amc_agents.training.value.model import make_encoder
 from amc_agents.training.value.objective import Objective
