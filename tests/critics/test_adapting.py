@@ -1,4 +1,4 @@
-"""Objects and functions of users as critics: what is accepted, what is refused, and how sync ones are asked."""
+"""Objects and functions of users as critics: which are accepted, which are refused, and how sync critics are called."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATES = [Trajectory(Task("t", "Climb."), tuple(Step("climb", "up") for _ in ran
 
 
 def lengths(trajectories):
-    return [len(one.steps) for one in trajectories]
+    return [len(trajectory.steps) for trajectory in trajectories]
 
 
 async def lengths_async(trajectories):
@@ -82,19 +82,19 @@ async def test_functions_and_objects_are_critics_sync_or_async(critic):
 
 
 @pytest.mark.parametrize("critic", ACCEPTED.values(), ids=ACCEPTED)
-def test_amc_asks_them(critic):
+def test_amc_takes_them(critic):
     graph = amc(number_agent(), critic, environment=sum_world, hide_rewards=True, n_particles=3, resample=AtSteps(2))
     run = graph.run(start())
     assert run.history[0].values.tolist() == [2.0] * 3
     assert run.config["critic"] == name_of(critic)
 
 
-def test_what_is_async_already_stays_what_it_is():
+def test_an_async_critic_is_returned_unchanged():
     critic = Async()
     assert adapted(critic) is critic
 
 
-def test_an_adapted_critic_keeps_everything_else():
+def test_an_adapted_critic_keeps_other_attributes():
     critic = Sync()
     vars(critic)["usage"] = 7
     made = adapted(critic)
@@ -146,7 +146,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("critic", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_asked_is_refused_where_the_graph_is_built(critic, message):
+def test_an_invalid_critic_is_refused_where_the_graph_is_built(critic, message):
     model = ScriptedChatModel(respond=lambda messages: "Action: 1")
     builders = [
         lambda: amc(number_agent(), critic, environment=sum_world),
@@ -159,14 +159,14 @@ def test_what_cannot_be_asked_is_refused_where_the_graph_is_built(critic, messag
         assert len(str(caught.value)) <= 400
 
 
-def test_a_module_may_hold_a_function_of_trajectories():
+def test_a_string_may_name_a_function_of_trajectories():
     assert name_of(parse_critic(f"{__name__}:lengths")) == "lengths"
     assert name_of(parse_critic(f"{__name__}:Sync")) == "Sync"
     with pytest.raises(CriticSpecError, match=r"test_adapting:NotAMethod': expected a critic or its string"):
         parse_critic(f"{__name__}:NotAMethod")
 
 
-async def test_a_sync_critic_leaves_the_event_loop_alone_and_is_counted():
+async def test_a_sync_critic_does_not_block_the_event_loop_and_is_counted():
     loop_goes_on = threading.Event()
 
     def waits(trajectories):
@@ -183,7 +183,7 @@ async def test_a_sync_critic_leaves_the_event_loop_alone_and_is_counted():
     assert meter.read() == {"critic": Usage(calls=3)}
 
 
-async def test_lac_asks_sync_methods():
+async def test_lac_takes_sync_methods():
     class Actions:
         def q_values(self, trajectory, actions):
             return [float(len(action)) for action in actions]

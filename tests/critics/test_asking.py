@@ -1,4 +1,4 @@
-"""Critics over the chat models and embeddings of LangChain, asked over real sockets from one event loop and another."""
+"""Critics based on LangChain's chat models and embeddings, over real sockets, in several event loops."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TOP = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in (
 
 
 def openai(request):
-    """What OpenAI's two addresses answer."""
+    """Answer as OpenAI's two endpoints do."""
     if request.path == "/v1/embeddings":
         data = [{"object": "embedding", "index": n, "embedding": [1.0, float(n)]} for n in range(3)]
         return Reply(body={"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 3}})
-    said = {"role": "assistant", "content": "Score: 0.75"}
+    reply = {"role": "assistant", "content": "Score: 0.75"}
     logprobs = {"content": [{"token": "GOOD", "logprob": TOP[0]["logprob"], "bytes": None, "top_logprobs": TOP}]}
-    choice = {"index": 0, "finish_reason": "stop", "message": said, "logprobs": logprobs}
+    choice = {"index": 0, "finish_reason": "stop", "message": reply, "logprobs": logprobs}
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
     whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
     return Reply(body=whole)
@@ -46,7 +46,7 @@ def openai(request):
 
 @pytest.fixture
 def server():
-    """On a loop of its own, so that a test may run and close others."""
+    """A server on the background loop, so that a test may run and close other loops."""
     scripted = ScriptedServer(openai)
     run_in_background(scripted.start(), n_workers=1)
     yield scripted
@@ -83,7 +83,7 @@ def embeddings(server, **patience):
 
     async def ask(states):
         return (
-            await LangChainEmbeddings(model, **patience).embed([one.steps[0].observation for one in states])
+            await LangChainEmbeddings(model, **patience).embed([state.steps[0].observation for state in states])
         ).vectors
 
     return ask, [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
@@ -93,15 +93,15 @@ KINDS = pytest.mark.parametrize("make", [judge, verdict, summary, embeddings])
 
 
 @KINDS
-def test_it_is_asked_from_one_event_loop_and_the_next(server, make):
+def test_it_works_in_consecutive_event_loops(server, make):
     ask, expected = make(server)
     for _ in range(3):
         assert np.array_equal(asyncio.run(ask(ASKED)), expected) or np.allclose(asyncio.run(ask(ASKED)), expected)
 
 
 @KINDS
-def test_the_policys_client_is_not_disturbed_nor_disturbs(server, make):
-    """Clients of one provider share their connections, and an async one's belong to one loop."""
+def test_it_does_not_interfere_with_the_policys_client(server, make):
+    """Clients of a provider share their connections, and those of an async client belong to an event loop."""
     ask, _ = make(server)
     policy = chat(server)
 
@@ -115,7 +115,7 @@ def test_the_policys_client_is_not_disturbed_nor_disturbs(server, make):
 
 
 @KINDS
-def test_its_failure_is_the_critics(server, make):
+def test_its_failure_is_a_critic_error(server, make):
     server.respond = lambda request: Reply(status=400, body={"error": {"message": "no credit left"}})
     ask, _ = make(server)
     with pytest.raises(CriticError, match="no credit left"):
@@ -123,8 +123,8 @@ def test_its_failure_is_the_critics(server, make):
 
 
 @KINDS
-def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time(server, make):
-    """Each read is quick, so that no client's own time-out ends it; the whole answer would take minutes."""
+def test_a_server_that_sends_a_byte_at_a_time_times_out(server, make):
+    """Each read is quick, so the client's own time-out does not apply, but the complete answer would take minutes."""
     ask, _ = make(server, timeout=0.3)
     server.respond = lambda request: replace(openai(request), drip=1.0)
     with pytest.raises(CriticError, match=r"no complete answer within 0\.3 s") as caught:
@@ -133,7 +133,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time(server, make
 
 
 @KINDS
-def test_a_silent_server_does_not_hold_up_the_end_of_the_process(server, make):
+def test_a_silent_server_does_not_delay_the_end_of_the_process(server, make):
     ask, _ = make(server, timeout=0.3)
     server.respond = lambda request: HANG
     with pytest.raises(CriticError, match="no complete answer"):
@@ -156,7 +156,7 @@ def test_a_key_that_the_provider_repeats_is_not_shown(server, make):
 
 
 @pytest.mark.parametrize("kind", ["judge", "foa", "verdict"])
-def test_what_it_answers_is_in_no_error_where_a_call_has_named_it(server, kind, caplog, monkeypatch):
+def test_errors_of_an_untrusted_chat_model_do_not_quote_it(server, kind, caplog, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.respond = lambda request: Reply(status=400, body={"error": {"message": "CANARY"}})
@@ -170,6 +170,6 @@ def test_what_it_answers_is_in_no_error_where_a_call_has_named_it(server, kind, 
 @pytest.mark.parametrize(
     "usage", [{"prompt_tokens": "many"}, {"prompt_tokens": 1, "completion_tokens": None}, [1], "none", None]
 )
-def test_an_answer_that_does_not_say_what_it_used_counts_as_missing(usage):
+def test_an_answer_without_token_counts_counts_as_missing(usage):
     answer = AIMessage("Score: 1").model_copy(update={"usage_metadata": usage})
     assert usage_of(answer) == Usage(calls=1, missing=1)

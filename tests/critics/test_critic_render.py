@@ -33,7 +33,7 @@ def tokenize(request):
     return byte_level_bpe()
 
 
-def test_one_text_as_a_whole_would_not_be_append_only():
+def test_tokenizing_a_prompt_at_once_would_not_be_append_only():
     # What makes the property below worth testing: this tokenizer breaks it when a prompt is tokenized at once.
     tokenize = byte_level_bpe()
     opening, step = PLAIN.segments(Trajectory(Task("t", "Goal: oak gate"), (Step("get 1 clay", "Got 1 clay"),)))
@@ -78,9 +78,9 @@ def test_serving_reads_exactly_the_tokens_that_training_scored(tokenize, whole, 
 
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=40), limit=st.integers(18, 60))
 def test_windows_fit_cover_every_state_once_and_keep_the_task_and_the_newest_round(lengths, limit):
-    found = windows(lengths, limit)
-    assert [t for window in found for t in range(window.first, window.last + 1)] == list(range(len(lengths)))
-    for window in found:
+    cut = windows(lengths, limit)
+    assert [t for window in cut for t in range(window.first, window.last + 1)] == list(range(len(lengths)))
+    for window in cut:
         for state in range(window.first, window.last + 1):
             assert lengths[0] + sum(lengths[window.start + 1 : state + 1]) <= limit
             assert window.start < max(state, 1)
@@ -92,19 +92,19 @@ def test_the_oldest_half_of_the_rounds_goes_at_once():
     assert windows([10] * 9, None) == [(0, 0, 8)]
 
 
-def test_what_cannot_be_made_to_fit_is_an_error_that_names_the_limit():
+def test_a_prompt_that_cannot_fit_is_an_error_that_names_the_limit():
     with pytest.raises(CriticError, match=r"state 1 take 30 tokens and the critic's limit is 25"):
         windows([10, 20, 5], 25)
 
 
-def test_an_older_round_that_is_too_long_is_left_out_of_the_newest_states_prompt():
+def test_an_older_round_that_is_too_long_is_dropped():
     with pytest.raises(PromptTooLong, match="state 2 take 210 tokens and the critic's limit is 55"):
         newest_start([10, 5, 200], 55)
     assert newest_start([10, 5, 200, 5], 55) == 2
     assert newest_start([10, 5, 200, 5, 7], 55) == 2
     assert newest_start([10, 5, 200, 5, 60, 9], 55) == 4
     with pytest.raises(PromptTooLong):
-        windows([10, 5, 200, 5], 55)  # where every state is to be scored, one cannot be
+        windows([10, 5, 200, 5], 55)  # if every state must be scored, this state cannot be
 
 
 def test_the_two_formats_read_as_documented():
@@ -119,7 +119,7 @@ def test_the_two_formats_read_as_documented():
     )
 
 
-def test_a_critic_of_actions_alone_is_not_told_the_thoughts():
+def test_a_format_of_actions_omits_the_thoughts():
     trajectory = Trajectory(Task("t", "Goal: x"), (Step("a", "o", thought="why"), Step("b", thought="so")))
     assert DIALOGUE_ACTIONS.prompt(trajectory, ("GOOD", "BAD")) == (
         "<|user|>Goal: x<|assistant|>",
@@ -131,7 +131,7 @@ def test_a_critic_of_actions_alone_is_not_told_the_thoughts():
         PromptFormat("x", "{instruction}", "{turn} {action} {observation}", "\n")
 
 
-def test_a_format_survives_json_and_another_version_is_refused():
+def test_a_format_round_trips_through_json_and_another_version_is_refused():
     assert PromptFormat.from_json(PLAIN.to_json()) == PLAIN
     with pytest.raises(CheckpointError, match="version 2"):
         PromptFormat.from_json({**PLAIN.to_json(), "version": 2})

@@ -35,11 +35,11 @@ async def test_uniform_predicts_nothing():
     assert (await critic.values([Trajectory(Task("t", ""))] * 3)).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_critic_is_given_back_as_it_is():
+def test_an_object_is_returned_unchanged():
     assert parse_critic(ready) is ready
 
 
-async def test_a_module_gives_its_object_or_what_its_function_makes():
+async def test_a_module_string_names_an_object_or_a_factory():
     assert parse_critic(f"{__name__}:ready") is ready
     made = parse_critic(f"{__name__}:Constant?level=0.5")
     assert (await made.values([Trajectory(Task("t", ""))])).tolist() == [0.5]
@@ -84,18 +84,18 @@ def test_a_target_may_hold_colons_and_slashes(monkeypatch):
         (f"{__name__}:table", "got dict"),
     ],
 )
-def test_what_is_not_understood_is_named(spec, message):
+def test_an_invalid_string_is_an_error_with_a_hint(spec, message):
     with pytest.raises(CriticSpecError, match=message):
         parse_critic(spec)
 
 
 @pytest.mark.parametrize("name", ["cooking", "bandit-sampler"])  # the second is shipped, and is no critic
-def test_an_unknown_shipped_model_lists_those_there_are(name):
+def test_an_unknown_shipped_model_is_an_error_that_lists_the_models(name):
     with pytest.raises(CheckpointError, match=rf"'{name}' with a value adapter; shipped are \['crafting'\]"):
         parse_critic(f"embedded:{name}")
 
 
-async def test_another_adapter_of_the_embedded_model_is_named_by_its_folder(tmp_path):
+async def test_the_adapter_option_names_a_folder(tmp_path):
     other = tmp_path / "other"
     shutil.copytree(model_folder("crafting") / "value", other)
     weights = load_file(other / "adapter_model.safetensors")
@@ -120,7 +120,7 @@ async def test_another_adapter_of_the_embedded_model_is_named_by_its_folder(tmp_
         (["a", "b"], "expected"),
     ],
 )
-def test_nonsense_from_a_critic_is_an_error(answer, message):
+def test_an_invalid_answer_of_a_critic_is_an_error(answer, message):
     with pytest.raises(CriticError, match=message):
         checked_values(answer, 2, "mine")
 
@@ -152,12 +152,12 @@ def test_the_package_of_critics_has_the_function_and_loads_nothing_heavy():
         "verdict:huggingface:folder",
     ],
 )
-def test_a_call_names_no_files_of_this_machine(spec):
+def test_an_untrusted_string_may_not_name_files(spec):
     with pytest.raises(CriticSpecError, match=r'a call may not name files.*critics=\{"name": critic\}'):
         parse_critic(spec, trusted=False)
 
 
-def test_nor_a_folder_by_a_shipped_models_name(tmp_path, monkeypatch):
+def test_an_untrusted_string_may_not_name_a_folder_by_a_shipped_models_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parse_critic("embedded:crafting", trusted=False)
     (tmp_path / "crafting").mkdir()
@@ -171,15 +171,15 @@ def test_nor_a_folder_by_a_shipped_models_name(tmp_path, monkeypatch):
     ["169.254.169.254", "169.254.0.1:80", "[fe80::1]", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]",
      "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]", "100.100.100.200", "0.0.0.0"],
 )  # fmt: skip
-def test_a_call_names_no_address_of_the_link(kind, host):
+def test_an_untrusted_string_may_not_name_a_link_local_address(kind, host):
     parse_critic(f"{kind}:http://{host}")
     with pytest.raises(ConfigurationError, match="a call may not name"):
         parse_critic(f"{kind}:http://{host}", trusted=False)
-    # A program of one's own names a server on its machine for one call.
+    # A user's program may name a server on its own machine for a call.
     parse_critic(f"{kind}:http://127.0.0.1:8000", trusted=False)
 
 
-def test_a_kind_that_takes_no_trust_gets_no_address_of_a_call(monkeypatch):
+def test_a_factory_without_trusted_gets_no_address_from_an_untrusted_string(monkeypatch):
     monkeypatch.setitem(spec_module.KINDS, "vendor", lambda target, options: ready)
     assert parse_critic("vendor:place", trusted=False) is ready
     assert parse_critic("vendor:http://host") is ready
@@ -189,7 +189,7 @@ def test_a_kind_that_takes_no_trust_gets_no_address_of_a_call(monkeypatch):
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_kind_may_take_trust(trusted, monkeypatch):
+def test_a_factory_may_take_trusted(trusted, monkeypatch):
     def make(target, options, *, trusted):
         return Constant(trusted)
 

@@ -1,4 +1,4 @@
-"""Saved critics whose files are cut off, overwritten or wrongly typed: each is a named error of one line, or loads."""
+"""Saved critics with truncated, overwritten or wrongly typed files: each loads, or is a named error in one line."""
 
 import asyncio
 import json
@@ -40,17 +40,17 @@ def loads_or_is_named(load, *arguments):
     try:
         load(*arguments)
     except CheckpointError as error:
-        said = str(error)
+        message = str(error)
     else:
         return True
-    assert "\n" not in said
-    # A temporary folder's path may stand in it twice.
-    assert len(said) <= 600
+    assert "\n" not in message
+    # The message may contain the path of a temporary folder twice.
+    assert len(message) <= 600
     return False
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_file_that_is_no_checkpoint_is_refused(saved, tmp_path, name):
+def test_a_damaged_checkpoint_is_refused(saved, tmp_path, name):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     whole = (saved / name).read_bytes()
     assert loads_or_is_named(KINDS[name].load, tmp_path)
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(saved, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_field_of_another_type_is_refused_or_means_the_same(saved, tmp_path, name):
+def test_a_field_of_another_type_is_refused_or_equivalent(saved, tmp_path, name):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     plain = json.loads((saved / name).read_text())
     free = ("settings", "metrics", "base_model_hash", "data_hash")
@@ -74,10 +74,10 @@ def test_a_field_of_another_type_is_refused_or_means_the_same(saved, tmp_path, n
 
 @pytest.mark.parametrize("cut", [0, 7, 1000, -1])
 @pytest.mark.parametrize("name", ["model.safetensors", "value/adapter_model.safetensors"])
-def test_weights_that_are_cut_off_say_so(tmp_path, monkeypatch, name, cut):
+def test_truncated_weights_are_a_named_error(tmp_path, monkeypatch, name, cut):
     shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
     (tmp_path / name).write_bytes((SHIPPED / name).read_bytes()[:cut])
-    # Other weights than the adapter's are found before that.
+    # Otherwise the check of the base model's hash would fail first.
     monkeypatch.setattr("amc_agents.critics.value.embedded.weights_hash", lambda folder: hash_of_shipped())
     with pytest.raises(CheckpointError, match=r"damaged or cut off.*git lfs pull"):
         EmbeddedCritic(tmp_path)
@@ -88,7 +88,7 @@ def hash_of_shipped():
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "value/adapter_config.json"])
-def test_a_models_other_files(tmp_path, name):
+def test_damaged_files_of_a_model_are_named_errors(tmp_path, name):
     shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
     plain = json.loads((SHIPPED / name).read_text())
     for content in DAMAGED:

@@ -79,10 +79,10 @@ async def test_the_generated_worlds_are_read_mistakes_included(words, actions):
         for split in ("train", "test"):
             task = generate_task(seed, split, optimal_steps=(4, 9))
             episode = await played(task, actions or plan(task.payload.book, task.payload.goal))
-            found = words.unknown_words(DIALOGUE.segments(episode))
-            assert not found.too_many, found
+            count = words.unknown_words(DIALOGUE.segments(episode))
+            assert not count.too_many, count
             mistaken = actions not in (None, ["inventory"] * 3, [""])
-            assert (found.unknown > 0) == mistaken
+            assert (count.unknown > 0) == mistaken
 
 
 def test_only_what_others_wrote_counts(words):

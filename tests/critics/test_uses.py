@@ -97,7 +97,7 @@ def logit(p):
 
 
 @pytest.mark.parametrize("nature", NATURES)
-def test_a_nature_is_seen_by_what_a_critic_can_do(nature):
+def test_the_nature_follows_from_the_methods(nature):
     assert nature_of(CRITICS[nature]()) == nature
 
 
@@ -106,7 +106,7 @@ def test_the_librarys_own_critics_have_their_nature():
     assert nature_of(parse_critic("uniform")) == "uniform"
 
 
-def test_what_is_no_critic_is_refused():
+def test_an_object_without_a_critics_methods_is_refused():
     with pytest.raises(ConfigurationError, match="got int, which has none of the methods values, log_odds"):
         nature_of(5)
 
@@ -132,7 +132,7 @@ def test_the_table_has_every_cell_and_no_other():
 
 
 @pytest.mark.parametrize(("method", "nature"), CELLS)
-async def test_a_cell_is_obeyed(method, nature):
+async def test_every_cell_describes_the_behaviour(method, nature):
     critic = CRITICS[nature]()
     if nature in TAKEN[method]:
         assert isinstance(TABLE[method, nature], Use)
@@ -191,7 +191,7 @@ def test_an_eq_5_model_is_for_its_own_beta():
         for_amc(critic, beta=1.0)
 
 
-def test_a_run_that_makes_eq_5_of_a_mean_takes_no_eq_5_model():
+def test_a_run_with_success_reward_refuses_an_eq_5_model():
     with pytest.raises(ConfigurationError, match="leave success_reward out, or use a model"):
         for_amc(ValueModel(1.0, beta=0.3), beta=0.3, success_reward=1.0)
     plain = ValueModel(1.0)
@@ -221,7 +221,7 @@ class Unconnected(Values):
         return await super().values(trajectories)
 
 
-async def test_the_beta_of_a_server_that_was_not_asked_yet_is_compared_at_its_first_answer():
+async def test_the_beta_of_an_unconnected_server_is_compared_at_its_first_answer():
     fits: Any = for_amc(Unconnected(0.5), beta=0.3)
     assert (await fits.values([EARNED])).tolist() == [0.5]
     assert (fits.predicts, fits.known, nature_of(fits)) == ("return", True, "value")
@@ -248,19 +248,19 @@ async def test_lac_takes_a_verdict_as_it_is():
     assert (await for_lac(UniformCritic()).log_odds(BOTH)).tolist() == [0.0, 0.0]
 
 
-async def test_lac_adds_the_return_so_far_to_what_is_to_come():
+async def test_lac_adds_the_return_so_far_to_a_future_value():
     # 0.25 earned and 0.5 to come; what is over has nothing to come, whatever the model says.
     odds = await for_lac(ValueModel(0.5, 0.9), returns=(0.0, 2.0)).log_odds([EARNED, OVER])
     assert odds.tolist() == pytest.approx([logit(0.375), logit(0.5)])
 
 
-async def test_lac_takes_a_whole_return_as_it_is():
+async def test_lac_uses_a_whole_return_unchanged():
     critic = Values(0.5, 1.5, predicts="return")
     odds = await for_lac(critic, returns=(-1.0, 2.0)).log_odds([EARNED, OVER])
     assert odds.tolist() == pytest.approx([logit(1.5 / 3), logit(2.5 / 3)])
 
 
-async def test_lac_takes_a_judges_number_as_the_probability_whatever_it_is_worth():
+async def test_lac_uses_the_position_of_a_judges_number_in_its_range():
     odds = await for_lac(judge(returns=(-5.0, 10.0)), returns=(0.0, 1.0)).log_odds([EARNED])
     assert odds.tolist() == pytest.approx([logit(0.75)])
 
@@ -271,7 +271,7 @@ async def test_lac_keeps_probabilities_away_from_certainty():
     assert odds.tolist() == pytest.approx([logit(MARGIN), -logit(MARGIN)])
 
 
-async def test_lac_asks_for_the_last_actions_of_one_past_together():
+async def test_lac_batches_the_last_actions_of_a_common_past():
     critic = Actions()
     odds = await for_lac(critic).log_odds([moved("up"), moved("down", past=1), moved("down")])
     assert odds.tolist() == [1.0, -1.0, -1.0]
@@ -289,7 +289,7 @@ async def test_lac_refuses_eq_5_as_soon_as_it_is_known():
         await later.log_odds([EARNED])
 
 
-async def test_lac_refuses_nonsense():
+async def test_lac_refuses_invalid_answers():
     with pytest.raises(CriticError, match="answered nan for trajectory 0"):
         await for_lac(Values(math.nan)).log_odds([EARNED])
     with pytest.raises(ConfigurationError, match="failure and success, in order, got 1 and 0"):

@@ -1,4 +1,4 @@
-"""HTTP servers on real sockets whose faults are written in the test."""
+"""HTTP servers on real sockets with scripted faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 HANG = "hang"
-"""Accept the request and never answer."""
+"""Accept the request, but never answer."""
 CUT = "cut"
 """Close the connection in the middle of the answer."""
 
@@ -26,7 +26,7 @@ class Request:
 class Reply:
     status: int = 200
     body: Any = field(default_factory=dict)
-    """Bytes are sent as they are, anything else as JSON."""
+    """Bytes are sent unchanged, other values as JSON."""
     headers: Mapping[str, str] = field(default_factory=dict)
     drip: float = 0.0
     """Seconds between the bytes of the body."""
@@ -35,7 +35,7 @@ class Reply:
 
 
 class ScriptedServer:
-    """Answers what `respond` says; can be killed, and started again on the same port."""
+    """Answers with `respond`; can be killed and restarted on the same port."""
 
     def __init__(self, respond: Callable[[Request], Reply | str]) -> None:
         self.respond = respond
@@ -63,7 +63,7 @@ class ScriptedServer:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Kill, once what is being accepted has been: a connection made for a closed server is never closed."""
+        """Kill after pending connections are accepted, since a connection to a closed server is never closed."""
         loop = asyncio.get_running_loop()
         for socket in self._server.sockets:
             loop.remove_reader(socket.fileno())
@@ -128,6 +128,6 @@ class ScriptedServer:
 
 
 def in_turn(*replies: Reply | str) -> Callable[[Request], Reply | str]:
-    """The replies one after the other, then the last one for good."""
+    """Send the replies in order, then repeat the last reply."""
     waiting = list(replies)
     return lambda request: waiting.pop(0) if len(waiting) > 1 else waiting[0]

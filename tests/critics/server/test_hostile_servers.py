@@ -1,4 +1,4 @@
-"""Whatever a server answers, a critic gives numbers or a named error of one line, short and without the key."""
+"""For any answer of a server, a critic returns numbers or raises a short named error in one line, without the key."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ BYTES = (b"", b"{", b"<html>", b"[" * 100_000, b"\xff", b"1" * 5000, KEY.encode(
 Change = Callable[[str, Any], Any]
 
 
-def right(path: str, asked: Any) -> Any:
-    """What vLLM would answer; every two rows that are scored have one score."""
+def right(path: str, sent: Any) -> Any:
+    """vLLM's answer to a request."""
     if path == "/v1/models":
         return {"object": "list", "data": [{"id": "m", "root": None, "max_model_len": 4096}]}
     if path == "/classify":
-        rows = [{"index": i, "probs": [score(row)]} for i, row in enumerate(asked["input"])]
+        rows = [{"index": i, "probs": [score(row)]} for i, row in enumerate(sent["input"])]
         return {"object": "list", "data": rows, "usage": USAGE}
     if path == "/v1/embeddings":
-        rows = [{"index": i, "embedding": [float(i), 1.0]} for i, _ in enumerate(asked["input"])]
+        rows = [{"index": i, "embedding": [float(i), 1.0]} for i, _ in enumerate(sent["input"])]
         return {"data": rows, "usage": USAGE}
     if path == "/tokenize":
-        text = asked.get("prompt", "pqrstx" if not asked.get("add_generation_prompt", True) else "pqrst")
-        tokens = [*map(ord, text), *([0] if "prompt" not in asked and text.endswith("x") else [])]
+        text = sent.get("prompt", "pqrstx" if not sent.get("add_generation_prompt", True) else "pqrst")
+        tokens = [*map(ord, text), *([0] if "prompt" not in sent and text.endswith("x") else [])]
         return {"tokens": tokens, "count": len(tokens)}
-    if "logprob_token_ids" in asked:
-        top = [{f"token_id:{token}": -1.5 for token in asked["logprob_token_ids"]}]
-        choices = [{"index": i, "logprobs": {"top_logprobs": top}} for i, _ in enumerate(asked["prompt"])]
+    if "logprob_token_ids" in sent:
+        top = [{f"token_id:{token}": -1.5 for token in sent["logprob_token_ids"]}]
+        choices = [{"index": i, "logprobs": {"top_logprobs": top}} for i, _ in enumerate(sent["prompt"])]
         return {"choices": choices, "usage": USAGE}
     choices = [
         {"index": i, "prompt_logprobs": [None, *({str(token): {"logprob": -1.0, "rank": 1}} for token in row[1:])]}
-        for i, row in enumerate(asked["prompt"])
+        for i, row in enumerate(sent["prompt"])
     ]
     return {"choices": choices, "usage": USAGE}
 
 
 def server(change: Change) -> ModelServer:
     def answer(request: httpx.Request) -> httpx.Response:
-        asked = json.loads(request.content) if request.content else None
-        said = change(request.url.path, right(request.url.path, asked))
-        return httpx.Response(200, content=said if isinstance(said, bytes) else json.dumps(said).encode())
+        sent = json.loads(request.content) if request.content else None
+        body = change(request.url.path, right(request.url.path, sent))
+        return httpx.Response(200, content=body if isinstance(body, bytes) else json.dumps(body).encode())
 
     return ModelServer("http://m", transport=httpx.MockTransport(answer), retry_for=0, api_key=KEY)
 
@@ -70,22 +70,22 @@ def pooling(folder, change):
 
 
 def verdict(folder, change):
-    critic = VerdictCritic(CompletionsReader(server(change), tokenize=lambda text: [ord(one) for one in text]))
+    critic = VerdictCritic(CompletionsReader(server(change), tokenize=lambda text: list(map(ord, text))))
     return lambda: critic.values([trajectory(1)])
 
 
 def embeddings(folder, change):
-    found = ServerEmbeddings(server(change), "m")
+    embeddings_client = ServerEmbeddings(server(change), "m")
 
     async def ask():
-        return (await found.embed(["a", "b"])).vectors
+        return (await embeddings_client.embed(["a", "b"])).vectors
 
     return ask
 
 
 def scorer(folder, change):
-    found = CompletionsScorer(server(change))
-    return lambda: found.log_likelihoods([{"role": "user", "content": "hi"}], [Text("", "a"), Text("", "b")], 1.0)
+    client = CompletionsScorer(server(change))
+    return lambda: client.log_likelihoods([{"role": "user", "content": "hi"}], [Text("", "a"), Text("", "b")], 1.0)
 
 
 ASKING = {
@@ -98,35 +98,40 @@ ASKING = {
 
 async def numbers_or_named(ask: Callable[[], Awaitable[Any]]) -> None:
     try:
-        found = await ask()
+        numbers = await ask()
     except (CriticError, CheckpointError) as error:
-        said = str(error)
+        message = str(error)
     else:
-        assert np.isfinite(found).all()
+        assert np.isfinite(numbers).all()
         return
-    assert said.isprintable()
-    assert len(said) <= 400
-    assert KEY[:12] not in said
+    assert message.isprintable()
+    assert len(message) <= 400
+    assert KEY[:12] not in message
+
+
+def replaced(path: str, wrong: Any) -> Change:
+    """Replace the answer of one path."""
+    return lambda requested, body: wrong if requested == path else body
 
 
 @pytest.mark.parametrize(("make", "path"), sorted(ASKING, key=str))
-def test_one_value_of_another_type(folder, make, path):
+def test_a_changed_value_gives_numbers_or_a_named_error(folder, make, path):
     seen = {}
-    asyncio.run(make(folder, lambda where, said: seen.setdefault(where, said) and said)())
+    asyncio.run(make(folder, lambda requested, body: seen.setdefault(requested, body) and body)())
 
-    async def all_of_them() -> None:
+    async def try_all() -> None:
         for wrong in mutations(seen[path]):
-            await numbers_or_named(make(folder, lambda where, said, wrong=wrong: wrong if where == path else said))
+            await numbers_or_named(make(folder, replaced(path, wrong)))
 
-    asyncio.run(all_of_them())
+    asyncio.run(try_all())
 
 
 @pytest.mark.parametrize(("make", "path"), sorted(ASKING, key=str))
-def test_what_is_not_even_json(folder, make, path):
-    async def all_of_them() -> None:
+def test_invalid_json_is_a_named_error(folder, make, path):
+    async def try_all() -> None:
         for wrong in BYTES:
             with pytest.raises((CriticError, CheckpointError)):
-                await make(folder, lambda where, said, wrong=wrong: wrong if where == path else said)()
-            await numbers_or_named(make(folder, lambda where, said, wrong=wrong: wrong if where == path else said))
+                await make(folder, replaced(path, wrong))()
+            await numbers_or_named(make(folder, replaced(path, wrong)))
 
-    asyncio.run(all_of_them())
+    asyncio.run(try_all())

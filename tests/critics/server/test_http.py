@@ -26,36 +26,31 @@ from tests.critics.server.scripted_server import CUT, HANG, Reply, ScriptedServe
 SECRET = "sk-do-not-show"
 
 
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch):
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-
-
 @pytest.fixture
 def naps(monkeypatch):
-    """Pauses between attempts are noted, and not made."""
-    found = []
+    """Record the pauses between attempts instead of sleeping."""
+    pauses = []
 
     async def sleep(seconds):
-        found.append(seconds)
+        pauses.append(seconds)
 
     monkeypatch.setattr(http, "AsyncRetrying", functools.partial(AsyncRetrying, sleep=sleep))
-    return found
+    return pauses
 
 
 async def fault_of(*replies, timeout=5.0, retry_for=0.0, **settings):
-    """The error that comes of these replies, and the server that made them."""
+    """The error for these replies, and the server that sent them."""
     async with ScriptedServer(in_turn(*replies)) as server:
         with pytest.raises(CriticServerError) as caught:
             await ModelServer(server.url, timeout=timeout, retry_for=retry_for, **settings).get("/x")
     return caught.value, server
 
 
-# --- what is repeated -----------------------------------------------------------------------------------------
+# --- retried failures -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [Reply(500), Reply(502), Reply(503), Reply(429), CUT])
-async def test_what_may_pass_is_repeated(fault, naps):
+async def test_temporary_failures_are_retried(fault, naps):
     async with ScriptedServer(in_turn(fault, fault, Reply(body={"ok": 1}))) as server:
         assert await ModelServer(server.url).get("/x") == {"ok": 1}
     assert len(server.requests) == 3
@@ -73,7 +68,7 @@ async def test_pauses_grow_and_are_jittered(naps):
 
 
 @pytest.mark.parametrize("as_date", [False, True])
-async def test_a_server_that_asks_for_patience_gets_it(naps, as_date):
+async def test_retry_after_is_respected(naps, as_date):
     later = "30" if not as_date else format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     async with ScriptedServer(in_turn(Reply(429, headers={"Retry-After": later}), Reply(body=1))) as server:
         assert await ModelServer(server.url).get("/x") == 1
@@ -81,7 +76,7 @@ async def test_a_server_that_asks_for_patience_gets_it(naps, as_date):
     assert 28 <= nap <= 33.1
 
 
-async def test_more_patience_than_we_have_is_not_waited_for(naps):
+async def test_a_retry_after_beyond_retry_for_is_an_error_at_once(naps):
     error, server = await fault_of(Reply(503, headers={"Retry-After": "120"}), retry_for=60.0)
     assert naps == []
     assert len(server.requests) == 1
@@ -89,7 +84,7 @@ async def test_more_patience_than_we_have_is_not_waited_for(naps):
     assert "1 attempt, retry_for=60" in str(error)
 
 
-async def test_it_gives_up_after_retry_for_and_says_what_came():
+async def test_retries_end_after_retry_for_and_the_error_has_the_reason():
     error, server = await fault_of(Reply(500, {"error": {"message": "EngineCore died"}}), retry_for=0.5)
     assert error.status == 500
     assert "HTTP 500: EngineCore died" in str(error)
@@ -97,7 +92,7 @@ async def test_it_gives_up_after_retry_for_and_says_what_came():
     assert len(server.requests) >= 2
 
 
-async def test_a_time_out_is_repeated():
+async def test_a_time_out_is_retried():
     async with ScriptedServer(in_turn(HANG, Reply(body=1))) as server:
         assert await ModelServer(server.url, timeout=0.2, retry_for=5).get("/x") == 1
 
@@ -109,7 +104,7 @@ async def test_the_time_out_holds_for_the_whole_request():
     assert error.status is None
 
 
-# --- what is not ----------------------------------------------------------------------------------------------
+# --- errors at once ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,19 +117,19 @@ async def test_the_time_out_holds_for_the_whole_request():
         (422, "HTTP 422: too long"),
     ],
 )
-async def test_a_refusal_is_never_repeated(status, says):
+async def test_a_refusal_is_not_retried(status, says):
     error, server = await fault_of(Reply(status, {"error": {"message": "too long"}}), retry_for=60)
     assert len(server.requests) == 1
     assert error.status == status
     assert says in str(error)
 
 
-async def test_a_401_names_the_variable_that_was_looked_up():
+async def test_a_401_names_the_keys_variable():
     error, _ = await fault_of(Reply(401), key_variable="MY_KEY")
     assert "set MY_KEY" in str(error)
 
 
-async def test_a_redirect_is_not_taken_for_an_answer():
+async def test_a_redirect_is_an_error():
     error, server = await fault_of(Reply(307, b"", {"Location": "https://elsewhere/x"}), retry_for=60)
     assert len(server.requests) == 1
     assert "https://elsewhere/x" in str(error)
@@ -153,36 +148,36 @@ async def test_a_redirect_is_not_taken_for_an_answer():
     ],
     ids=["truncated", "deep", "charset", "bytes", "huge", "compressed"],
 )
-async def test_an_answer_that_cannot_be_read_is_an_error_of_one_line(body, headers, says, status):
+async def test_an_unreadable_answer_is_an_error_in_one_line(body, headers, says, status):
     async with ScriptedServer(in_turn(Reply(status, body, headers))) as server:
         with pytest.raises(CriticServerError) as caught:
             await ModelServer(server.url, retry_for=0).post("/x", [{}])
-    said = str(caught.value)
-    assert status == 400 or says in said
-    assert len(said) <= 400
-    assert said.isprintable()
+    message = str(caught.value)
+    assert status == 400 or says in message
+    assert len(message) <= 400
+    assert message.isprintable()
 
 
-async def test_a_gateways_compressed_page_is_still_a_reason_to_repeat(naps):
+async def test_a_gateways_compressed_error_page_is_retried(naps):
     page = Reply(502, gzip.compress(b"<html>"), {"Content-Encoding": "gzip"})
     async with ScriptedServer(in_turn(page, Reply(body=1))) as server:
         assert await ModelServer(server.url).get("/x") == 1
     assert server.requests[0].headers["accept-encoding"] == "identity"
 
 
-async def test_a_huge_whole_number_is_read_as_a_huge_one_with_a_point_is():
+async def test_a_huge_integer_becomes_infinite_like_a_huge_float():
     async with ScriptedServer(in_turn(Reply(body=b"[12, 1" + b"0" * 9999 + b", 1e400]"))) as server:
         assert await ModelServer(server.url).get("/x") == [12, math.inf, math.inf]
 
 
-async def test_an_answer_without_end_is_given_up(monkeypatch):
+async def test_an_endless_answer_is_an_error(monkeypatch):
     monkeypatch.setattr(answers, "MOST_BYTES", 1 << 20)
     error, server = await fault_of(Reply(body=b"1" * ((1 << 20) + 1)), retry_for=60)
     assert "longer than 1 MiB" in str(error)
     assert len(server.requests) == 1
 
 
-async def test_no_server_is_said_at_once():
+async def test_a_missing_server_is_an_error_at_once():
     async with ScriptedServer(in_turn(Reply())) as server:
         pass
     begun = asyncio.get_running_loop().time()
@@ -194,7 +189,7 @@ async def test_no_server_is_said_at_once():
 # --- servers that come and go ---------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_killed_and_started_again_is_waited_for():
+async def test_a_killed_server_is_awaited_until_it_restarts():
     async with ScriptedServer(in_turn(Reply(body=1))) as server:
         client = ModelServer(server.url, retry_for=20)
         assert await client.get("/x") == 1
@@ -208,7 +203,7 @@ async def test_a_server_that_is_killed_and_started_again_is_waited_for():
     assert client.interruptions > 0
 
 
-async def test_a_server_that_is_killed_in_the_middle_of_a_request():
+async def test_a_server_killed_during_a_request_counts_as_an_interruption():
     async with ScriptedServer(in_turn(Reply(body=1), HANG, Reply(body=2))) as server:
         client = ModelServer(server.url, retry_for=20)
         await client.get("/x")
@@ -221,7 +216,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_request():
     assert client.interruptions == 1
 
 
-async def test_a_slow_server_is_not_taken_for_another_one():
+async def test_a_time_out_is_no_interruption():
     async with ScriptedServer(in_turn(Reply(body=1), HANG, Reply(body=1))) as server:
         client = ModelServer(server.url, timeout=0.2, retry_for=5)
         await client.get("/x")
@@ -248,7 +243,7 @@ def test_one_object_serves_several_event_loops():
 # --- many requests --------------------------------------------------------------------------------------------
 
 
-async def test_bodies_go_side_by_side_within_the_limit_and_come_back_in_order():
+async def test_bodies_are_sent_concurrently_within_the_limit_and_answered_in_order():
     def respond(request):
         return Reply(body=request.body, wait=0.01)
 
@@ -259,7 +254,7 @@ async def test_bodies_go_side_by_side_within_the_limit_and_come_back_in_order():
     assert server.most_open == 3
 
 
-async def test_one_failure_for_good_gives_up_the_others():
+async def test_a_final_failure_cancels_the_other_requests():
     def respond(request):
         return Reply(400, {"error": {"message": "bad"}}) if request.body == 1 else HANG
 
@@ -277,8 +272,8 @@ async def test_a_key_is_sent_from_the_argument_or_the_variable(monkeypatch):
         monkeypatch.setenv("VLLM_API_KEY", "from-variable\n")
         await ModelServer(server.url).get("/x")
         await ModelServer(server.url, api_key=SECRET).get("/x")
-    found = [request.headers.get("authorization") for request in server.requests]
-    assert found == [None, "Bearer from-variable", f"Bearer {SECRET}"]
+    sent = [request.headers.get("authorization") for request in server.requests]
+    assert sent == [None, "Bearer from-variable", f"Bearer {SECRET}"]
 
 
 async def test_a_key_that_the_server_repeats_is_masked():
@@ -302,7 +297,7 @@ LONG = f"sk-/+{'0123456789' * 3}"
         Reply(200, f"<html>{LONG}".encode()),
     ],
 )
-async def test_no_part_of_a_key_is_shown_wherever_the_server_repeats_it(reply):
+async def test_errors_contain_no_part_of_a_key_that_the_server_repeats(reply):
     error, _ = await fault_of(reply, api_key=LONG)
     assert LONG[:12] not in str(error)
     assert urllib.parse.quote(LONG[:12], safe="") not in str(error)
@@ -315,7 +310,7 @@ async def test_a_key_that_cannot_be_sent_is_not_shown():
 
 
 @pytest.mark.parametrize("url", ["host:8000", "ftp://host", "http://", "", "http://host:port", "http://host:99999"])
-def test_what_is_no_address_is_refused(url):
+def test_an_invalid_url_is_refused(url):
     with pytest.raises(ConfigurationError, match="looks like http://host:8000"):
         ModelServer(url)
 
@@ -331,18 +326,18 @@ def test_what_is_no_address_is_refused(url):
         f"http://host:{SECRET}",
     ],
 )
-def test_an_address_that_holds_a_key_is_refused_and_not_shown(url):
+def test_a_url_with_a_key_is_refused_and_not_shown(url):
     with pytest.raises(ConfigurationError) as caught:
         ModelServer(url)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://host:8000/", "http://host:8000/v1", "http://host:8000/v1/"])
-def test_an_address_may_end_as_others_write_it(url):
+def test_a_url_may_end_in_v1_or_a_slash(url):
     assert ModelServer(url).base_url == "http://host:8000"
 
 
-async def test_a_key_goes_to_no_address_that_a_call_has_named(monkeypatch):
+async def test_an_untrusted_server_gets_no_key(monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
     async with ScriptedServer(in_turn(Reply(401))) as server:
         trusted = ModelServer(server.url, retry_for=0)
@@ -356,12 +351,12 @@ async def test_a_key_goes_to_no_address_that_a_call_has_named(monkeypatch):
     assert sent == [f"Bearer {SECRET}", None, None]
 
 
-# --- servers that a call has named ----------------------------------------------------------------------------
+# --- untrusted servers ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def names(monkeypatch):
-    """Addresses of names, as a name server gives them; notes who was looked up."""
+    """A table of host names and addresses that replaces DNS, and the list of resolved names."""
     table, looked_up, right = {}, [], asyncio.BaseEventLoop.getaddrinfo
 
     async def getaddrinfo(self, host, port, **more):
@@ -369,8 +364,8 @@ def names(monkeypatch):
         if host not in table:
             return await right(self, host, port, **more)
         looked_up.append(host)
-        found = table[host]
-        return [(0, 0, 0, "", (found.pop(0) if len(found) > 1 else found[0], port))]
+        addresses = table[host]
+        return [(0, 0, 0, "", (addresses.pop(0) if len(addresses) > 1 else addresses[0], port))]
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
     return table, looked_up
@@ -381,15 +376,15 @@ def by_call(url):
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1%eth0", "::ffff:169.254.169.254", "100.100.100.200"])
-async def test_a_name_of_a_call_may_not_lead_to_the_link(names, address):
+async def test_an_untrusted_name_may_not_resolve_to_a_link_local_address(names, address):
     table, _ = names
     table["metadata.test"] = [address]
     with pytest.raises(ConfigurationError, match=r"a call may not name metadata\.test"):
         await by_call("http://metadata.test/").get("/x")
 
 
-async def test_a_name_of_a_call_is_resolved_once(names):
-    """Else the name server could give another address to whoever connects than to whoever checks."""
+async def test_an_untrusted_name_is_resolved_once(names):
+    """Otherwise the check and the connection could get different addresses."""
     table, looked_up = names
     async with ScriptedServer(in_turn(Reply(body=1))) as server:
         port = server.url.rpartition(":")[2]
@@ -399,15 +394,15 @@ async def test_a_name_of_a_call_is_resolved_once(names):
     assert server.requests[0].headers["host"] == f"critic.test:{port}"
 
 
-async def test_this_machine_is_asked_by_its_name(names):
-    """A server may listen on one of the two addresses of localhost."""
+async def test_localhost_is_not_resolved(names):
+    """A server may listen on only one of localhost's addresses."""
     _, looked_up = names
     async with ScriptedServer(in_turn(Reply(body=1))) as server:
         assert await by_call(server.url.replace("127.0.0.1", "localhost")).get("/x") == 1
     assert looked_up == []
 
 
-async def test_a_name_without_an_address_is_no_connection(names):
+async def test_a_name_that_cannot_be_resolved_is_an_error(names):
     table, _ = names
     table["nowhere.test"] = []
     with pytest.raises(CriticServerError, match="no connection"):
@@ -424,7 +419,7 @@ async def test_a_name_without_an_address_is_no_connection(names):
         PromptTooLong("the limit is CANARY"),
     ],
 )
-def test_what_a_server_of_a_call_answers_is_told_to_the_log_alone(error, caplog):
+def test_answers_of_an_untrusted_server_go_to_the_log_only(error, caplog):
     with pytest.raises(type(error)) as inside, ModelServer("http://127.0.0.1:9").redacted():
         raise error
     assert inside.value is error

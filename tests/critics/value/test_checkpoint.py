@@ -43,7 +43,7 @@ def tokenize():
 
 def stored(checkpoint, fault):
     """Answers of a server with a fault that the file knows; what it says to the probes is not known."""
-    return np.array([*(one.faults[fault] for one in checkpoint.golden), 0.3, 0.2])
+    return np.array([*(golden.faults[fault] for golden in checkpoint.golden), 0.3, 0.2])
 
 
 def cause(checkpoint, scores, **options):
@@ -58,9 +58,9 @@ def test_the_right_scores_pass(checkpoint, score, tokenize):
     checkpoint.check_scores(score(checkpoint.handshake_rows()), "here")
 
 
-def test_the_golden_prompts_come_first_and_the_probes_are_a_little_longer(checkpoint):
+def test_the_probes_follow_the_golden_prompts_and_are_slightly_longer(checkpoint):
     rows = checkpoint.handshake_rows()
-    golden = [one.token_ids for one in checkpoint.golden]
+    golden = [golden.token_ids for golden in checkpoint.golden]
     assert rows[:-2] == golden
     whole = golden[longest(checkpoint.golden)]
     assert [len(row) - len(whole) for row in rows[-2:]] == [PROBE_TOKENS] * 2
@@ -116,26 +116,26 @@ def test_a_fault_whose_scores_are_stored_is_named(checkpoint, fault, name):
 
 def test_scores_without_the_adapter_are_those_of_the_base_model_with_the_trained_head(checkpoint):
     head, base = NumpyLlama.load(FOLDER, FOLDER / "value"), NumpyLlama.load(FOLDER)
-    hidden = LlamaScorer(base).last_hidden([one.token_ids for one in checkpoint.golden])
-    expected = [one.faults[WITHOUT_ADAPTER] for one in checkpoint.golden]
+    hidden = LlamaScorer(base).last_hidden([golden.token_ids for golden in checkpoint.golden])
+    expected = [golden.faults[WITHOUT_ADAPTER] for golden in checkpoint.golden]
     np.testing.assert_allclose(head.scores(hidden), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kept", [2, 20, 120, 300, 400, 415, 416])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_truncation_and_its_side_are_named_wherever_it_cuts(checkpoint, score, side, kept):
+def test_truncation_and_its_side_are_named(checkpoint, score, side, kept):
     cut = [row[:kept] if side == "right" else row[-kept:] for row in checkpoint.handshake_rows()]
     assert f"truncated on the {side}" in cause(checkpoint, score(cut))
 
 
 @pytest.mark.parametrize("cut", [slice(420), slice(-420, None)])
-def test_a_cut_that_only_the_probes_see_is_named(checkpoint, score, cut):
+def test_truncation_of_the_probes_alone_is_named(checkpoint, score, cut):
     named = cause(checkpoint, score([row[cut] for row in checkpoint.handshake_rows()]))
     assert "truncated (prompts of 432 tokens are wrong, those of 416 are not)" in named
 
 
-def test_without_stored_faults_less_is_said_and_nothing_false(checkpoint, score):
-    old = replace(checkpoint, golden=tuple(replace(one, faults={}) for one in checkpoint.golden), probe_scores=())
+def test_without_stored_faults_the_diagnosis_is_weaker_but_not_wrong(checkpoint, score):
+    old = replace(checkpoint, golden=tuple(replace(golden, faults={}) for golden in checkpoint.golden), probe_scores=())
     rows = old.handshake_rows()
     assert len(rows) == len(old.golden)
     old.check_scores(score(rows), "here")
@@ -168,34 +168,34 @@ def test_a_loss_of_precision_says_which_tolerance_would_accept_it(checkpoint, sc
     assert "less precision" in cause(checkpoint, rounded, tolerance=0.003)
 
 
-def test_an_option_tightens_the_tolerance_too(checkpoint, score):
+def test_the_tolerance_may_be_smaller_than_the_checkpoints(checkpoint, score):
     right = score(checkpoint.handshake_rows())
     checkpoint.check_scores(right + 5e-5, "here")
     assert "less precision" in cause(checkpoint, right + 5e-5, tolerance=1e-5)
 
 
-def test_scores_that_are_no_scores_are_named(checkpoint, score):
+def test_invalid_scores_are_named_errors(checkpoint, score):
     right = score(checkpoint.handshake_rows())
     assert "not finite" in cause(checkpoint, np.where(np.arange(len(right)) == 2, np.nan, right))
     with pytest.raises(CheckpointError, match=r"shape \(7, 2\) for 7 prompts.*num_labels=1"):
         checkpoint.check_scores(np.stack([right, right], axis=1), "here")
 
 
-def test_what_is_saved_is_loaded_and_older_files_load(checkpoint, tmp_path):
+def test_a_checkpoint_round_trips_and_older_files_load(checkpoint, tmp_path):
     kept = replace(checkpoint, beta=0.25)
     kept.save(tmp_path)
     assert ValueCheckpoint.load(tmp_path) == kept
     values = json.loads((tmp_path / FILE).read_text())
     del values["beta"], values["probe_scores"]
-    for one in values["golden"]:
-        del one["faults"]
+    for golden in values["golden"]:
+        del golden["faults"]
     (tmp_path / FILE).write_text(json.dumps(values))
     older = ValueCheckpoint.load(tmp_path)
     assert (older.beta, older.probe_scores) == (None, ())
-    assert [one.score for one in older.golden] == [one.score for one in checkpoint.golden]
+    assert [golden.score for golden in older.golden] == [golden.score for golden in checkpoint.golden]
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_another_kind_of_file_is_refused(tmp_path):
     shutil.copy(FOLDER / "config.json", tmp_path / FILE)
     with pytest.raises(CheckpointError, match="not a value checkpoint"):
         ValueCheckpoint.load(tmp_path)

@@ -22,7 +22,7 @@ def exported(tmp_path_factory):
     return export_embedded_value(SHIPPED, tmp_path_factory.mktemp("export") / "value")
 
 
-def test_it_holds_what_a_server_needs_and_nothing_is_left_beside_it(exported):
+def test_the_folder_is_complete_and_has_no_leftovers_beside_it(exported):
     names = {"amc_value.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in exported.iterdir()} == names
     assert [path.name for path in exported.parent.iterdir()] == ["value"]
@@ -66,7 +66,7 @@ async def test_the_hf_critic_loads_it(exported):
     np.testing.assert_allclose(theirs, await parse_critic("embedded:crafting").values(states), atol=1e-5)
 
 
-def test_what_is_there_already_stays(exported, tmp_path):
+def test_a_folder_with_files_is_refused_and_unchanged(exported, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="is not empty"):
         export_embedded_value(SHIPPED, tmp_path)
@@ -77,7 +77,7 @@ def test_what_is_there_already_stays(exported, tmp_path):
     assert (empty / "config.json").is_file()
 
 
-def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failure_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_TOKENIZER", ("tokenizer.json", "missing.json"))
     with pytest.raises(FileNotFoundError):
         export_embedded_value(SHIPPED, tmp_path / "deep" / "value")

@@ -22,11 +22,6 @@ from tests.critics.value.fake_vllm import FakeVLLM, expected, folder, score, tra
 __all__ = ["folder"]
 
 
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch):
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-
-
 # --- requests and answers --------------------------------------------------------------------------------------------
 
 
@@ -114,8 +109,8 @@ async def test_usage_is_the_servers_own(folder):
 async def test_tokenizing_does_not_block_the_event_loop(folder, monkeypatch):
     threads = set()
 
-    def watched(found):
-        tokenize = tokenizer_of(found)
+    def watched(path):
+        tokenize = tokenizer_of(path)
 
         def remembering(text):
             threads.add(threading.get_ident())
@@ -141,7 +136,9 @@ async def test_concurrent_first_calls_share_one_handshake(folder):
         values = await asyncio.gather(*here, *threads)
     assert len(server.asked("/v1/models")) == 1
     assert len(server.asked("/classify")) == 11
-    np.testing.assert_allclose([one[0] for one in values], expected(folder, [trajectory(1, of) for of in range(5)]) * 2)
+    np.testing.assert_allclose(
+        [value[0] for value in values], expected(folder, [trajectory(1, of) for of in range(5)]) * 2
+    )
 
 
 async def test_a_failed_handshake_is_shared_and_retried_by_the_next_call(folder):
@@ -149,7 +146,7 @@ async def test_a_failed_handshake_is_shared_and_retried_by_the_next_call(folder)
         server.faults = [Reply(400)]
         critic = VLLMCritic(server.url, checkpoint=folder)
         failed = await asyncio.gather(*(critic.values([trajectory(1)]) for _ in range(4)), return_exceptions=True)
-        assert [type(one) for one in failed] == [CriticServerError] * 4
+        assert [type(error) for error in failed] == [CriticServerError] * 4
         assert len(server.asked("/v1/models")) == 1
         assert len(await critic.values([trajectory(1)])) == 1
 

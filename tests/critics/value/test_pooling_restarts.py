@@ -14,11 +14,6 @@ from tests.critics.value.fake_vllm import FakeVLLM, expected, folder, score, tra
 __all__ = ["folder"]
 
 
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch):
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-
-
 async def test_a_server_killed_in_the_middle_of_a_run_and_restarted(folder):
     async with FakeVLLM() as server:
         critic = VLLMCritic(server.url, checkpoint=folder, retry_for=20)

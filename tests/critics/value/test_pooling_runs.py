@@ -18,11 +18,6 @@ from tests.population.worlds import number_agent, start, sum_world
 __all__ = ["folder"]
 
 
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch):
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-
-
 def run_with(critic, beta=0.5, **settings):
     graph = amc(
         number_agent(), critic, environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=2, beta=beta,

@@ -39,7 +39,7 @@ SHIPPED = shipped_folder("crafting")
 TASK = Task("t", "Crafting commands:\ncraft 1 oak gate using 2 clay, 1 silk\n\nGoal: craft oak gate.")
 STATES = [Trajectory(TASK, tuple(Step(f"get {i} clay", f"Got {i} clay") for i in range(1, n))) for n in range(1, 6)]
 CURVE = IsotonicCalibration((-1.0, 0.25, 2.0), (0.0, 0.5, 0.75))
-NUMBERS = st.floats(-100, 100).map(lambda one: round(one, 2))
+NUMBERS = st.floats(-100, 100).map(lambda number: round(number, 2))
 
 
 # --- the maps ------------------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ def test_isotonic_regression_is_the_min_max_formula(pairs):
     fitted = fit_value_calibration("isotonic", x, y, np.arange(n))
     assert fitted(x) == pytest.approx(exact, abs=1e-9)
     pools = rising_pools(x, y)
-    assert (np.diff([(one.low, one.high, one.centre, one.height) for one in pools], axis=0) > 0).all()
-    assert all(one.low <= one.centre <= one.high for one in pools)
+    assert (np.diff([(pool.low, pool.high, pool.centre, pool.height) for pool in pools], axis=0) > 0).all()
+    assert all(pool.low <= pool.centre <= pool.high for pool in pools)
 
 
 def test_points_of_one_value_are_one_point():
@@ -90,9 +90,9 @@ def test_isotonic_bends_where_a_line_cannot():
     assert squares["isotonic"] < 0.01 < 0.05 < squares["affine"]
 
 
-@pytest.mark.parametrize("one", [CURVE, AffineCalibration(0.5, -2.0)])
-def test_a_map_survives_its_json(one):
-    assert calibration_from_json(json.loads(json.dumps(one.to_json()))) == one
+@pytest.mark.parametrize("calibration", [CURVE, AffineCalibration(0.5, -2.0)])
+def test_a_calibration_round_trips_through_json(calibration):
+    assert calibration_from_json(json.loads(json.dumps(calibration.to_json()))) == calibration
 
 
 @pytest.mark.parametrize(
