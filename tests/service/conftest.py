@@ -26,18 +26,18 @@ RUNNING = {
 
 @pytest.fixture(scope="session")
 def value_folder(tmp_path_factory) -> Path:
-    """The shipped value model, merged: what the server of `value_url` serves, and `hf:` loads."""
+    """The shipped value model, merged: the server of `value_url` serves it, and `hf:` loads it."""
     return export_embedded_value(model_folder("crafting"), tmp_path_factory.mktemp("value") / "crafting-value")
 
 
 @pytest.fixture(scope="session")
 def _urls(request, tmp_path_factory) -> Iterator[dict[str, str]]:
-    """Addresses of the servers that the collected tests ask for; those to be started are started side by side."""
-    asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    """URLs of the servers that the collected tests need; new servers are started concurrently."""
+    fixtures = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     urls = {role: os.environ[variable] for role, variable in RUNNING.items() if variable in os.environ}
-    roles = [role for role in RUNNING if f"{role}_url" in asked and role not in urls]
+    roles = [role for role in RUNNING if f"{role}_url" in fixtures and role not in urls]
     if roles and VARIABLE not in os.environ:
-        pytest.skip(f"{VARIABLE} names no python with vLLM")
+        pytest.skip(f"{VARIABLE} is not set: expected a Python interpreter with vLLM")
     models = {"policy": "crafting", "value": request.getfixturevalue("value_folder"), "embeddings": "crafting"}
     logs = tmp_path_factory.mktemp("logs")
     servers = {role: new_server(models[role], role=role, log=logs / role) for role in roles}
@@ -54,32 +54,32 @@ def _urls(request, tmp_path_factory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def policy_url(_urls) -> str:
-    """A vLLM server of the shipped policy, called "policy"."""
+    """A vLLM server of the shipped policy, named "policy"."""
     return _urls["policy"]
 
 
 @pytest.fixture(scope="session")
 def value_url(_urls) -> str:
-    """A vLLM server of the shipped value model, called "value"."""
+    """A vLLM server of the shipped value model, named "value"."""
     return _urls["value"]
 
 
 @pytest.fixture(scope="session")
 def embeddings_url(_urls) -> str:
-    """A vLLM server of the shipped policy as an embeddings model, called "embeddings"."""
+    """A vLLM server of the shipped policy as an embedding model, named "embeddings"."""
     return _urls["embeddings"]
 
 
 @pytest.fixture(scope="session")
 def trajectories() -> list[Trajectory]:
-    """210 trajectories of the shipped policy, each up to some step of its own."""
+    """210 trajectories of the shipped policy, each up to a random step."""
     agent, rng = text_agent(EmbeddedChatModel(temperature=1.0)), np.random.default_rng(0)
-    found = []
+    whole = []
     for task in generate_tasks(14, "train", first_seed=100, optimal_steps=(4, 12)):
         world_of: Any = partial(world_and, task)
         graph = amc(agent, n_particles=15, resample=Never(), horizon=20, seed=1, environment=world_of)
-        found += graph.run({"messages": [("user", task.instruction)]}).population.trajectories
-    return [one.prefix(int(rng.integers(0, len(one.steps) + 1))) for one in found]
+        whole += graph.run({"messages": [("user", task.instruction)]}).population.trajectories
+    return [trajectory.prefix(int(rng.integers(0, len(trajectory.steps) + 1))) for trajectory in whole]
 
 
 def world_and(task, _):

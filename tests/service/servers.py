@@ -1,8 +1,8 @@
 """Real vLLM servers for tests, started by the library's own code.
 
-AMC_VLLM_PYTHON names the python that has vLLM (a CPU build will do; it need not have this library). Servers that run
-already, such as a developer's, are taken instead where AMC_TEST_POLICY_URL and AMC_TEST_VALUE_URL name them: the
-shipped models under the names "policy" and "value".
+AMC_VLLM_PYTHON is the path of a Python interpreter with vLLM (a CPU build is enough; this library is not needed there).
+AMC_TEST_POLICY_URL and AMC_TEST_VALUE_URL name running servers to use instead, which must serve the shipped models
+under the names "policy" and "value".
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from amc_agents.serve.installed import VARIABLE
 START_SECONDS = 400
 CONTEXT = 1024
 QUICK = ("--enforce-eager",)
-"""Without compilation a server is ready in half the time; its numbers are the same."""
+"""Without compilation, a server starts in half the time; its numbers are the same."""
 
-# Asking takes seconds.
+# Finding vLLM takes seconds.
 _vllm = cache(find_vllm)
 
 
 def needs_vllm(test):
-    """Marks a test that starts servers of its own, wrong ones or ones to be killed: `make test-vllm-faults`."""
+    """Mark a test that starts its own servers, to misconfigure or kill them: `make test-vllm-faults`."""
     return pytest.mark.faults(pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")(test))
 
 
@@ -56,12 +56,12 @@ def new_server(
     api_key: str | None = None,
     log: Path | None = None,
 ) -> VllmServer:
-    """A server that is not started yet, called by its role if nothing is said.
+    """Return a server that is not started yet; its default name is its role.
 
-    `extra` goes last, so that a fault may be given there: `--pooler-config '{"pooling_type": "MEAN"}'`.
+    `extra` flags come last, so that they can misconfigure the server: `--pooler-config '{"pooling_type": "MEAN"}'`.
     """
-    found = model if isinstance(model, ServedModel) else served_model(role, str(model), name=name or role)
-    found = replace(found, max_tokens=min(max_tokens, found.max_tokens or max_tokens))
+    served = model if isinstance(model, ServedModel) else served_model(role, str(model), name=name or role)
+    served = replace(served, max_tokens=min(max_tokens, served.max_tokens or max_tokens))
     where = Where(port=chosen_port("127.0.0.1", port))
     vllm = _vllm()
     variables = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
@@ -69,18 +69,18 @@ def new_server(
     if api_key:
         variables["VLLM_API_KEY"] = api_key
     log = log or Path(tempfile.mkdtemp(prefix="amc-vllm-")) / "log"
-    line = command(vllm, found, where, (*QUICK, *extra))
+    line = command(vllm, served, where, (*QUICK, *extra))
     return VllmServer(line, environment(vllm, variables), where.url, log, start_seconds=START_SECONDS)
 
 
 @contextmanager
 def vllm_server(model: str | Path | ServedModel, **settings) -> Iterator[VllmServer]:
-    """A healthy server (`.url`, `.pid`, `kill`), gone with all its processes at the end; settings of `new_server`."""
+    """Start a server with the settings of `new_server`, and stop all its processes at the end."""
     with new_server(model, **settings) as server:
         yield server
 
 
 def kill(server: VllmServer) -> None:
-    """Kill all processes of a server at once, as a machine that fails does."""
+    """Kill all processes of a server at once, like a failing machine."""
     os.killpg(server.pid, signal.SIGKILL)
     server.wait()

@@ -1,4 +1,4 @@
-"""A posterior in Postgres. AMC_TEST_POSTGRES_URL names a server whose database may be written to; skipped without."""
+"""A posterior in Postgres. AMC_TEST_POSTGRES_URL names a server with a database for tests; skipped without it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRIOR = "Lever A: 0 of 0."
 
 @pytest.fixture
 def url():
-    """The server, with an empty store in it."""
+    """URL of the server, with an empty store."""
     if not URL:
         pytest.skip("AMC_TEST_POSTGRES_URL names no Postgres server")
     postgres = pytest.importorskip("langgraph.store.postgres")
@@ -36,9 +36,9 @@ def url():
 @pytest.fixture(params=["sync", "async", "async pool", "async pipeline", "sync pool", "sync pipeline"])
 async def store(request, url):
     postgres = pytest.importorskip("langgraph.store.postgres")
-    kind, *how = request.param.split()
+    kind, *mode = request.param.split()
     options = {"pool": {"pool_config": {"min_size": 1, "max_size": 4}}, "pipeline": {"pipeline": True}}
-    arguments = options[how[0]] if how else {}
+    arguments = options[mode[0]] if mode else {}
     async with AsyncExitStack() as opened:
         if kind == "async":
             yield await opened.enter_async_context(postgres.AsyncPostgresStore.from_conn_string(url, **arguments))
@@ -56,13 +56,13 @@ def seen(version):
     return version.text.removeprefix(PRIOR).split()
 
 
-async def test_versions_edits_and_pending_evidence_come_back(store):
+async def test_versions_edits_and_pending_evidence_are_stored(store):
     memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
     opened = await memory.head()
     await update_posterior(memory, append_line, Evidence("1", "won:A", "e1"))
     await edit(memory, f"{PRIOR}\nowner", parent=opened.id)
     again = StorePosterior(store, NAMESPACE)
-    assert [one.observation for one in await again.pending()] == ["won:A"]
+    assert [evidence.observation for evidence in await again.pending()] == ["won:A"]
     assert seen(await apply_pending(again, append_line)) == ["owner", "won:A"]
     assert await memory.history() == await again.history()
     assert await posteriors_in(store) == ["worlds.lever"]
@@ -70,7 +70,7 @@ async def test_versions_edits_and_pending_evidence_come_back(store):
         await StorePosterior(store, "elsewhere").head()
 
 
-async def test_two_edits_at_the_same_moment_are_both_kept(store):
+async def test_two_simultaneous_edits_are_both_kept(store):
     memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
     first = await memory.head()
     edits = [memory.append(Version(text, "edit", first.id, 2)) for text in "ab"]
@@ -97,7 +97,7 @@ async def test_cancellations_at_random_moments_lose_nothing(store):
         await asyncio.sleep(rng.uniform(0, 0.015))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    recorded = {one.observation for one in await memory.recorded()}
+    recorded = {evidence.observation for evidence in await memory.recorded()}
     assert sorted(seen(await apply_pending(memory, append_line))) == sorted(recorded)
 
 
@@ -105,11 +105,11 @@ def test_twenty_processes_lose_nothing(url, repository):
     postgres = pytest.importorskip("langgraph.store.postgres")
     with postgres.PostgresStore.from_conn_string(url) as store:
         asyncio.run(StorePosterior(store, NAMESPACE, prior=PRIOR).head())
-        told = subprocess.run(
+        writers = subprocess.run(
             [sys.executable, "-m", "tests.psrl.posterior.posterior_writers", url, "20"],
             cwd=repository, capture_output=True, text=True, timeout=240,
         )  # fmt: skip
-        assert told.returncode == 0, told.stderr
+        assert writers.returncode == 0, writers.stderr
         history = asyncio.run(StorePosterior(store, NAMESPACE).history())
         assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
         assert len(history) == 21

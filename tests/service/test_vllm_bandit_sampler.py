@@ -1,4 +1,4 @@
-"""The bandit sampler served by a real vLLM, in the sampler's role of LLM-PSRL, by `amc explore`."""
+"""The bandit sampler on a real vLLM server, as the posterior sampler of LLM-PSRL in `amc explore`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_served_model_explores_a_bandit(tmp_path, monkeypatch):
     trials = read_results(tmp_path, Trial.from_json)
     assert len(trials) == 3
     for trial in trials:
-        assert trial.usage.calls == N_EPISODES, "no answer had to be asked for again"
+        assert trial.usage.calls == N_EPISODES, "every answer was valid at the first attempt"
         assert trial.usage.tokens == N_EPISODES * (23 + 12), "a prompt and an answer"
         pulls = np.bincount(np.ravel(trial.choices), minlength=5)
         assert pulls.min() > 0

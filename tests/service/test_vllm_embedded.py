@@ -1,4 +1,4 @@
-"""The shipped policy and value model on a real vLLM server, equal to what they give here."""
+"""The shipped policy and value model give the same numbers on a real vLLM server as in numpy."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DIALOGUE = [
 pytestmark = pytest.mark.service
 
 
-def test_chat_completions_are_those_of_the_shipped_policy(policy_url):
-    asked = {"model": "policy", "messages": DIALOGUE, "n": 3, "logprobs": True, "temperature": 1.0, "max_tokens": 16}
-    answer = httpx.post(f"{policy_url}/v1/chat/completions", json={**asked, "return_token_ids": True}, timeout=60)
+def test_chat_completions_equal_those_of_the_shipped_policy(policy_url):
+    body = {"model": "policy", "messages": DIALOGUE, "n": 3, "logprobs": True, "temperature": 1.0, "max_tokens": 16}
+    answer = httpx.post(f"{policy_url}/v1/chat/completions", json={**body, "return_token_ids": True}, timeout=60)
     assert answer.status_code == 200, answer.text
     tokenizer = WordTokenizer.from_folder(POLICY)
     prompt = tokenizer.encode_chat([(message["role"], message["content"]) for message in DIALOGUE])
@@ -41,19 +41,19 @@ def test_chat_completions_are_those_of_the_shipped_policy(policy_url):
 
 def test_classify_gives_the_values_of_the_shipped_critic(value_url):
     golden = ValueCheckpoint.load(ADAPTER).golden
-    rows = [list(one.token_ids) for one in golden]
-    texts = ["".join(one.segments) for one in golden]
+    rows = [list(prompt.token_ids) for prompt in golden]
+    texts = ["".join(prompt.segments) for prompt in golden]
     expected = LlamaScorer(NumpyLlama.load(POLICY, ADAPTER)).values(rows)
     assert np.ptp(expected) > 0.01
     for sent in (rows, texts):
-        asked = {"model": "value", "input": sent, "use_activation": False}
-        answer = httpx.post(f"{value_url}/classify", json=asked, timeout=60)
+        body = {"model": "value", "input": sent, "use_activation": False}
+        answer = httpx.post(f"{value_url}/classify", json=body, timeout=60)
         assert answer.status_code == 200, answer.text
         assert [row["probs"][0] for row in answer.json()["data"]] == pytest.approx(expected, abs=TOLERANCE)
 
 
 def log_probabilities(prompt: list[int], continuation: list[int]) -> list[float]:
-    """Log-probability of each token of the continuation, by the numpy forward pass over the whole text."""
+    """Compute the log-probability of each token of the continuation by a numpy forward pass over the whole text."""
     model = NumpyLlama.load(POLICY)
     tokens = np.array([*prompt, *continuation])
     hidden = model.forward(tokens, np.array([len(tokens)]), model.new_rows(), 0)

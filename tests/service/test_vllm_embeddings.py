@@ -1,4 +1,4 @@
-"""The goal critic over a real embeddings server (fixture: its address, say http://host:8000)."""
+"""The goal critic with a real embedding server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TEXTS = ["Got 1 wheat", "Got 2 wheat", "Could not find enough items to craft min
 
 @pytest.fixture
 def spec(embeddings_url) -> str:
-    """The server's first model, as a string of embeddings."""
+    """The embeddings string of the server's first model."""
     model = httpx.get(f"{embeddings_url}/v1/models").json()["data"][0]["id"]
     return f"vllm:{embeddings_url}?model={model}"
 
 
-async def test_texts_become_vectors_whatever_their_company(spec):
+async def test_vectors_do_not_depend_on_the_batch(spec):
     embeddings = as_embeddings(spec)
     together, usage = await embeddings.embed(TEXTS)
     alone = np.concatenate([(await embeddings.embed([text])).vectors for text in TEXTS])
@@ -36,14 +36,14 @@ async def test_texts_become_vectors_whatever_their_company(spec):
     assert together[0] @ together[1] > together[0] @ together[2]
 
 
-async def test_what_does_not_fit_is_refused_with_the_reason(spec):
+async def test_errors_of_the_server_are_reported(spec):
     with pytest.raises(CriticServerError, match="HTTP 400"):
         await as_embeddings(spec).embed(["wheat " * 100_000])
     with pytest.raises(CriticServerError, match="HTTP 404"):
-        await as_embeddings(spec.partition("?")[0] + "?model=nobody").embed(["wheat"])
+        await as_embeddings(spec.partition("?")[0] + "?model=unknown").embed(["wheat"])
 
 
-async def test_a_critic_trained_over_the_server_knows_it_again(spec, tmp_path):
+async def test_a_critic_trained_with_the_server_recognises_it(spec, tmp_path):
     pytest.importorskip("torch")
     from amc_agents.training.goal.training import GoalTrainingSettings, atrain_goal
 

@@ -1,6 +1,7 @@
-"""Each way to serve a value model wrong, on a real vLLM server: every one answers 200, and is refused by its name.
+"""Every way to serve a value model wrongly, on a real vLLM server: it answers with status 200, and the critic names it.
 
-Faults of the request are made on its way to one server that is right; faults of a server's set-up take a server each.
+Faults of a request are injected by a proxy in front of a correct server; each fault of a server's set-up has its own
+server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.service
 
 
 class Edited(httpx.AsyncHTTPTransport):
-    """A proxy that changes what is asked: sets keys of the request's body, and drops those set to None."""
+    """A proxy that edits requests: sets keys of the body, and removes keys set to None."""
 
     def __init__(self, **edits) -> None:
         super().__init__()
@@ -46,14 +47,14 @@ class Edited(httpx.AsyncHTTPTransport):
 
 
 async def refusal(critic: VLLMCritic) -> str:
-    """The cause that the critic names; its whole message goes to the test's output."""
+    """Return the likely cause in the critic's error, and print the whole message."""
     with pytest.raises(CheckpointError) as caught:
         await critic.values(STATES)
     print(caught.value)
     return str(caught.value).split("Likely cause: ")[1]
 
 
-async def test_served_right_it_is_accepted(value_url, value_folder):
+async def test_a_correct_server_is_accepted(value_url, value_folder):
     values = await VLLMCritic(value_url, checkpoint=value_folder, transport=Edited()).values(STATES)
     assert values.shape == (2,)
 
@@ -96,7 +97,7 @@ async def test_the_tokenizer_of_another_checkpoint(value_url, value_folder, tmp_
 
 
 def pooling(kind: str) -> tuple[str, ...]:
-    # vLLM keeps no prefixes for these poolings by itself; told to, its engine dies at the first request.
+    # With a prefix cache, vLLM's engine dies at the first request with these poolings.
     return "--pooler-config", json.dumps({"pooling_type": kind}), "--no-enable-prefix-caching"
 
 
@@ -111,12 +112,12 @@ def pooling(kind: str) -> tuple[str, ...]:
     ],
     ids=["mean", "first token", "bfloat16", "float16"],
 )
-async def test_a_server_set_up_wrong(value_folder, flags, cause):
+async def test_a_misconfigured_server(value_folder, flags, cause):
     with vllm_server(value_folder, extra=flags) as server:
-        named = await refusal(VLLMCritic(server.url, checkpoint=value_folder))
-        assert cause in named
-        if "tolerance=" in named:
-            accepted = float(named.split("tolerance=")[1])
+        message = await refusal(VLLMCritic(server.url, checkpoint=value_folder))
+        assert cause in message
+        if "tolerance=" in message:
+            accepted = float(message.split("tolerance=")[1])
             assert accepted < 0.05
             assert (await VLLMCritic(server.url, checkpoint=value_folder, tolerance=accepted).values(STATES)).shape == (
                 2,
@@ -126,12 +127,12 @@ async def test_a_server_set_up_wrong(value_folder, flags, cause):
 @needs_vllm
 @pytest.mark.parametrize(("share", "cause"), [(0.0, "without the adapter"), (0.5, "other weights")])
 async def test_other_weights_than_the_checkpoints(value_folder, tmp_path, share, cause):
-    # The trained head over the base model with a share of the adapter: none of it, or another fine-tune.
+    # The trained head on the base model with a share of the adapter: without it, or like another fine-tuning.
     folder = tmp_path / "model"
     shutil.copytree(value_folder, folder)
     base, merged = read_weights(SHIPPED), load_file(value_folder / "model.safetensors")
-    weights = {name: base.get(name, one) + share * (one - base.get(name, one)) for name, one in merged.items()}
-    save_file({name: one.astype("float32") for name, one in weights.items()}, folder / "model.safetensors")
+    weights = {name: base.get(name, whole) + share * (whole - base.get(name, whole)) for name, whole in merged.items()}
+    save_file({name: tensor.astype("float32") for name, tensor in weights.items()}, folder / "model.safetensors")
     with vllm_server(folder) as server:
         assert cause in await refusal(VLLMCritic(server.url, checkpoint=value_folder))
 

@@ -1,4 +1,4 @@
-"""A judge behind a real vLLM server. The shipped policy cannot judge: what it says shows how a judge fails."""
+"""A judge on a real vLLM server. The shipped policy cannot judge, so its answers show how a judge fails."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from amc_agents.usage import Meter, metering
 
 pytestmark = pytest.mark.service
 
-# "Goal:" is a word of the shipped model's tokenizer. Its context is short, and other words are spelled out in it.
+# "Goal:" is a word of the shipped model's tokenizer; other words take many tokens of its short context.
 READ = number_on_last_line("Goal:", whole=True)
 SHORT = JudgeStyle("short", "Goal: 0 or 9.", "{trajectory}\nGoal?", READ, (0.0, 9.0))
 SECONDS = 59
-ASKED = Trajectory(
+STATE = Trajectory(
     Task("t", "Crafting commands:\ncraft 1 oak gate using 2 clay, 1 silk\n\nGoal: craft oak gate."),
     (Step("get 2 clay", "Got 2 clay", thought="oak gate using 2 clay, 1 silk"),),
 )
@@ -35,14 +35,14 @@ def values(critic, *trajectories):
     return asyncio.run(critic.values(trajectories))
 
 
-def test_an_answer_without_a_number_is_an_error_after_one_repetition(policy_url):
+def test_two_answers_without_a_number_are_an_error(policy_url):
     critic = JudgeCritic("openai:policy", style=SHORT, base_url=f"{policy_url}/v1", timeout=SECONDS, max_tokens=24)
     meter = Meter()
     with (
         metering(meter),
         pytest.raises(CriticError, match=r"asked 2 times and its answer cannot be read.* The answer was "),
     ):
-        values(critic, ASKED)
+        values(critic, STATE)
     assert list(meter.by_model()["critic"]) == ["openai:policy"]
     used = meter.read()["critic"]
     assert (used.calls, used.missing) == (2, 0)
@@ -50,16 +50,16 @@ def test_an_answer_without_a_number_is_an_error_after_one_repetition(policy_url)
     assert 2 <= used.output_tokens <= 48
 
 
-def test_a_form_that_the_server_forces_is_read(policy_url):
+def test_an_answer_that_the_server_constrains_is_read(policy_url):
     forced = {"structured_outputs": {"regex": "Goal: [0-9]"}}
     model = ChatOpenAI(
         model="policy", base_url=f"{policy_url}/v1", timeout=SECONDS, temperature=0, max_completion_tokens=8,
         extra_body=forced,
     )  # fmt: skip
     critic = JudgeCritic(model, style=SHORT, returns=(0.0, 0.9))
-    found = values(critic, ASKED, ASKED.prefix(0), ASKED)
-    assert found[0] == found[2]
-    assert all(round(10 * value, 6) in range(10) for value in found)
+    scores = values(critic, STATE, STATE.prefix(0), STATE)
+    assert scores[0] == scores[2]
+    assert all(round(10 * score, 6) in range(10) for score in scores)
     assert (critic.usage.calls, critic.usage.missing) == (2, 0)
 
 
@@ -67,6 +67,6 @@ def test_a_form_that_the_server_forces_is_read(policy_url):
 def test_its_string_names_a_model_of_the_server(policy_url, kind):
     options = f"base_url={policy_url}/v1&timeout={SECONDS}"
     with pytest.raises(CriticError, match=r"cannot be read|maximum context length"):
-        values(parse_critic(f"{kind}:openai:policy?{options}"), ASKED)
-    with pytest.raises(CriticError, match=r"404.*`nobody` does not exist"):
-        values(parse_critic(f"{kind}:openai:nobody?{options}"), ASKED)
+        values(parse_critic(f"{kind}:openai:policy?{options}"), STATE)
+    with pytest.raises(CriticError, match=r"404.*`unknown` does not exist"):
+        values(parse_critic(f"{kind}:openai:unknown?{options}"), STATE)

@@ -1,4 +1,4 @@
-"""A value server that dies in the middle of a run, and one in bfloat16: servers of their own."""
+"""A value server that is killed during a run, and a value server in bfloat16."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = generate_task(7, "train", optimal_steps=(8, 10))
 
 
 @needs_vllm
-def test_a_server_killed_in_the_middle_of_a_run_is_waited_for(value_folder):
+def test_a_run_waits_for_a_killed_server(value_folder):
     graph = amc(
         text_agent(EmbeddedChatModel(temperature=0.7)), environment=lambda _: (CraftingWorld(), TASK),
         n_particles=8, resample=AtSteps(3, 6), beta=0.1, horizon=12, seed=1,
@@ -48,9 +48,9 @@ def test_a_server_killed_in_the_middle_of_a_run_is_waited_for(value_folder):
     over.set()
     again.join(60)
     assert len(points) >= 3
-    # The particles are seeded, and the second server's values were the first's: nothing of the run has changed.
-    assert [p.ancestors.tolist() for p in run.history if p.ancestors is not None] == [
-        p.ancestors.tolist() for p in untouched.history if p.ancestors is not None
+    # The particles are seeded, and both servers have the same values, so the run is the same.
+    assert [point.ancestors.tolist() for point in run.history if point.ancestors is not None] == [
+        point.ancestors.tolist() for point in untouched.history if point.ancestors is not None
     ]
     assert [step.action for step in run.best.steps] == [step.action for step in untouched.best.steps]
     assert run.log_evidence == pytest.approx(untouched.log_evidence, abs=1e-3)

@@ -1,4 +1,4 @@
-"""`amc serve` starts a real vLLM with its default flags, and leaves nothing behind."""
+"""`amc serve` starts a real vLLM with its default flags, and stops all its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATES = [Trajectory(task, ()) for task in generate_tasks(3, "shipped")]
 pytestmark = [pytest.mark.service, pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")]
 
 
-async def test_the_printed_critic_scores_and_a_signal_ends_all(tmp_path):
+async def test_the_printed_critic_scores_and_a_signal_stops_all_processes(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_API_KEY": "secret"}
     environment["XDG_CACHE_HOME"] = str(tmp_path)
     line = [
@@ -64,22 +64,23 @@ async def test_the_printed_critic_scores_and_a_signal_ends_all(tmp_path):
 
 
 def living(group):
+    """Return the running processes of a group."""
     listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True, check=True).stdout
     rows = [row.split(None, 2) for row in listed.splitlines()]
     return [row for row in rows if int(row[0]) == group and not row[1].startswith("Z")]
 
 
-def test_vllm_knows_every_flag_that_we_write():
+def test_vllm_has_every_flag_of_this_library():
     vllm = find_vllm()
     module = [vllm.python, "-m", "vllm.entrypoints.openai.api_server", "--help=all"]
     known = set(re.findall(r"--[a-z-]+", subprocess.run(module, capture_output=True, text=True, check=True).stdout))
     where = Where("h", 1, 2, 2, 0.5)
-    ours = {flag for role in ("value", "policy", "embeddings") for flag in command(vllm, model(role), where)}
+    started = {flag for role in ("value", "policy", "embeddings") for flag in command(vllm, model(role), where)}
     services = yaml.safe_load((ROOT / "deploy/docker-compose.yml").read_text())["services"].values()
     composed = {flag.split("=")[0] for service in services for flag in service["command"]}
-    text = re.sub(r"`amc doctor[^`]*`", "", (ROOT / "docs/serving.md").read_text())  # its flags are ours
+    text = re.sub(r"`amc doctor[^`]*`", "", (ROOT / "docs/serving.md").read_text())  # these flags are not vLLM's
     page = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)+", text))
-    written = {flag for flag in ours | composed if flag.startswith("--")} | page
+    written = {flag for flag in started | composed if flag.startswith("--")} | page
     assert len(written) > 12
     assert written - known == set()
 

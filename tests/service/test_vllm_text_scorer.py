@@ -1,4 +1,4 @@
-"""Log-likelihoods of given texts by a real vLLM server, equal to the embedded model's own forward pass."""
+"""Log-likelihoods of given texts on a real vLLM server, equal to those of the embedded model's forward pass."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def rescorers(url, temperature, **settings):
 
 async def test_the_server_and_the_forward_pass_agree(policy_url):
     served, embedded = rescorers(policy_url, 1.0)
-    found, expected = [await one.log_likelihoods(THOUGHTS, ACTIONS) for one in (served, embedded)]
-    assert found.shape == (3, 4)
+    actual, expected = [await scorer.log_likelihoods(THOUGHTS, ACTIONS) for scorer in (served, embedded)]
+    assert actual.shape == (3, 4)
     assert np.ptp(expected) > 1
-    assert found == pytest.approx(expected, abs=TOLERANCE)
+    assert actual == pytest.approx(expected, abs=TOLERANCE)
 
 
 async def test_sampled_texts_have_the_log_likelihood_that_was_reported_with_them(policy_url):
-    asked = {"model": "policy", "messages": DIALOGUE, "n": 4, "logprobs": True, "temperature": 1.0, "max_tokens": 40}
-    choices = httpx.post(f"{policy_url}/v1/chat/completions", json=asked, timeout=60).json()["choices"]
-    whole = [one for one in choices if one["finish_reason"] == "stop"]
+    body = {"model": "policy", "messages": DIALOGUE, "n": 4, "logprobs": True, "temperature": 1.0, "max_tokens": 40}
+    choices = httpx.post(f"{policy_url}/v1/chat/completions", json=body, timeout=60).json()["choices"]
+    whole = [choice for choice in choices if choice["finish_reason"] == "stop"]
     assert whole
-    reported = [sum(token["logprob"] for token in one["logprobs"]["content"]) for one in whole]
-    texts = [Text("", one["message"]["content"]) for one in whole]
-    found = await CompletionsScorer(ModelServer(policy_url)).log_likelihoods(DIALOGUE, texts, 1.0)
-    assert found == pytest.approx(reported, abs=TOLERANCE)
+    reported = [sum(token["logprob"] for token in choice["logprobs"]["content"]) for choice in whole]
+    texts = [Text("", choice["message"]["content"]) for choice in whole]
+    actual = await CompletionsScorer(ModelServer(policy_url)).log_likelihoods(DIALOGUE, texts, 1.0)
+    assert actual == pytest.approx(reported, abs=TOLERANCE)
 
 
 async def test_below_temperature_1_the_likeliest_tokens_bound_it(policy_url):
     served, embedded = rescorers(policy_url, 0.7, tolerance=0.01)
-    found, expected = [await one.log_likelihoods(THOUGHTS, ACTIONS) for one in (served, embedded)]
-    assert found == pytest.approx(expected, abs=0.005)
+    actual, expected = [await scorer.log_likelihoods(THOUGHTS, ACTIONS) for scorer in (served, embedded)]
+    assert actual == pytest.approx(expected, abs=0.005)
 
 
 async def test_bounds_that_are_too_far_apart_are_refused(policy_url):

@@ -1,6 +1,6 @@
-"""Verdicts on a real vLLM server of the shipped policy, equal to what numpy computes from the same weights.
+"""Verdicts on a real vLLM server of the shipped policy, equal to those of numpy with the same weights.
 
-The policy has never heard of GOOD and BAD; any two texts of its vocabulary serve to compare the numbers.
+GOOD and BAD are not in the policy's vocabulary; any two texts of its vocabulary are enough to compare the numbers.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ POLICY = Path(amc_agents.models.embedded.__path__[0]) / "crafting"
 ITEMS = [" clay", " silk", " coal", " sand", " wax", " moss", " salt", " ash", " fur", " mud"]
 TOLERANCE = 1e-4
 BLOCK = 32
-# Several spellings of several tokens; and one token each.
+# Words with several spellings of several tokens, and words of a single token.
 LONG = ("craft 1 oak gate", "get 2 clay")
 SHORT = ("Thought:", "Action:")
-ASKS = VerdictFormat(DIALOGUE, "")
-"""The policy's own chat text, read where it speaks next."""
+CHAT = VerdictFormat(DIALOGUE, "")
+"""The policy's chat format; the verdict is the beginning of its next message."""
 
 
 def trajectory(steps: int, seed: int = 0) -> Trajectory:
     items = np.random.default_rng(seed).permutation(ITEMS)
     recipe = f"Crafting commands:\ncraft 1 oak gate using 2{items[0]}, 1{items[1]}\n\nGoal: craft oak gate."
-    took = (Step(f"get {n % 9}{items[n % 10]}", f"Got {n % 9}{items[n % 10]}") for n in range(steps))
-    return Trajectory(Task("t", recipe), tuple(took))
+    fetched = (Step(f"get {n % 9}{items[n % 10]}", f"Got {n % 9}{items[n % 10]}") for n in range(steps))
+    return Trajectory(Task("t", recipe), tuple(fetched))
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,10 @@ def policy():
 
 
 def by_hand(policy, texts, words) -> list[float]:
-    """Log-probability of each word after a prompt: every spelling of known tokens, in one pass each."""
+    """Compute the log-probability of each word after a prompt: every spelling of known tokens, in one pass each."""
     model, tokenizer = policy
     prompt = [token for text in texts for token in tokenizer.encode(text)]
-    found = []
+    log_probabilities = []
     for word in words:
         spellings = {tuple(tokenizer.encode(text)) for text in (word, f" {word}")}
         paths = []
@@ -71,44 +71,44 @@ def by_hand(policy, texts, words) -> list[float]:
             logits = model.logits(hidden.reshape(len(tokens), -1)).astype(np.float64)
             table = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
             paths.append(sum(table[len(prompt) + place - 1, token] for place, token in enumerate(ids)))
-        found.append(float(np.logaddexp.reduce(paths)))
-    return found
+        log_probabilities.append(float(np.logaddexp.reduce(paths)))
+    return log_probabilities
 
 
 def critic_of(url: str, **settings) -> VerdictCritic:
     reader = CompletionsReader(ModelServer(url), **settings.pop("reader", {}))
-    return VerdictCritic(reader, **{"prompt_format": ASKS, "words": LONG, "least_mass": 0.0, **settings})
+    return VerdictCritic(reader, **{"prompt_format": CHAT, "words": LONG, "least_mass": 0.0, **settings})
 
 
 def cached_and_all(url: str) -> np.ndarray:
-    """Prompt tokens since the server's start: (taken from the cache, all)."""
+    """Return the prompt tokens since the server's start: (from the cache, all)."""
     text = httpx.get(f"{url}/metrics").text
     names = ("vllm:prompt_tokens_cached_total", "vllm:prompt_tokens_total")
     return np.array([sum(map(float, re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))) for name in names])
 
 
 @pytest.mark.parametrize("words", [LONG, SHORT])
-async def test_log_odds_are_those_of_the_weights(policy_url, policy, words):
-    asked = [trajectory(steps, seed) for seed in range(4) for steps in (0, 1, 5)]
-    verdicts = await critic_of(policy_url, words=words).verdicts(asked)
-    expected = np.array([by_hand(policy, ASKS.prompt(one, words), words) for one in asked])
+async def test_log_odds_equal_those_of_numpy(policy_url, policy, words):
+    states = [trajectory(steps, seed) for seed in range(4) for steps in (0, 1, 5)]
+    verdicts = await critic_of(policy_url, words=words).verdicts(states)
+    expected = np.array([by_hand(policy, CHAT.prompt(state, words), words) for state in states])
     assert verdicts.log_good == pytest.approx(expected[:, 0], abs=TOLERANCE)
     assert verdicts.log_bad == pytest.approx(expected[:, 1], abs=TOLERANCE)
     assert np.ptp(verdicts.log_odds) > 0.1
     assert not verdicts.flagged.any()
 
 
-async def test_the_string_is_enough_for_a_model_that_was_not_trained(policy_url, policy):
+async def test_an_untrained_model_needs_only_a_string(policy_url, policy):
     critic: Any = parse_critic(f"verdict:{policy_url}?words={','.join(SHORT)}&low=-1")
     past, actions = trajectory(2), ["get 1 clay", "craft 1 oak gate"]
     odds = await critic.q_values(past, actions)
     texts = [STEPWISE.prompt(past.extended(Step(action)), SHORT) for action in actions]
-    pairs = np.array([by_hand(policy, one, SHORT) for one in texts])
+    pairs = np.array([by_hand(policy, prompt, SHORT) for prompt in texts])
     expected = np.where(np.exp(pairs).sum(1) < 0.05, 0.0, pairs[:, 0] - pairs[:, 1])
     assert odds == pytest.approx(expected, abs=TOLERANCE)
 
 
-async def test_it_keeps_the_contract_of_a_critic(policy_url):
+async def test_it_passes_the_checks_of_critics(policy_url):
     await check_critic(critic_of(policy_url), [trajectory(n) for n in (0, 1, 4)], tolerance=TOLERANCE)
 
 
@@ -121,65 +121,67 @@ async def test_it_keeps_the_contract_of_a_critic(policy_url):
     ],
 )
 async def test_a_growing_trajectory_costs_its_new_tokens(policy_url, policy, words, question):
-    """Scored at each of 20 states: the final prompt's tokens, and for each score the question and a block."""
-    tokenizer, asks = policy[1], VerdictFormat(DIALOGUE, question)
-    critic = critic_of(policy_url, prompt_format=asks, words=words)
+    """Scoring 20 states computes the final prompt's tokens once, and the question and a block for each score."""
+    tokenizer, prompt_format = policy[1], VerdictFormat(DIALOGUE, question)
+    critic = critic_of(policy_url, prompt_format=prompt_format, words=words)
     await critic.values([trajectory(0)])  # attaches
-    # Not seen by the server in an earlier run.
+    # A random seed, so that the server's cache does not contain it from an earlier run.
     whole = trajectory(20, seed=int(np.random.default_rng().integers(1 << 30)))
     before = cached_and_all(policy_url)
     for steps in range(1, 21):
         await critic.values([whole.prefix(steps)])
     cached, prompts = cached_and_all(policy_url) - before
-    tokens, asking = (len(tokenizer.encode(text)) for text in ("".join(asks.prompt(whole, words)[:-1]), question))
+    rounds = "".join(prompt_format.prompt(whole, words)[:-1])
+    tokens, question_tokens = (len(tokenizer.encode(text)) for text in (rounds, question))
     print(f"{prompts:.0f} prompt tokens, {prompts - cached:.0f} computed, {tokens} in the last prompt")
-    # A row for the prompt, and one for each text that may stand before a word's last token.
-    own = [len(ids) for ids in Spellings.of(words, tokenizer.encode).prefixes]
-    bound = tokens + 20 * sum(asking + length + BLOCK for length in own)
+    # A row for each prefix of the words' spellings, the empty prefix included.
+    prefixes = [len(ids) for ids in Spellings.of(words, tokenizer.encode).prefixes]
+    bound = tokens + 20 * sum(question_tokens + length + BLOCK for length in prefixes)
     assert prompts - cached <= bound
-    # It says something: without the cache all would be computed.
+    # The bound is informative: without the cache, all prompt tokens would be computed.
     assert prompts > 2 * bound
 
 
-async def test_candidates_of_one_state_share_their_past(policy_url, policy):
+async def test_the_common_past_of_candidates_is_computed_once(policy_url, policy):
     past = trajectory(15, seed=int(np.random.default_rng().integers(1 << 30)))
     critic = critic_of(policy_url, words=SHORT)
     await critic.values([trajectory(0)])  # attaches
     before = cached_and_all(policy_url)
     await critic.q_values(past, [f"get {n} clay" for n in range(1, 6)])
     cached, prompts = cached_and_all(policy_url) - before
-    shared = len(policy[1].encode("".join(ASKS.prompt(past, SHORT)[:-1])))
+    shared = len(policy[1].encode("".join(CHAT.prompt(past, SHORT)[:-1])))
     print(f"{prompts:.0f} prompt tokens, {prompts - cached:.0f} computed, {shared} shared")
     assert prompts - cached <= shared + 5 * (10 + BLOCK)
 
 
-async def test_a_trained_model_shows_its_golden_log_odds(policy_url, policy, tmp_path):
+async def test_a_trained_model_reproduces_its_golden_log_odds(policy_url, policy, tmp_path):
     shutil.copy(POLICY / "tokenizer.json", tmp_path)
     golden = []
     for steps in (0, 3):
-        segments = ASKS.prompt(trajectory(steps), LONG)
+        segments = CHAT.prompt(trajectory(steps), LONG)
         ids = tuple(token for text in segments for token in policy[1].encode(text))
         golden.append(Golden(segments, ids, float(np.subtract(*by_hand(policy, segments, LONG)))))
-    right = VerdictCheckpoint(ASKS, LONG, 900, (), tuple(golden))
+    right = VerdictCheckpoint(CHAT, LONG, 900, (), tuple(golden))
     right.save(tmp_path)
     critic = VerdictCritic(CompletionsReader(ModelServer(policy_url), checkpoint=tmp_path), least_mass=0.0)
-    expected = by_hand(policy, ASKS.prompt(trajectory(2), LONG), LONG)
+    expected = by_hand(policy, CHAT.prompt(trajectory(2), LONG), LONG)
     assert await critic.log_odds([trajectory(2)]) == pytest.approx([np.subtract(*expected)], abs=TOLERANCE)
     replace(right, golden=(replace(golden[0], score=golden[0].score + 0.1), golden[1])).save(tmp_path)
     with pytest.raises(CheckpointError, match="golden log-odds differ"):
         await VerdictCritic(CompletionsReader(ModelServer(policy_url), checkpoint=tmp_path)).values([trajectory(2)])
 
 
-async def test_the_likeliest_tokens_of_the_chat_api_bound_the_same_log_odds(policy_url, policy):
-    """Exact where both words are reported; never further from 0 than the truth."""
+async def test_top_tokens_of_the_chat_api_bound_the_same_log_odds(policy_url, policy):
+    """The log-odds are exact if both words are reported, and never further from 0 than the true ones."""
     rounds = replace(DIALOGUE, opening="{instruction}", marker="\n", round="{turn}\n{observation}")
-    asks, model = VerdictFormat(rounds, ""), ChatOpenAI(model="policy", base_url=f"{policy_url}/v1", api_key="none")
-    asked = [trajectory(steps) for steps in (0, 1, 3)]
+    prompt_format = VerdictFormat(rounds, "")
+    model = ChatOpenAI(model="policy", base_url=f"{policy_url}/v1", api_key="none")
+    states = [trajectory(steps) for steps in (0, 1, 3)]
     unlikely = (" oak gate", " coal")
     for words in (SHORT, unlikely):
-        critic = VerdictCritic(TopKReader(model), prompt_format=asks, words=words, least_mass=0.0)
-        verdicts = await critic.verdicts(asked)
-        chats = [("<|user|>", "".join(asks.prompt(one, words)), "<|assistant|>") for one in asked]
+        critic = VerdictCritic(TopKReader(model), prompt_format=prompt_format, words=words, least_mass=0.0)
+        verdicts = await critic.verdicts(states)
+        chats = [("<|user|>", "".join(prompt_format.prompt(state, words)), "<|assistant|>") for state in states]
         pairs = np.array([by_hand(policy, texts, words) for texts in chats])
         true = pairs[:, 0] - pairs[:, 1]
         exact = ~verdicts.flagged
