@@ -1,11 +1,11 @@
-"""What a PNLC decision costs beside a plain call of the same model: ratios of wall time, requests, tokens, round trips.
+"""Cost of a PNLC decision relative to a plain call of the same model: wall time, requests, tokens, round trips.
 
     python benchmarks/critique.py [--runs 10]
 
-A local HTTP server answers every request in 100 ms: the policy, which also proposes the goals, and the embeddings where
+A local HTTP server answers every request in 100 ms: the policy, which also proposes the goals, and the embeddings if
 they come from a server. Tokens are words, of a conversation of eight steps in the crafting world. Bounds: 4.5 for one
-refinement round with embeddings in this process, 5.5 with those of a server. Exits with 1 where a bound, or the number
-of round trips, is broken.
+refinement round with embeddings in this process, 5.5 with an embedding server. Exits with 1 if a bound or the number
+of round trips is violated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MARKED = {
     "Choice: <its number>": "Choice: 1",
     "Take that step now": "Thought: I craft the plank first.\nAction: craft 1 plank using 1 oak",
 }
-"""What the policy says to each kind of question."""
+"""The policy's answer to each kind of question."""
 REFINES = "Diagnosis: The oak is there already.\nDecision: REFINE\nThought: I craft the plank first."
 KEEPS = "Diagnosis: The oak is needed.\nDecision: KEEP"
 PLAIN = "plain call (ReAct)"
@@ -61,7 +61,7 @@ def policy(url: str, reply: str, turns: list[str] | None = None) -> ChatOpenAI:
 
 
 async def goal_critic(embeddings: TextEmbeddings, dimensions: int) -> GoalValueCritic:
-    """A critic of the paper's size with weights by chance: only what it costs is looked at."""
+    """Build a critic of the paper's size with random weights: only its cost matters."""
     rng, weights = np.random.default_rng(0), {}
     for name, texts in {"q": 3, "v": 2}.items():
         inputs = texts * dimensions + texts - 1
@@ -77,7 +77,7 @@ async def goal_critic(embeddings: TextEmbeddings, dimensions: int) -> GoalValueC
 
 
 async def variants(url: str) -> dict[str, tuple[CritiqueRefineModel, float, int]]:
-    """Name -> who decides, the bound of its ratio, and its round trips, the critic's included."""
+    """Return name -> (model, bound of the ratio, round trips including the critic's)."""
     here = await goal_critic(as_embeddings("hashed:512"), 512)
     server = as_embeddings(f"vllm:{url.removesuffix('/v1')}?model=local")
     there = await goal_critic(server, DIMENSIONS)
@@ -101,18 +101,18 @@ async def variants(url: str) -> dict[str, tuple[CritiqueRefineModel, float, int]
     }
 
 
-async def seconds(asked: Any, runs: int) -> float:
-    await asked.ainvoke(CONVERSATION)
+async def seconds(chat: Any, runs: int) -> float:
+    await chat.ainvoke(CONVERSATION)
     times = []
     for _ in range(runs):
-        begun = time.perf_counter()
-        await asked.ainvoke(CONVERSATION)
-        times.append(time.perf_counter() - begun)
+        start = time.perf_counter()
+        await chat.ainvoke(CONVERSATION)
+        times.append(time.perf_counter() - start)
     return float(np.median(times))
 
 
 async def used(decides: CritiqueRefineModel) -> dict[str, Any]:
-    """What one decision asks for."""
+    """Return the requests and tokens of a decision."""
     records: list[dict[str, Any]] = []
     with metering(Meter()):
         await decides.model_copy(update={"sink": records.append}).ainvoke(CONVERSATION)
@@ -121,8 +121,8 @@ async def used(decides: CritiqueRefineModel) -> dict[str, Any]:
     return {
         "thoughts": len(record["thoughts"]),
         "round_trips": record["round_trips"],
-        "requests": {role: one["calls"] for role, one in usage.items()},
-        "tokens": {role: one["input_tokens"] + one["output_tokens"] for role, one in usage.items()},
+        "requests": {role: counts["calls"] for role, counts in usage.items()},
+        "tokens": {role: counts["input_tokens"] + counts["output_tokens"] for role, counts in usage.items()},
     }
 
 
@@ -131,23 +131,25 @@ async def measure(runs: int) -> dict[str, dict[str, Any]]:
         model = policy(url, KEEPS)
         plain = await seconds(model, runs)
         answer = await model.ainvoke(CONVERSATION)
-        found: dict[str, dict[str, Any]] = {PLAIN: {"s": round(plain, 4), "tokens": answer.usage_metadata}}
+        results: dict[str, dict[str, Any]] = {PLAIN: {"s": round(plain, 4), "tokens": answer.usage_metadata}}
         for name, (decides, bound, trips) in (await variants(url)).items():
             taken = await seconds(decides, runs)
-            found[name] = {"s": round(taken, 4), "ratio": round(taken / plain, 2), "bound": bound,
+            results[name] = {"s": round(taken, 4), "ratio": round(taken / plain, 2), "bound": bound,
                            **await used(decides), "expected_round_trips": trips}  # fmt: skip
-    return found
+    return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     results = asyncio.run(measure(parser.parse_args().runs))
-    print("\n".join(f"{name}: {json.dumps(one)}" for name, one in results.items()))
-    decisions = [one for name, one in results.items() if name != PLAIN]
-    return int(
-        any(one["ratio"] > one["bound"] or one["round_trips"] != one["expected_round_trips"] for one in decisions)
-    )
+    print("\n".join(f"{name}: {json.dumps(result)}" for name, result in results.items()))
+    decisions = [result for name, result in results.items() if name != PLAIN]
+    violated = [
+        result["ratio"] > result["bound"] or result["round_trips"] != result["expected_round_trips"]
+        for result in decisions
+    ]
+    return int(any(violated))
 
 
 if __name__ == "__main__":

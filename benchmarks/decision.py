@@ -1,11 +1,11 @@
-"""What a LAC decision costs beside a plain call of the same model: ratios of wall time, requests, tokens, round trips.
+"""Cost of a LAC decision relative to a plain call of the same model: wall time, requests, tokens, round trips.
 
     python benchmarks/decision.py [--runs 10]
 
-A local HTTP server answers every request in 100 ms. K = 5 candidates, all different; the verdict critic reads top
-log-probabilities, one request for each candidate; so does the forward model for each imagined step. Two policies: one
-that takes `n`, and one that is asked K times. Bounds: 2.3 without rollouts, 3.4 with a reflection on the past step, and
-1.15 more for each imagined step. Exits with 1 where a bound, or the number of round trips, is broken.
+A local HTTP server answers every request in 100 ms. K = 5 distinct candidates. The verdict critic reads top
+log-probabilities, one request per candidate; the forward model sends one request per candidate and imagined step. Two
+policies: one that supports `n`, and one that is called K times. Bounds: 2.3 without rollouts, 3.4 with a reflection on
+the past step, and 1.15 more per imagined step. Exits with 1 if a bound or the number of round trips is violated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONVERSATION = [
     HumanMessage("Got 2 oak"),
 ]
 TURNS = [f"Thought: try {number}\nAction: get {number} clay" for number in range(1, K + 1)]
-# Never GOOD or BAD, so that every rollout goes on to the depth asked for.
+# Never GOOD or BAD, so that every rollout reaches the requested depth.
 IMAGINED = ["Observation: Got it\nReflection: Not known yet. This step is UNKNOWN.\nAction: get 1 silk"]
 PLAIN = "plain call"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -61,7 +61,7 @@ def trips(settings: dict[str, Any]) -> int:
 
 
 class OneByOne(BaseChatModel):
-    """The same model without `n`: it is asked K times."""
+    """The same model without `n`: it is called K times."""
 
     inner: ChatOpenAI
 
@@ -70,7 +70,7 @@ class OneByOne(BaseChatModel):
         return "one-by-one"
 
     def _generate(self, messages: list[BaseMessage], *more: Any, **call: Any) -> ChatResult:
-        raise NotImplementedError("asked in async alone")
+        raise NotImplementedError("only async calls")
 
     async def _agenerate(self, messages: list[BaseMessage], *more: Any, **call: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=await self.inner.ainvoke(messages))])
@@ -85,59 +85,62 @@ def deciding(url: str, settings: dict[str, Any], policy: BaseChatModel) -> Actor
     return actor_critic_model(policy, critic, k=K, world_model=model(url, IMAGINED), config=Config(), **settings)
 
 
-async def seconds(asked: Any, runs: int) -> float:
-    await asked.ainvoke(CONVERSATION)
+async def seconds(chat: Any, runs: int) -> float:
+    await chat.ainvoke(CONVERSATION)
     times = []
     for _ in range(runs):
-        begun = time.perf_counter()
-        await asked.ainvoke(CONVERSATION)
-        times.append(time.perf_counter() - begun)
+        start = time.perf_counter()
+        await chat.ainvoke(CONVERSATION)
+        times.append(time.perf_counter() - start)
     return float(np.median(times))
 
 
 async def used(decides: ActorCriticModel) -> dict[str, Any]:
-    """What one decision asks for."""
+    """Return the requests and tokens of a decision."""
     records: list[dict[str, Any]] = []
     meter = Meter()
     with metering(meter):
         await decides.model_copy(update={"sink": records.append}).ainvoke(CONVERSATION)
     (record,) = records
-    by_role = {role: one for role, one in meter.read().items() if role != "policy"}
+    by_role = {role: usage for role, usage in meter.read().items() if role != "policy"}
     policy = record["usage"]["policy"]
     return {
         "candidates": len(record["candidates"]),
         "round_trips": record["round_trips"],
-        "requests": {"policy": policy["calls"]} | {role: one.calls for role, one in by_role.items()},
+        "requests": {"policy": policy["calls"]} | {role: usage.calls for role, usage in by_role.items()},
         "tokens": {"policy": policy["input_tokens"] + policy["output_tokens"]}
-        | {role: one.tokens for role, one in by_role.items()},
+        | {role: usage.tokens for role, usage in by_role.items()},
     }
 
 
 async def measure(runs: int) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with local_server() as url:
         plain = await seconds(model(url, TURNS), runs)
-        found[PLAIN] = {"s": round(plain, 4)}
+        results[PLAIN] = {"s": round(plain, 4)}
         takes_n, one_by_one = model(url, TURNS), OneByOne(inner=model(url, TURNS))
         variants = [(name, settings, takes_n) for name, settings in VARIANTS.items()]
-        for name, settings, policy in [*variants, ("no rollout, asked K times", {}, one_by_one)]:
+        for name, settings, policy in [*variants, ("no rollout, called K times", {}, one_by_one)]:
             decides = deciding(url, settings, policy)
             taken = await seconds(decides, runs)
-            found[name] = {
+            results[name] = {
                 "s": round(taken, 4), "ratio": round(taken / plain, 2), "bound": round(bound(settings), 2),
                 **await used(decides), "expected_round_trips": trips(settings),
             }  # fmt: skip
-    return found
+    return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     results = asyncio.run(measure(parser.parse_args().runs))
-    print("\n".join(f"{name}: {json.dumps(one)}" for name, one in results.items()))
-    decisions = [one for name, one in results.items() if name != PLAIN]
-    broken = [one["ratio"] > one["bound"] or one["round_trips"] != one["expected_round_trips"] for one in decisions]
-    return int(any(broken) or any(one["candidates"] < K for one in decisions))
+    print("\n".join(f"{name}: {json.dumps(result)}" for name, result in results.items()))
+    decisions = [result for name, result in results.items() if name != PLAIN]
+    violated = [
+        result["ratio"] > result["bound"] or result["round_trips"] != result["expected_round_trips"]
+        for result in decisions
+    ]
+    return int(any(violated) or any(result["candidates"] < K for result in decisions))
 
 
 if __name__ == "__main__":
