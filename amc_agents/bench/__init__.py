@@ -1,1 +1,1 @@
-"""The comparison: methods x tasks x seeds, its statistics, tables and pictures."""
+"""Comparisons of methods x tasks x seeds: engine, statistics, tables and pictures."""

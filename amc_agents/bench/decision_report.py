@@ -1,4 +1,4 @@
-"""What decisions say about prior and critic: LAC's tables 1, 2 and 12 from recorded decisions.
+"""How prior and critic relate in recorded decisions: tables 1, 2 and 12 of LAC.
 
 `A` distinct candidate actions of one decision.
 """
@@ -20,53 +20,56 @@ from amc_agents.markdown import table
 from amc_agents.types import FloatArray
 
 LEAST_STEPS = 3
-"""Decisions that a run needs for a correlation with time."""
+"""Minimum number of decisions of a run for a correlation with time."""
 
 Read = Callable[[Mapping[str, Any]], float]
-"""A candidate's record -> a number."""
+"""Reads a number from the record of a candidate."""
 WITH_WORDS: Mapping[str, Read] = {
-    "p(GOOD)": lambda one: one["p_good"],
-    "p(BAD)": lambda one: one["p_bad"],
-    "Q": lambda one: one["q"],
+    "p(GOOD)": lambda candidate: candidate["p_good"],
+    "p(BAD)": lambda candidate: candidate["p_bad"],
+    "Q": lambda candidate: candidate["q"],
 }
 WITHOUT_WORDS: Mapping[str, Read] = {
-    "p = sigmoid(Q)": lambda one: float(1 / (1 + np.exp(-one["q"]))),
-    "Q": lambda one: one["q"],
+    "p = sigmoid(Q)": lambda candidate: float(1 / (1 + np.exp(-candidate["q"]))),
+    "Q": lambda candidate: candidate["q"],
 }
-"""Where the critic reads no words."""
+"""For critics without verdict words."""
 
 
 class OverTime(NamedTuple):
-    """How the opinion on chosen actions moves along runs: Pearson's r with the step, within each run (LAC, table 1)."""
+    """Pearson's correlation of the chosen actions' scores with the step, within each run (LAC, table 1)."""
 
     correlations: Mapping[str, Estimate | None]
-    """Of "p(GOOD)", "p(BAD)" and "Q"; without the words' probabilities, of "Q" and "p = sigmoid(Q)". None where no run
-    has a correlation: too few decisions, or one opinion all along."""
+    """By score: "p(GOOD)", "p(BAD)" and "Q"; without verdict words "Q" and "p = sigmoid(Q)". None if no run has a
+    correlation, because it has too few decisions or a constant score."""
     runs: int
-    """That have three decisions or more."""
+    """Number of runs with three decisions or more."""
     decisions: int
-    """Of these."""
+    """Number of their decisions."""
 
 
-def over_time(played: Sequence[RunDecisions], *, success: bool) -> OverTime:
-    """Correlation of the critic's opinion with time, over the runs that succeeded, or over those that failed."""
-    long = [one for one in played if one.success == success and len(one.decisions) >= LEAST_STEPS]
-    chosen = {(one.task, one.seed): [made["candidates"][made["chosen"]] for made in one.decisions] for one in long}
-    read_of = WITH_WORDS if _words_are_known(played) else WITHOUT_WORDS
+def over_time(runs: Sequence[RunDecisions], *, success: bool) -> OverTime:
+    """Correlate the critic's scores with time, over the successful or over the failed runs."""
+    long_runs = [run for run in runs if run.success == success and len(run.decisions) >= LEAST_STEPS]
+    chosen = {
+        (run.task, run.seed): [decision["candidates"][decision["chosen"]] for decision in run.decisions]
+        for run in long_runs
+    }
+    read_of = WITH_WORDS if _has_words(runs) else WITHOUT_WORDS
     return OverTime(
         {
-            name: _mean_with_time({key: np.array([read(one) for one in made]) for key, made in chosen.items()})
+            name: _mean_with_time({key: np.array(list(map(read, steps))) for key, steps in chosen.items()})
             for name, read in read_of.items()
         },
-        len(long),
+        len(long_runs),
         sum(map(len, chosen.values())),
     )
 
 
 class Case(NamedTuple):
-    """Decisions in which prior and Q stand in one relation to the choice (LAC, table 2).
+    """The decisions in which prior and Q relate to the choice in one way (LAC, table 2).
 
-    Confidence is the difference between the best candidate and the second.
+    Confidence is the margin between the best and the second-best candidate.
     """
 
     share: float
@@ -74,99 +77,102 @@ class Case(NamedTuple):
     q_confidence: float
     """In log-odds."""
     confidence: float
-    """Of the improved policy."""
+    """Confidence of the improved policy."""
 
 
 class Agreement(NamedTuple):
-    """How prior and critic go together, over the decisions that had at least two candidates."""
+    """How often prior and critic agree, over the decisions with at least two candidates."""
 
     decisions: int
-    """With at least two candidates."""
+    """Number of decisions with at least two candidates."""
     of: int
-    """All."""
+    """Number of all decisions."""
     same_favourite: Estimate | None
-    """Share in which the action of the largest prior is that of the largest Q, within each run, over tasks; a tie
-    counts where they can agree. None where no decision had two candidates."""
+    """Share of decisions in which prior and Q have the same largest action, within each run, over tasks; ties count as
+    agreement if they can agree. None if no decision had two candidates."""
     rank_correlation: float | None
-    """Mean of Spearman's rho between prior and Q; None where one of them never differs between candidates."""
+    """Mean of Spearman's rho between prior and Q; None if one of them is always constant over the candidates."""
     ranked: int
-    """Decisions that have such a rho."""
+    """Number of decisions that have such a rho."""
     cases: Mapping[str, Case]
-    """By whom the choice follows: "both", "prior alone", "Q alone", "neither"."""
+    """By what the choice follows: "both", "prior alone", "Q alone", "neither"."""
 
 
-def agreement(played: Sequence[RunDecisions]) -> Agreement:
-    """How often the favourite of the prior is that of the critic, and whom the choice then follows."""
-    by_run = {(one.task, one.seed): run for one in played if (run := _opened(one))}
-    opened = [one for run in by_run.values() for one in run]
-    found: dict[str, list[_Opinions]] = {name: [] for name in ("both", "prior alone", "Q alone", "neither")}
-    for one in opened:
-        prior, q = one.prior_agrees, one.q_agrees
-        found["both" if prior and q else "prior alone" if prior else "Q alone" if q else "neither"].append(one)
-    ranks = [rho for one in opened if (rho := one.rank_correlation) is not None]
-    agreed = {key: float(np.mean([one.same_favourite for one in run])) for key, run in by_run.items()}
+def agreement(runs: Sequence[RunDecisions]) -> Agreement:
+    """Count how often prior and critic have the same favourite, and which of them the choice follows."""
+    by_run = {(run.task, run.seed): contested for run in runs if (contested := _contested(run))}
+    decisions = [decision for contested in by_run.values() for decision in contested]
+    cases: dict[str, list[_Scores]] = {name: [] for name in ("both", "prior alone", "Q alone", "neither")}
+    for decision in decisions:
+        prior, q = decision.prior_agrees, decision.q_agrees
+        cases["both" if prior and q else "prior alone" if prior else "Q alone" if q else "neither"].append(decision)
+    ranks = [rho for decision in decisions if (rho := decision.rank_correlation) is not None]
+    agreed = {
+        key: float(np.mean([decision.same_favourite for decision in contested])) for key, contested in by_run.items()
+    }
     return Agreement(
-        decisions=len(opened),
-        of=sum(len(one.decisions) for one in played),
+        decisions=len(decisions),
+        of=sum(len(run.decisions) for run in runs),
         same_favourite=_mean(agreed),
         rank_correlation=float(np.mean(ranks)) if ranks else None,
         ranked=len(ranks),
-        cases={name: _case(members, len(opened)) for name, members in found.items() if members},
+        cases={name: _case(members, len(decisions)) for name, members in cases.items() if members},
     )
 
 
 class Choices(NamedTuple):
-    """What one weight of the critic would choose at the states that were met."""
+    """The choices that another weight of the critic would make at the visited states."""
 
     alpha: float
     as_prior: float
-    """Share of choices that the vote would make too."""
+    """Share of choices that voting would make too."""
     as_q: float
     """Share of choices that the critic alone would make too."""
     as_made: float
-    """Share of choices that were made."""
+    """Share of choices that equal the choices made."""
 
 
-def choices(played: Sequence[RunDecisions], alphas: Iterable[float] = ALPHAS) -> list[Choices]:
-    """What other weights would choose (LAC, table 12, at the states met): over decisions with two candidates or more.
+def choices(runs: Sequence[RunDecisions], alphas: Iterable[float] = ALPHAS) -> list[Choices]:
+    """Compute what other weights would choose (LAC, table 12), over decisions with two candidates or more.
 
-    Where a run would have gone with another weight, only a run with it can tell.
+    The states are those of the recorded runs: another weight would have visited other states.
     """
-    opened = [opinions for one in played for opinions in _opened(one)]
-    if not opened:
+    decisions = [decision for run in runs for decision in _contested(run)]
+    if not decisions:
         return []
 
-    def share(alpha: float, other: Callable[[_Opinions], int]) -> float:
-        return float(np.mean([one.choice(alpha) == other(one) for one in opened]))
+    def share(alpha: float, other: Callable[[_Scores], int]) -> float:
+        return float(np.mean([decision.choice(alpha) == other(decision) for decision in decisions]))
 
     return [
         Choices(
             alpha,
-            share(alpha, lambda one: one.choice(0.0)),
-            share(alpha, lambda one: one.choice(math.inf)),
-            share(alpha, lambda one: one.chosen),
+            share(alpha, lambda decision: decision.choice(0.0)),
+            share(alpha, lambda decision: decision.choice(math.inf)),
+            share(alpha, lambda decision: decision.chosen),
         )
         for alpha in alphas
     ]
 
 
-def markdown(played: Sequence[RunDecisions], labels: Mapping[str, str]) -> str:
-    """The tables of every method whose decisions asked a critic, as Markdown.
+def markdown(runs: Sequence[RunDecisions], labels: Mapping[str, str]) -> str:
+    """Format the tables of every method whose decisions used a critic as Markdown.
 
     Args:
-        played: the decisions.
-        labels: method -> how tables print it, in their order.
+        runs: the decisions.
+        labels: method -> its name in tables, in their order.
     """
     parts = []
     for name, label in labels.items():
-        mine = [one for one in played if one.method == name]
-        if any(made["alpha"] != 0 for one in mine for made in one.decisions):
-            parts.append(f"## {label}\n\n{_time_table(mine)}\n{_agreement_table(mine)}\n{_choice_table(mine)}")
+        of_method = [run for run in runs if run.method == name]
+        if any(decision["alpha"] != 0 for run in of_method for decision in run.decisions):
+            tables = _time_table(of_method), _agreement_table(of_method), _choice_table(of_method)
+            parts.append("\n".join([f"## {label}\n", *tables]))
     return "\n".join(parts)
 
 
-class _Opinions(NamedTuple):
-    """One decision as numbers."""
+class _Scores(NamedTuple):
+    """The scores of one decision's candidates."""
 
     log_prior: FloatArray
     q: FloatArray
@@ -174,11 +180,12 @@ class _Opinions(NamedTuple):
     chosen: int
 
     @classmethod
-    def of(cls, made: Mapping[str, Any]) -> _Opinions:
-        candidates = made["candidates"]
-        log_prior = [-math.inf if one["log_prior"] is None else one["log_prior"] for one in candidates]
-        q, probabilities = ([one[name] for one in candidates] for name in ("q", "probability"))
-        return cls(np.array(log_prior), np.array(q), np.array(probabilities), made["chosen"])
+    def of(cls, decision: Mapping[str, Any]) -> _Scores:
+        candidates = decision["candidates"]
+        log_priors = (candidate["log_prior"] for candidate in candidates)
+        log_prior = [-math.inf if value is None else value for value in log_priors]
+        q, probabilities = ([candidate[name] for candidate in candidates] for name in ("q", "probability"))
+        return cls(np.array(log_prior), np.array(q), np.array(probabilities), decision["chosen"])
 
     @property
     def prior(self) -> FloatArray:
@@ -199,25 +206,25 @@ class _Opinions(NamedTuple):
     @property
     def rank_correlation(self) -> float | None:
         ranks = _ranks(self.prior), _ranks(self.q)
-        return None if any(np.ptp(one) == 0 for one in ranks) else float(np.corrcoef(*ranks)[0, 1])
+        return None if any(np.ptp(ranking) == 0 for ranking in ranks) else float(np.corrcoef(*ranks)[0, 1])
 
     def choice(self, alpha: float) -> int:
         return choose(improved(self.log_prior, self.q, alpha), self.log_prior)
 
 
-def _opened(played: RunDecisions) -> list[_Opinions]:
-    """The decisions of a run that had at least two candidates."""
-    return [_Opinions.of(made) for made in played.decisions if len(made["candidates"]) > 1]
+def _contested(run: RunDecisions) -> list[_Scores]:
+    """Return the decisions of a run that had at least two candidates."""
+    return [_Scores.of(decision) for decision in run.decisions if len(decision["candidates"]) > 1]
 
 
 def _favourites(scores: FloatArray) -> BoolArray:
-    """`[A]` True for the largest, and for what equals it up to rounding."""
-    found: BoolArray = np.isclose(scores, scores.max(), rtol=1e-9, atol=1e-12)
-    return found
+    """Return `[A]` whether a score equals the largest, up to rounding."""
+    favourites: BoolArray = np.isclose(scores, scores.max(), rtol=1e-9, atol=1e-12)
+    return favourites
 
 
 def _ranks(scores: FloatArray) -> FloatArray:
-    """`[A]` ranks; equal scores share the mean of theirs."""
+    """Return `[A]` ranks; equal scores get their mean rank."""
     below = (scores[:, None] > scores[None, :]).sum(axis=1)
     equal = (scores[:, None] == scores[None, :]).sum(axis=1)
     ranks: FloatArray = below + (equal - 1) / 2
@@ -229,29 +236,30 @@ def _margin(scores: FloatArray) -> float:
     return float(best - second)
 
 
-def _case(members: Sequence[_Opinions], of: int) -> Case:
-    margins = [[_margin(one.prior), _margin(one.q), _margin(one.probabilities)] for one in members]
-    prior, q, whole = np.mean(margins, axis=0)
-    return Case(len(members) / of, float(prior), float(q), float(whole))
+def _case(members: Sequence[_Scores], of: int) -> Case:
+    margins = [[_margin(decision.prior), _margin(decision.q), _margin(decision.probabilities)] for decision in members]
+    prior, q, improved_policy = np.mean(margins, axis=0)
+    return Case(len(members) / of, float(prior), float(q), float(improved_policy))
 
 
-def _words_are_known(played: Sequence[RunDecisions]) -> bool:
+def _has_words(runs: Sequence[RunDecisions]) -> bool:
+    """Return whether all candidates have the probabilities of verdict words."""
     return all(
         candidate.get("p_good") is not None
-        for one in played
-        for made in one.decisions
-        for candidate in made["candidates"]
+        for run in runs
+        for decision in run.decisions
+        for candidate in decision["candidates"]
     )
 
 
 def _mean_with_time(runs: Mapping[tuple[str, int], FloatArray]) -> Estimate | None:
-    """Mean correlation with the step; runs with one value all along have none."""
+    """Return the mean correlation with the step; runs with a constant value have none."""
     moving = {key: values for key, values in runs.items() if np.ptp(values) > 1e-9 * np.abs(values).max()}
     return _mean({key: _with_time(values) for key, values in moving.items()})
 
 
 def _with_time(values: FloatArray) -> float:
-    # Probabilities may be so small that their squares are 0.
+    # Scaled, because squares of tiny probabilities underflow.
     return float(np.corrcoef(np.arange(len(values)), values / np.abs(values).max())[0, 1])
 
 
@@ -259,48 +267,49 @@ def _mean(values: Mapping[tuple[str, int], float]) -> Estimate | None:
     return estimate(values) if values else None
 
 
-def _time_table(played: Sequence[RunDecisions]) -> str:
+def _time_table(runs: Sequence[RunDecisions]) -> str:
     columns = {
-        f"{name} runs": over_time(played, success=won) for name, won in (("successful", True), ("failed", False))
+        f"{name} runs": over_time(runs, success=success) for name, success in (("successful", True), ("failed", False))
     }
-    headings = [f"{name} ({one.runs}, {one.decisions} decisions)" for name, one in columns.items()]
+    headings = [f"{name} ({column.runs}, {column.decisions} decisions)" for name, column in columns.items()]
     names = next(iter(columns.values())).correlations
     rows = [
-        [f"{name} of the chosen action", *(_cell(one.correlations[name]) for one in columns.values())] for name in names
+        [f"{name} of the chosen action", *(_cell(column.correlations[name]) for column in columns.values())]
+        for name in names
     ]
     return table(["correlation with the step, n tasks", *headings], rows, "lrr") + "\n"
 
 
-def _agreement_table(played: Sequence[RunDecisions]) -> str:
-    found = agreement(played)
-    rho = "-" if found.rank_correlation is None else f"{found.rank_correlation:+.2f} ({found.ranked:,} decisions)"
-    same = found.same_favourite
+def _agreement_table(runs: Sequence[RunDecisions]) -> str:
+    result = agreement(runs)
+    rho = "-" if result.rank_correlation is None else f"{result.rank_correlation:+.2f} ({result.ranked:,} decisions)"
+    same = result.same_favourite
     if same is None:
-        return f"None of {found.of:,} decisions had two candidates.\n"
+        return f"None of {result.of:,} decisions had two candidates.\n"
     error = "" if same.standard_error is None else f" ± {same.standard_error:.1%}"
-    told = (
-        f"{found.decisions:,} of {found.of:,} decisions had two candidates or more. In {same.mean:.1%}{error} of them "
-        f"(mean over {same.tasks} tasks) prior and Q have the same favourite; mean rank correlation {rho}.\n\n"
+    summary = (
+        f"{result.decisions:,} of {result.of:,} decisions had two candidates or more. In {same.mean:.1%}{error} of "
+        f"them (mean over {same.tasks} tasks) prior and Q have the same favourite; mean rank correlation {rho}.\n\n"
     )
     rows = []
-    for name, one in found.cases.items():
-        numbers = (one.prior_confidence, one.q_confidence, one.confidence)
-        rows.append([name, f"{one.share:.1%}", *(f"{number:.2f}" for number in numbers)])
+    for name, case in result.cases.items():
+        numbers = (case.prior_confidence, case.q_confidence, case.confidence)
+        rows.append([name, f"{case.share:.1%}", *(f"{number:.2f}" for number in numbers)])
     headings = ["the choice follows", "share", "margin of the prior", "of Q", "of the improved policy"]
-    return told + table(headings, rows, "lrrrr") + "\n"
+    return summary + table(headings, rows, "lrrrr") + "\n"
 
 
-def _choice_table(played: Sequence[RunDecisions]) -> str:
+def _choice_table(runs: Sequence[RunDecisions]) -> str:
     rows = [
-        [f"{one.alpha:g}", *(f"{share:.1%}" for share in (one.as_prior, one.as_q, one.as_made))]
-        for one in choices(played)
+        [f"{row.alpha:g}", *(f"{share:.1%}" for share in (row.as_prior, row.as_q, row.as_made))]
+        for row in choices(runs)
     ]
     headings = ["alpha", "chooses as the vote", "as the critic alone", "as was chosen"]
     return table(headings, rows, "lrrr") + "\n" if rows else ""
 
 
-def _cell(found: Estimate | None) -> str:
-    if found is None:
+def _cell(mean: Estimate | None) -> str:
+    if mean is None:
         return "-"
-    error = "" if found.standard_error is None else f" ± {found.standard_error:.2f}"
-    return f"{found.mean:+.2f}{error} (n = {found.tasks})"
+    error = "" if mean.standard_error is None else f" ± {mean.standard_error:.2f}"
+    return f"{mean.mean:+.2f}{error} (n = {mean.tasks})"

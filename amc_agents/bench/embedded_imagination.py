@@ -1,7 +1,7 @@
-"""An embedded policy as a forward model: it goes on writing the dialogue, the world's part too.
+"""An embedded policy as a forward model: it continues the dialogue, including the world's turns.
 
-Its training saw what the world answers, with a small weight, so it can imagine an observation without being asked in
-words, which it could not read. An adapter that was trained on observations can play the world's part instead.
+The policy was also trained on observations, with a small weight, so it can generate an observation without a prompt in
+words, which it could not read. An adapter trained on observations can generate the world's turns instead.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from amc_agents.types import Step, Trajectory
 from amc_agents.usage import Usage, record
 
 OBSERVATION_TOKENS, TURN_TOKENS = 80, 160
-"""Most tokens of what the world says, and of what the agent does. A forward model that has lost its way writes on, and
-a critic reads no round that is longer than any it was trained on."""
+"""Maximum tokens of an observation and of an agent's turn. A forward model off its training data may never end, and a
+critic was not trained on longer rounds."""
 FORWARD = "forward"
-"""Name of the forward model's adapter (LoRA, as the value model's) inside the policy's folder."""
+"""Name of the forward model's LoRA adapter inside the policy's folder."""
 
 
 class EmbeddedImagination:
-    """What may come after candidate actions, by the likeliest words of an embedded policy.
+    """Imagines the steps after candidate actions by greedy decoding of an embedded policy.
 
-    An `amc_agents.lac.decision.Imagination` that writes no reflections. A step after the first takes two requests, one
+    An `amc_agents.lac.decision.Imagination` without reflections. Each step after the first takes two requests, one
     for the agent's turn and one for the world's.
 
     Args:
-        model: a shipped model's name, or a folder.
-        depth: the most steps, the candidate's own included.
-        adapter: of the model that plays the world; None: `forward/` inside the policy's folder, or where there is none
-            the policy itself.
+        model: name of a shipped model, or a folder.
+        depth: maximum number of steps, including the candidate's.
+        adapter: adapter for the world's turns; None: `forward/` inside the policy's folder, or the policy itself if
+            the folder does not exist.
     """
 
     def __init__(self, model: str = "crafting", *, depth: int = 1, adapter: str | Path | None = None) -> None:
@@ -55,47 +55,47 @@ class EmbeddedImagination:
         self._depth, self._name = depth, model
 
     async def imagine(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """`[A]` the trajectories with imagined observations and further steps; one that finds no end stays as it is."""
+        """Return `[A]` the trajectories with imagined steps; a trajectory whose observation never ends is unchanged."""
         return list(await asyncio.gather(*map(self._rollout, trajectories)))
 
     async def _rollout(self, candidate: Trajectory) -> Trajectory:
-        """One candidate's future. Those of all candidates wait at the same time, so they share batches."""
-        going = candidate
+        """Imagine the steps after one candidate. All candidates run concurrently, so their requests share batches."""
+        rollout = candidate
         for number in range(1, self._depth + 1):
-            observation = await self._written(going, by_world=True)
+            observation = await self._generate(rollout, by_world=True)
             if not observation:
-                # The newest action was imagined too, unless it is the candidate's own.
-                return candidate if number == 1 else going.prefix(len(going.steps) - 1)
-            *past, newest = going.steps
-            going = replace(going, steps=(*past, replace(newest, observation=observation)))
+                # After the first step, the newest action was imagined too and is dropped.
+                return candidate if number == 1 else rollout.prefix(len(rollout.steps) - 1)
+            *past, newest = rollout.steps
+            rollout = replace(rollout, steps=(*past, replace(newest, observation=observation)))
             if number == self._depth:
                 break
-            thought, action = split_turn(await self._written(going, by_world=False))
+            thought, action = split_turn(await self._generate(rollout, by_world=False))
             if not action:
                 break
-            going = going.extended(Step(action, thought=thought))
-        return going
+            rollout = rollout.extended(Step(action, thought=thought))
+        return rollout
 
-    async def _written(self, trajectory: Trajectory, *, by_world: bool) -> str:
-        """What the world says next, or the agent; empty where no end is found."""
+    async def _generate(self, trajectory: Trajectory, *, by_world: bool) -> str:
+        """Generate the next turn of the world or of the agent; empty if it does not end within the limit."""
         dialogue = [("user", trajectory.task.instruction)]
         for step in trajectory.steps:
             dialogue += [("assistant", turn(step)), ("user", step.observation)]
-        # The newest observation is empty, so the prompt ends with the token after which the world speaks.
+        # The newest observation is empty, so the prompt ends with the token that starts the world's turn.
         prompt = self._tokenizer.encode_chat(dialogue, add_generation_prompt=not by_world)
         limit = OBSERVATION_TOKENS if by_world else TURN_TOKENS
         sampling = Sampling(temperature=0.0, max_tokens=limit)
-        speaker = self._world if by_world else self._agent
-        answer: Answer = await speaker.agenerate(Request(tuple(prompt), sampling, seed=0))
-        (said,) = answer.completions
-        used = Usage(1, answer.prompt_tokens, len(said.tokens), answer.cached_tokens)
-        record("world model", used, model=f"amc_agents:{self._name}")
-        return said.text.strip() if said.finish_reason == "stop" else ""
+        batcher = self._world if by_world else self._agent
+        answer: Answer = await batcher.agenerate(Request(tuple(prompt), sampling, seed=0))
+        (completion,) = answer.completions
+        usage = Usage(1, answer.prompt_tokens, len(completion.tokens), answer.cached_tokens)
+        record("world model", usage, model=f"amc_agents:{self._name}")
+        return completion.text.strip() if completion.finish_reason == "stop" else ""
 
 
 @lru_cache(maxsize=4)
 def _world(folder: Path, adapter: Path | None) -> Batcher:
-    """Who writes what the world says: it is over where the agent would speak."""
+    """Load the model of the world's turns. A turn also ends at the token that starts the agent's turn."""
     tokenizer = WordTokenizer.from_folder(folder)
     decoder = EmbeddedDecoder(NumpyLlama.load(folder, adapter), tokenizer)
     decoder.end_tokens |= {tokenizer.vocabulary[ASSISTANT]}

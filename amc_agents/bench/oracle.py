@@ -1,4 +1,4 @@
-"""What a critic that knows the world has to be told: which task a conversation is about."""
+"""Pass the task, with its payload, to a critic that knows the world."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from amc_agents.types import FloatArray, Task, Trajectory
 
 
 def for_task(critic: Any, task: Task) -> LogOdds:
-    """A critic that reads every trajectory as one of this task, payload included.
+    """Wrap a critic so that it evaluates every trajectory as a trajectory of this task, payload included.
 
     Raises:
-        ConfigurationError: it judges no actions.
+        ConfigurationError: the critic cannot judge actions.
     """
-    return _OfTask(for_lac(critic), task)
+    return _TaskCritic(for_lac(critic), task)
 
 
-class _OfTask:
+class _TaskCritic:
     def __init__(self, critic: LogOdds, task: Task) -> None:
         self._critic, self._task = critic, task
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        return await self._critic.log_odds([replace(one, task=self._task) for one in trajectories])
+        return await self._critic.log_odds([replace(trajectory, task=self._task) for trajectory in trajectories])

@@ -1,4 +1,4 @@
-"""A perfect critic of crafting: it asks the world's own planner. An oracle, for the upper bound of a table alone."""
+"""An oracle critic of the crafting world, which uses the world's planner: the upper bound of a table."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
 from amc_agents.types import FloatArray, Task, Trajectory
 
 WASTED = 5.0
-"""Log-odds that a wasted step costs: more than the prior of any candidate can outweigh at K <= 100."""
+"""Cost of a wasted step in log-odds: more than the prior of any candidate can outweigh at K <= 100."""
 NEVER = 50
-"""Steps that are taken to be wasted where the goal can no longer be reached."""
+"""Number of wasted steps if the goal can no longer be reached."""
 
 
 class PlannerCritic:
-    """Q of a trajectory: how many steps of it brought the goal no nearer, by the planner's way from here.
+    """Judges a trajectory by its wasted steps, using the planner's solution from the current state.
 
-    It reads the recipes from the instruction and carries every action out in a world of its own, so it knows what an
-    action does before it is done.
+    It reads the recipes from the instruction and carries out every action in its own world, so it knows the outcome of
+    an action in advance.
     """
 
     predicts = "return"
@@ -30,15 +30,15 @@ class PlannerCritic:
         self._tasks: dict[str, Task] = {}
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` -5 for each wasted step; 0 where there is none."""
-        return np.array([-WASTED * await self.wasted(one) for one in trajectories], dtype=np.float64)
+        """Return `[N]` -5 for each wasted step."""
+        return np.array([-WASTED * await self.wasted(trajectory) for trajectory in trajectories], dtype=np.float64)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` the same as a number in (0, 1]."""
+        """Return `[N]` the exponential of the log-odds, in (0, 1]."""
         return np.exp(await self.log_odds(trajectories))
 
     async def wasted(self, trajectory: Trajectory) -> int:
-        """How many steps of it brought the goal no nearer; `NEVER` where it can no longer be reached."""
+        """Count the steps that brought the goal no nearer; `NEVER` if it can no longer be reached."""
         payload = self.task(trajectory)
         world = CraftingWorld()
         await world.reset(self._tasks[trajectory.task.instruction])
@@ -49,7 +49,7 @@ class PlannerCritic:
         return NEVER if ahead is None else len(trajectory.steps) + len(ahead) - payload.optimal_steps
 
     def task(self, trajectory: Trajectory) -> CraftingTask:
-        """Its recipes, goal and optimal number of steps, read from the instruction."""
+        """Read the recipes, the goal and the optimal number of steps from the instruction."""
         instruction = trajectory.task.instruction
         if instruction not in self._tasks:
             self._tasks[instruction] = parse_instruction(instruction)

@@ -1,4 +1,4 @@
-"""What one run is worth and what it cost: the numbers that a comparison keeps of it."""
+"""The scores and the cost of one run, which a comparison stores."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
 TOP = 5
-"""The paper's table 12 averages so many of the best trajectories."""
+"""Number of best trajectories that the paper's table 12 averages."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """True returns of a run's final population, retired particles included and failed ones left out."""
+    """Scores from the true returns of a run's final population, including retired and excluding failed particles."""
 
     oracle: float
-    """The highest return: the pick of somebody who sees the rewards (paper's tables 1 to 3)."""
+    """The highest return: the pick of an observer who sees the rewards (paper's tables 1 to 3)."""
     success: float
-    """1 where the oracle's pick reached the task's goal, else 0."""
+    """1 if the oracle's pick reached the task's goal, else 0."""
     deployable: float | None
-    """Return of the run's own pick where it was made without seeing a reward; None where it was not."""
+    """Return of the run's own pick if it was made without seeing a reward, else None."""
     top5: float
-    """Mean of the five highest returns, or of all where there are fewer (paper's table 12)."""
+    """Mean of the five highest returns, or of all returns if there are fewer (paper's table 12)."""
     mean: float
-    """Plain mean over the particles (paper's appendix A.4). A retired particle's slot is refilled from live ones, so
-    a run with early successes has more particles, and the later ones lower this mean: no weights are used here."""
+    """Unweighted mean over the particles (paper's appendix A.4). Retired particles are replaced by live ones, so a run
+    with early successes has more particles, and the later particles lower this mean."""
     top5_distinct: float
     """As `top5`, over trajectories of different (thought, action) sequences."""
     mean_distinct: float
     """As `mean`, over trajectories of different (thought, action) sequences."""
     weighted_mean: float
-    """Mean under the run's own final weights: the estimate of the posterior's mean return."""
+    """Mean under the run's final weights: an estimate of the posterior's mean return."""
     particles: int
-    """Particles that were scored."""
+    """Number of scored particles."""
     distinct: int
-    """Different trajectories among them."""
+    """Number of different trajectories among them."""
 
 
 @dataclass(frozen=True)
 class Particles:
-    """Every trajectory of a run's final population, failed ones left out: what subsampled pools are made of."""
+    """Every trajectory of a run's final population except failed ones, for statistics over subsets of them."""
 
     returns: tuple[float, ...]
     """`[M]` true returns."""
     values: tuple[float, ...]
-    """`[M]` the run's final values, to six decimals: what the run's own pick is made by where it saw no rewards."""
+    """`[M]` the run's final values, to six decimals: the run picks by them if it sees no rewards."""
     same_as: tuple[int, ...]
     """`[M]` the first index of a trajectory with the same (thought, action) sequence."""
 
@@ -71,7 +71,7 @@ METRICS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run used. Input tokens include cached ones, which were not computed again."""
+    """What a run used. Input tokens include cached tokens, which were not computed again."""
 
     policy_calls: int
     policy_input_tokens: int
@@ -79,41 +79,41 @@ class Cost:
     policy_cached_tokens: int
     critic_calls: int
     critic_tokens: int
-    """Read and written."""
+    """Input and output."""
     critic_cached_tokens: int
     calls_without_usage: int
-    """Calls whose provider reported none: token counts are then lower bounds."""
+    """Calls whose provider reported no usage; if above 0, token counts are lower bounds."""
     seconds: float
-    """Wall time of the run, while others may have shared the machine."""
+    """Wall time of the run, while other runs may share the machine."""
     world_model_calls: int = 0
-    """Requests to the forward model of decisions that imagine what comes next, reflections included."""
+    """Requests to the forward model of decisions, including reflections."""
     world_model_tokens: int = 0
-    """Read and written."""
+    """Input and output."""
     world_model_cached_tokens: int = 0
     steps: float | None = None
-    """Steps of a trajectory, the mean over the final population; None in results of older versions."""
+    """Mean number of steps of the final population's trajectories; None in results of older versions."""
 
     @property
     def tokens(self) -> int:
-        """Policy, critic and forward model together."""
+        """Tokens of policy, critic and forward model together."""
         return self.policy_input_tokens + self.policy_output_tokens + self.critic_tokens + self.world_model_tokens
 
 
 def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: float = 1.0) -> Scores:
-    """Scores of a run.
+    """Score a run.
 
     Args:
-        run: of one task.
-        single: the run has one trajectory, made without knowing the world: it needs no choice, so it is deployable.
-        pick_means_something: the critic predicts whole returns, so that a pick made by it alone is a prediction.
-        success: least return that counts as a success, in reward units.
+        run: a run of one task.
+        single: the run has one trajectory, made without knowledge of the world, so it needs no pick to be deployed.
+        pick_means_something: the critic predicts whole returns, so its pick among finished trajectories is meaningful.
+        success: minimum return that counts as a success, in reward units.
 
     Raises:
         PopulationError: every particle failed.
     """
     kept = _kept(run)
     trajectories = [run.population.trajectories[index] for index in kept]
-    returns = np.array([one.return_ for one in trajectories])
+    returns = np.array([trajectory.return_ for trajectory in trajectories])
     distinct = returns[sorted(set(_first_equal(trajectories)))]
     probabilities = normalised(run.population.log_weights[kept])
     deployable = run.best.return_ if single or (run.deployable and pick_means_something) else None
@@ -133,7 +133,7 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
 
 
 def particles_of(run: Run) -> Particles:
-    """The particles behind a run's scores, one by one.
+    """Return the particles behind a run's scores.
 
     Raises:
         PopulationError: every particle failed.
@@ -141,14 +141,14 @@ def particles_of(run: Run) -> Particles:
     kept = _kept(run)
     trajectories = [run.population.trajectories[index] for index in kept]
     return Particles(
-        returns=tuple(one.return_ for one in trajectories),
+        returns=tuple(trajectory.return_ for trajectory in trajectories),
         values=tuple(round(float(value), 6) for value in run.population.values[kept]),
         same_as=tuple(_first_equal(trajectories)),
     )
 
 
 def cost_of(run: Run, seconds: float) -> Cost:
-    """Cost of a run that took `seconds` of wall time."""
+    """Return the cost of a run that took `seconds` of wall time."""
     policy, critic, world = (run.usage.get(role, Usage()) for role in ("policy", "critic", "world model"))
     return Cost(
         policy_calls=policy.calls,
@@ -163,7 +163,7 @@ def cost_of(run: Run, seconds: float) -> Cost:
         world_model_calls=world.calls,
         world_model_tokens=world.tokens,
         world_model_cached_tokens=world.cached_tokens,
-        steps=float(np.mean([len(one.steps) for one in run.population.trajectories])),
+        steps=float(np.mean([len(trajectory.steps) for trajectory in run.population.trajectories])),
     )
 
 
@@ -172,17 +172,18 @@ def _top(returns: FloatArray) -> float:
 
 
 def _kept(run: Run) -> list[int]:
-    """Indices of the particles that did not fail."""
+    """Return the indices of the particles that did not fail."""
     failed = run.population.failed or (False,) * len(run.population.trajectories)
-    kept = [index for index, lost in enumerate(failed) if not lost]
+    kept = [index for index, has_failed in enumerate(failed) if not has_failed]
     if not kept:
         raise PopulationError("a run whose particles all failed has no score")
     return kept
 
 
 def _first_equal(trajectories: Sequence[Trajectory]) -> list[int]:
-    said: dict[tuple[tuple[str, str], ...], int] = {}
+    """Return, for each trajectory, the first index of a trajectory with the same thoughts and actions."""
+    first: dict[tuple[tuple[str, str], ...], int] = {}
     return [
-        said.setdefault(tuple((step.thought, step.action) for step in trajectory.steps), index)
+        first.setdefault(tuple((step.thought, step.action) for step in trajectory.steps), index)
         for index, trajectory in enumerate(trajectories)
     ]

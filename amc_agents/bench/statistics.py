@@ -1,7 +1,7 @@
-"""Means over tasks and paired differences of two methods.
+"""Means over tasks, and paired differences of two methods.
 
-A task is the unit: seeds of one task are averaged first, so that no task counts twice and errors are those over
-tasks. Nothing is averaged over nothing: an empty input is an error.
+The task is the unit: the seeds of a task are averaged first, so that no task counts twice and standard errors are over
+tasks. An empty input is an error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Measured = Mapping[tuple[str, int], float]
 
 N_RESAMPLES = 10_000
 ENOUGH_TASKS = 50
-"""From here on the interval of a paired difference is a bootstrap's; below, a percentile bootstrap is too narrow."""
+"""From this number of tasks on, intervals come from a percentile bootstrap, which is too narrow for fewer tasks."""
 _BLOCK = 2_000_000
-"""Draws held at a time: 16 MB."""
+"""Number of draws held in memory at a time: 16 MB."""
 
 
 class Estimate(NamedTuple):
@@ -31,10 +31,10 @@ class Estimate(NamedTuple):
 
     mean: float
     standard_error: float | None
-    """Over tasks; None with a single task, of which no spread is known."""
+    """Over tasks; None with a single task."""
     tasks: int
     seeds: int
-    """Different seeds that took part."""
+    """Number of different seeds."""
 
 
 class Paired(NamedTuple):
@@ -45,39 +45,39 @@ class Paired(NamedTuple):
     """Lower end of the 95% interval over tasks: percentile bootstrap, Student's t below `ENOUGH_TASKS` tasks."""
     high: float
     standard_error: float
-    """Of the mean difference over tasks, as a t-test has it."""
+    """Standard error of the mean difference over tasks, as in a t-test."""
     tasks: int
     seeds: int
 
 
 def estimate(measured: Measured) -> Estimate:
-    """Mean over tasks, seeds averaged within each.
+    """Compute the mean over tasks; the seeds of a task are averaged first.
 
     Raises:
-        ConfigurationError: nothing was measured.
+        ConfigurationError: `measured` is empty.
     """
     if not measured:
-        raise ConfigurationError("a mean over no task was asked for: run some tasks first")
+        raise ConfigurationError("there is no task to average over: run some tasks first")
     per_task = _task_means(measured)
     return Estimate(float(per_task.mean()), _standard_error(per_task), len(per_task), _seeds(measured))
 
 
 def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESAMPLES) -> Paired:
-    """The mean difference a - b over the tasks that both have, with a 95% interval over tasks.
+    """Compute the mean difference a - b over the common tasks, with a 95% interval over tasks.
 
-    From 50 tasks on the interval is a percentile bootstrap's, which follows skewed differences. With fewer tasks it
-    would be too narrow (of normal differences it covers 84% at 5 tasks and 93% at 20), so the interval is Student's t,
-    which covers 95% of normal differences at any number of tasks. No interval is reliable where few tasks show a
-    difference at all: if 1 task in 10 does, both cover 80% at 20 tasks. Look at more tasks then.
+    From 50 tasks on, the interval comes from a percentile bootstrap, which follows skewed differences. With fewer tasks
+    the bootstrap is too narrow (for normal differences it covers 84% at 5 tasks and 93% at 20). The interval is then
+    Student's t, which covers 95% of normal differences at any number of tasks. No interval is reliable if few tasks
+    show a difference at all: if 1 task in 10 does, both cover 80% at 20 tasks. Run more tasks in that case.
 
     Args:
-        a: one method's scores.
-        b: another's; (task, seed) pairs that only one of them has are left out.
-        seed: of the bootstrap.
-        n_resamples: of the bootstrap.
+        a: scores of a method.
+        b: scores of the other method; (task, seed) pairs that only one method has are left out.
+        seed: seed of the bootstrap.
+        n_resamples: number of resamples of the bootstrap.
 
     Raises:
-        ConfigurationError: fewer than two common tasks, of which no interval could be given.
+        ConfigurationError: fewer than two common tasks.
     """
     common = sorted(a.keys() & b.keys())
     differences = _task_means({key: a[key] - b[key] for key in common}) if common else np.zeros(0)
@@ -96,7 +96,7 @@ def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESA
 
 @lru_cache(maxsize=256)
 def t_quantile(freedom: float) -> float:
-    """The 97.5% quantile of Student's t, by integrating its density.
+    """Compute the 97.5% quantile of Student's t by integrating its density.
 
     With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1).
 
@@ -110,14 +110,14 @@ def t_quantile(freedom: float) -> float:
 
 
 def bootstrap_means(values: FloatArray, rng: np.random.Generator, n_resamples: int) -> FloatArray:
-    """`[n_resamples]` means of resamples of `[n]` values with replacement."""
+    """Return `[n_resamples]` means of resamples of `[n]` values with replacement."""
     block = max(1, _BLOCK // len(values))
     sizes = [min(block, n_resamples - start) for start in range(0, n_resamples, block)]
     return np.concatenate([values[rng.integers(len(values), size=(size, len(values)))].mean(axis=1) for size in sizes])
 
 
 def _task_means(measured: Measured) -> FloatArray:
-    """`[tasks]` means over seeds, tasks in order of their names."""
+    """Return `[tasks]` means over seeds, in the order of the tasks' names."""
     by_task: dict[str, list[float]] = {}
     for (task, _), score in measured.items():
         by_task.setdefault(task, []).append(score)

@@ -1,4 +1,4 @@
-"""`amc doctor`: whether everything is there, as a table."""
+"""`amc doctor`: check the installation and the servers, and print a table."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ STYLES = {"ok": "green", "failed": "bold red", "skipped": "dim"}
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Option("--config", help="The configuration file to look at.", envvar="AMC_CONFIG")
+        Path | None, typer.Option("--config", help="Configuration file to check.", envvar="AMC_CONFIG")
     ] = None,
     critic: Annotated[
-        str | None, typer.Option(help="The critic to look at. Default: the config file's.", envvar="AMC_CRITIC")
+        str | None, typer.Option(help="Critic to check. Default: the critic of the config file.", envvar="AMC_CRITIC")
     ] = None,
-    policy_url: Annotated[str | None, typer.Option(help="The policy's server, such as http://host:8000.")] = None,
-    policy_model: Annotated[str | None, typer.Option(help="The name under which the server has the policy.")] = None,
+    policy_url: Annotated[
+        str | None, typer.Option(help="URL of the policy's server, such as http://host:8000.")
+    ] = None,
+    policy_model: Annotated[str | None, typer.Option(help="Name of the policy on its server.")] = None,
     policy_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable that holds its key. Default: VLLM_API_KEY.")
+        str | None, typer.Option(help="Environment variable with the policy's API key. Default: VLLM_API_KEY.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check packages, the config file, critic, policy and embeddings; exit status 1 if something failed.
+    """Check packages, config file, critic, policy and embeddings; the exit status is 1 if a check fails.
 
-    Real servers are asked: a judge or a policy that costs money is asked a few short questions.
+    Real servers are called: a judge or a policy that costs money gets a few short requests.
     """
     import asyncio
 
@@ -68,11 +70,11 @@ def _print_table(checks: list[Check]) -> None:
     table.add_column("state", no_wrap=True)
     table.add_column("details, and what to do", overflow="fold")
     for check in checks:
-        # Texts, since brackets in them are no markup.
-        told = Text(check.detail)
+        # As `Text`, so that brackets are not read as markup.
+        details = Text(check.detail)
         if check.advice:
-            told.append(f"\n-> {check.advice}", style="yellow" if check.state == "failed" else "dim")
-        table.add_row(check.name, Text(check.state, style=STYLES[check.state]), told)
+            details.append(f"\n-> {check.advice}", style="yellow" if check.state == "failed" else "dim")
+        table.add_row(check.name, Text(check.state, style=STYLES[check.state]), details)
     console = PlainConsole()
     console.print(table)
     count = {state: sum(check.state == state for check in checks) for state in STYLES}

@@ -1,4 +1,4 @@
-"""`amc serve value`, `amc serve policy`, `amc serve embeddings`: a vLLM server with the right flags."""
+"""`amc serve value`, `amc serve policy`, `amc serve embeddings`: start a vLLM server with the right flags."""
 
 from __future__ import annotations
 
@@ -20,26 +20,33 @@ if TYPE_CHECKING:
 
 serve_app = typer.Typer(
     no_args_is_help=True,
-    help="Start vLLM with the flags that a model needs, wait until it answers, and say how to use it. A key is taken "
-    "from VLLM_API_KEY alone.",
+    help="Start vLLM with the flags that a model needs, wait until it is ready, and print how to use it. "
+    "The server's API key comes from VLLM_API_KEY.",
 )
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to serve.")]
-Name = Annotated[str | None, typer.Option(help="What requests call the model. Default: its folder's name.")]
-Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
-Dtype = Annotated[str | None, typer.Option(help="Number type. Default: the one that the model was saved in.")]
-MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt in tokens. Default: the model's.")]
-TensorParallel = Annotated[int, typer.Option("--tensor-parallel-size", min=1, help="GPUs that share one copy.")]
-DataParallel = Annotated[int, typer.Option("--data-parallel-size", min=1, help="Copies, each on GPUs of its own.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model to serve.")]
+Name = Annotated[str | None, typer.Option(help="Name of the model in requests. Default: the name of its folder.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 listens on all interfaces.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0 chooses a free port.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="Number type of the weights. Default: the type in which the model was saved.")
+]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Maximum prompt length in tokens. Default: the model's.")]
+TensorParallel = Annotated[int, typer.Option("--tensor-parallel-size", min=1, help="Number of GPUs for each copy.")]
+DataParallel = Annotated[int, typer.Option("--data-parallel-size", min=1, help="Number of copies of the model.")]
 Memory = Annotated[
     float | None,
-    typer.Option("--gpu-memory-utilization", min=0.01, max=1.0, help="Share of a GPU's memory. Default: vLLM's."),
+    typer.Option("--gpu-memory-utilization", min=0.01, max=1.0, help="Share of GPU memory to use. Default: vLLM's."),
 ]
-Python = Annotated[str | None, typer.Option(help="The python that has vLLM. Default: $AMC_VLLM_PYTHON, else this one.")]
-Log = Annotated[Path | None, typer.Option(help="File for vLLM's log. Default: in the user's cache folder.")]
-Timeout = Annotated[float, typer.Option(min=1, help="Seconds that it may take to become ready.")]
-Extra = Annotated[list[str] | None, typer.Argument(metavar="[-- VLLM FLAGS]", help="Passed on to vLLM as they are.")]
+Python = Annotated[
+    str | None,
+    typer.Option(help="Python interpreter with vLLM. Default: $AMC_VLLM_PYTHON, otherwise this interpreter."),
+]
+Log = Annotated[Path | None, typer.Option(help="File for vLLM's log. Default: a file in the user's cache folder.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Maximum time in seconds until the server is ready.")]
+Extra = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- VLLM FLAGS]", help="Further flags, passed to vLLM unchanged.")
+]
 
 
 def _command(role: Role, help: str) -> None:
@@ -60,17 +67,23 @@ def _command(role: Role, help: str) -> None:
     ) -> None:
         from amc_agents.serve import Where, served_model
 
-        found = served_model(role, model, name=name)
-        found = replace(found, dtype=dtype or found.dtype, max_tokens=max_model_len or found.max_tokens)
+        served = served_model(role, model, name=name)
+        served = replace(served, dtype=dtype or served.dtype, max_tokens=max_model_len or served.max_tokens)
         where = Where(host, port, tensor_parallel_size, data_parallel_size, gpu_memory_utilization)
-        _serve(found, where, extra or [], python, log, timeout)
+        _serve(served, where, extra or [], python, log, timeout)
 
     serve_app.command(role, help=help)(serve)
 
 
-_command("value", "Serve a value model (a folder of `amc train value`, or crafting), and print its critic string.")
-_command("policy", "Serve a generating model (a folder, a name on the hub, or crafting), and print its chat model.")
-_command("embeddings", "Serve an embedding model (a folder, a name on the hub, or crafting), and print its base URL.")
+_command("value", "Serve a value model (a folder from `amc train value`, or crafting), and print its critic string.")
+_command(
+    "policy",
+    "Serve a generative model (a folder, a Hugging Face name, or crafting), and print its chat model.",
+)
+_command(
+    "embeddings",
+    "Serve an embedding model (a folder, a Hugging Face name, or crafting), and print its base URL.",
+)
 
 
 def _serve(
@@ -87,13 +100,13 @@ def _serve(
     console = PlainConsole()
     device = "the CPU" if vllm.device == "cpu" else vllm.device
     echo(f"Starting vLLM {vllm.version} on {device}: {model.source}\nIts log: {log}")
-    with _signals_go_to(server):
+    with _forwarding_signals(server):
         server.start()
         with console.status("starting") as status:
-            told = _StartupDisplay(console, status)
-            ready = server.wait_until_healthy(timeout, told)
+            display = _StartupDisplay(console, status)
+            ready = server.wait_until_healthy(timeout, display)
         if ready:
-            echo(f"Ready after {told.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
+            echo(f"Ready after {display.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
         ended = server.wait()
         if not server.stopping:
             raise ServerError(where.url, server.death(ended))
@@ -102,7 +115,7 @@ def _serve(
 
 
 class _StartupDisplay:
-    """One changing line on a terminal; elsewhere a line every half minute."""
+    """Show the progress: one changing line on a terminal, otherwise a line every half minute."""
 
     def __init__(self, console: Any, status: Any) -> None:
         self._console, self._status = console, status
@@ -121,19 +134,19 @@ class _StartupDisplay:
 
 
 @contextmanager
-def _signals_go_to(server: VllmServer) -> Iterator[None]:
-    """Ctrl-C and the like stop the server's processes; this one ends after them."""
+def _forwarding_signals(server: VllmServer) -> Iterator[None]:
+    """Forward Ctrl-C and other signals to the server; this process ends after it."""
 
     def forward(number: int, frame: object) -> None:
-        # vLLM does not know SIGHUP (the terminal was closed) for a wish to end.
+        # vLLM does not stop at SIGHUP (the terminal was closed).
         server.stop(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    before = {one: signal.signal(one, forward) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _usage(model: ServedModel, where: Where) -> str:
@@ -142,13 +155,13 @@ def _usage(model: ServedModel, where: Where) -> str:
     name = quote(model.name, safe="/")
     if model.role == "value":
         critic = f"vllm:{where.url}?model={name}"
-        told = f"Critic:\n\n    {critic}\n\nTry it:\n\n    amc bench --critic '{critic}' --out RESULTS"
+        usage = f"Critic:\n\n    {critic}\n\nTry it:\n\n    amc bench --critic '{critic}' --out RESULTS"
         if where.host in ("127.0.0.1", "localhost", "::1"):
-            return told
+            return usage
         return (
-            f"{told}\n\nFrom another machine: this one's name in the address, and &checkpoint=FOLDER, a copy of the\n"
-            f"small files of {model.source} (all but *.safetensors).\n\nvLLM asks for no key where it scores "
-            "(/classify): let only your own machines reach this port."
+            f"{usage}\n\nFrom another machine, use this machine's name in the URL, and &checkpoint=FOLDER, a copy of\n"
+            f"the small files of {model.source} (all except *.safetensors).\n\nvLLM requires no key for scoring "
+            "(/classify): do not expose this port to machines that you do not trust."
         )
     if model.role == "policy":
         key = 'os.environ["VLLM_API_KEY"]' if os.environ.get("VLLM_API_KEY") else '"none"'

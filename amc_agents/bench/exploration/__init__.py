@@ -1,1 +1,1 @@
-"""Comparison of agents that explore over many episodes."""
+"""Comparisons of agents that explore over many episodes."""

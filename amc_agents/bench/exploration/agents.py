@@ -1,4 +1,4 @@
-"""Agents that explore, by name: classic ones, those made of language models, and any function that makes one."""
+"""Exploring agents by name: classic algorithms, agents made of language models, and functions that return an agent."""
 
 from __future__ import annotations
 
@@ -25,93 +25,93 @@ from amc_agents.types import Step, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """An agent and, where it has a sampler with one, a temperature: a worker process is given this."""
+    """An agent and the temperature of its exploring role. Plain values, so that it can be sent to worker processes."""
 
     agent: str
-    """A name in `KNOWN`, a string of `bench.exploration.llm_agents`, or `module:function`, a function
+    """A name in `KNOWN`, a string that `bench.exploration.llm_agents` accepts, or `module:function` for a function
     (task, seed) -> EpisodicAgent."""
     temperature: float | None = None
-    """Of the sampler; None: the agent's own, or it has none."""
+    """None: the agent's own temperature, or none."""
 
     @property
     def name(self) -> str:
-        """What its trials are kept under."""
+        """Name under which results store the trials."""
         return self.agent if self.temperature is None else f"{self.agent}, temperature {self.temperature:g}"
 
     def make(self, task: Task, seed: int, *, n_episodes: int, horizon: int) -> EpisodicAgent:
-        """A fresh agent for one trial.
+        """Return a fresh agent for one trial.
 
         Args:
-            task: the first of the trial; of its payload an honest agent uses what the instruction tells.
-            seed: of luck that does not come from the episode's generator, for a function of one's own.
-            n_episodes: K, for those that plan for it.
-            horizon: steps of an episode, for those that look ahead.
+            task: the first task of the trial. An agent must not use hidden parts of its payload.
+            seed: seed for a user's function; other agents draw from the episode's generator only.
+            n_episodes: K, for agents that plan for it.
+            horizon: number of steps of an episode, for agents that look ahead.
 
         Raises:
-            ConfigurationError: no such agent, or it does not play this world.
+            ConfigurationError: the agent is unknown, or cannot play this world.
         """
         if self.agent in KNOWN:
             return KNOWN[self.agent](task, n_episodes)
-        if (of_models := llm_agent(self.agent)) is not None:
-            return of_models.make(task, horizon, self.temperature)
+        if (spec := llm_agent(self.agent)) is not None:
+            return spec.make(task, horizon, self.temperature)
         options = {} if self.temperature is None else {"temperature": self.temperature}
-        made: Any = _function(self.agent)(task, seed, **options)
-        missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+        agent: Any = _function(self.agent)(task, seed, **options)
+        missing = [name for name in _METHODS if not callable(getattr(agent, name, None))]
         if missing:
             raise ConfigurationError(
-                f"agent {self.agent!r} made a {type(made).__name__}, which has no {', '.join(missing)}: expected an "
+                f"agent {self.agent!r} returned a {type(agent).__name__} without {', '.join(missing)}: expected an "
                 "EpisodicAgent (amc_agents.psrl.episodes)"
             )
-        agent: EpisodicAgent = made
-        return agent
+        episodic_agent: EpisodicAgent = agent
+        return episodic_agent
 
 
 def explorers(agents: Sequence[str], temperatures: Sequence[float] = ()) -> tuple[Explorer, ...]:
-    """Every agent at every temperature, those whose sampler has none once.
+    """Combine every agent with every temperature; an agent without a temperature appears once.
 
     Raises:
-        ConfigurationError: no such agent; or temperatures, and no agent that takes one.
+        ConfigurationError: an agent is unknown, or temperatures are given and no agent has one.
     """
-    found: list[Explorer] = []
+    combined: list[Explorer] = []
     for agent in agents:
         swept: Sequence[float | None] = temperatures if temperatures and takes_temperature(agent) else (None,)
-        found += [Explorer(agent, temperature) for temperature in swept]
-    if temperatures and all(one.temperature is None for one in found):
+        combined += [Explorer(agent, temperature) for temperature in swept]
+    if temperatures and all(explorer.temperature is None for explorer in combined):
         raise ConfigurationError(
             f"none of {', '.join(agents)} has a temperature: leave it out, or name an agent whose function takes one"
         )
-    return tuple(found)
+    return tuple(combined)
 
 
 def takes_temperature(agent: str) -> bool:
-    """Whether the agent's sampler has a temperature that can be set."""
+    """Return whether the agent has a temperature that can be set."""
     if agent in KNOWN:
         return False
-    if (of_models := llm_agent(agent)) is not None:
-        return of_models.takes_temperature
+    if (spec := llm_agent(agent)) is not None:
+        return spec.takes_temperature
     return "temperature" in inspect.signature(_function(agent)).parameters
 
 
 class RandomAgent:
-    """Every action is equally likely, whatever was seen: its regret grows linearly."""
+    """Chooses every action with the same probability, so that its regret grows linearly."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Take the episode's luck."""
+        """Use the episode's random generator."""
         self._rng = rng
 
     async def act(self, trajectory: Trajectory) -> Step:
-        """Any action."""
+        """Draw an action."""
         actions = trajectory.task.payload.actions
         return Step(actions[int(self._rng.integers(len(actions)))])
 
     async def observe(self, trajectory: Trajectory) -> None:
-        """Nothing is learnt."""
+        """Ignore the outcome."""
 
     async def end(self, trajectory: Trajectory) -> None:
-        """Nothing is learnt."""
+        """Ignore the outcome."""
 
 
 def _classic_ids(task: Task, n_episodes: int) -> EpisodicAgent:
@@ -126,7 +126,7 @@ def _classic_ids(task: Task, n_episodes: int) -> EpisodicAgent:
 
 def _bayes_optimal(task: Task, n_episodes: int) -> EpisodicAgent:
     if not isinstance(task.payload, CombinationLock):
-        raise ConfigurationError(f"bayes-optimal plays the combination lock alone, and {task.id!r} is another world")
+        raise ConfigurationError(f"bayes-optimal plays only the combination lock, and {task.id!r} is another world")
     return BayesOptimalLock(n_episodes)
 
 
@@ -136,7 +136,7 @@ KNOWN: Mapping[str, Callable[[Task, int], EpisodicAgent]] = {
     "bayes-optimal": _bayes_optimal,
     "random": lambda task, n_episodes: RandomAgent(),
 }
-"""(task, number of episodes) -> an agent. Classic PSRL is Thompson sampling on a bandit."""
+"""Name -> function (task, number of episodes) that returns an agent. Classic PSRL is Thompson sampling on a bandit."""
 _METHODS = ("begin", "act", "observe", "end")
 
 
@@ -144,14 +144,14 @@ def _function(agent: str) -> Callable[..., Any]:
     module, colon, name = agent.partition(":")
     if not (module and colon and name):
         raise ConfigurationError(
-            f"no agent {agent!r}; there are: {', '.join(KNOWN)}; {', '.join(OPTIONS)} with a model, as in "
-            "psrl:provider:model; and module:function for your own, a function (task, seed) -> EpisodicAgent"
+            f"no agent {agent!r}; choose from: {', '.join(KNOWN)}; {', '.join(OPTIONS)} with a model, as in "
+            "psrl:provider:model; or module:function, a function (task, seed) that returns an EpisodicAgent"
         )
     try:
-        found: Any = getattr(importlib.import_module(module), name, None)
+        function: Any = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"agent {agent!r}: {error}") from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigurationError(f"agent {agent!r}: {module} has no function {name!r}")
-    function: Callable[..., Any] = found
-    return function
+    typed_function: Callable[..., Any] = function
+    return typed_function

@@ -1,8 +1,8 @@
-"""Agents made of language models that explore, by a string: `kind:provider:model?option=value&...`.
+"""Exploring agents made of language models, named by a string `kind:provider:model?option=value&...`.
 
-psrl, ids (LLM-PSRL's own), reflexion, icrl, icpi (what it is compared with). `kind:exact`, for the first two, plays
-every role exactly: nothing is asked, and the posterior is the same text as with a model. `kind:embedded:name` asks a
-small model in this process.
+The kinds are psrl and ids from LLM-PSRL, and its baselines reflexion, icrl and icpi. For psrl and ids, `kind:exact`
+computes every role exactly, without a model call; the posterior is the same text as with a model. `kind:embedded:name`
+uses a small model in this process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "icrl": (*_SHARED, "keep"),
     "icpi": _SHARED,
 }
-"""The options of each kind; see `docs/explore.md`."""
+"""Options of each kind; see `docs/explore.md`."""
 _EXACT_ROLES: Mapping[str, tuple[str, ...]] = {
     "psrl": ("sampler", "policy", "updater"),
     "ids": ("estimator", "updater"),
@@ -49,7 +49,7 @@ _EXACT_ROLES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class LlmAgent:
-    """What such a string says."""
+    """A parsed agent string."""
 
     kind: str
     model: str
@@ -58,20 +58,20 @@ class LlmAgent:
 
     @property
     def takes_temperature(self) -> bool:
-        """Whether a language model's sampling is what explores: the sampler's of PSRL, else the policy's."""
-        # IDS draws its actions itself, from what it was told of each.
+        """Whether the agent explores by the sampling of a language model: PSRL's sampler, otherwise the policy."""
+        # IDS samples actions itself, from the model's estimates.
         return self.kind != "ids" and "sampler" not in self._exact
 
     def make(self, task: Task, horizon: int, temperature: float | None = None) -> EpisodicAgent:
-        """A fresh agent for one trial. Its luck comes from the episode's generator.
+        """Return a fresh agent for one trial. It draws from the episode's random generator.
 
         Args:
-            task: the first of the trial.
-            horizon: steps of an episode.
-            temperature: of the role that explores; None: as that of the others.
+            task: the first task of the trial.
+            horizon: number of steps of an episode.
+            temperature: temperature of the role that explores; None: the temperature of the other roles.
 
         Raises:
-            ConfigurationError: an option makes no sense, or the model cannot be made.
+            ConfigurationError: an option is invalid, or the model cannot be created.
         """
         match self.kind:
             case "psrl":
@@ -101,22 +101,22 @@ class LlmAgent:
 
     @property
     def _exact(self) -> tuple[str, ...]:
-        """The roles that no model plays."""
+        """The roles that are computed exactly."""
         roles = _EXACT_ROLES.get(self.kind, ())
         if self.model == EXACT:
             return roles
-        named = tuple(self.options["exact"].split(",")) if "exact" in self.options else ()
-        if unknown := [name for name in named if name not in roles]:
+        names = tuple(self.options["exact"].split(",")) if "exact" in self.options else ()
+        if unknown := [name for name in names if name not in roles]:
             raise ConfigurationError(f"{self.kind} has no role {unknown[0]!r}; it has {', '.join(roles)}")
-        return named
+        return names
 
     def _role(self, temperature: float | None = None) -> RoleModel:
-        where = tuple((name, self.options[name]) for name in ("base_url", "key_env") if name in self.options)
+        server = tuple((name, self.options[name]) for name in ("base_url", "key_env") if name in self.options)
         chosen = self._number("temperature") if temperature is None else temperature
-        return RoleModel(_chat_model(self.model, where), chosen, timeout=self._number("timeout"))
+        return RoleModel(_chat_model(self.model, server), chosen, timeout=self._number("timeout"))
 
     def _sampler(self, temperature: float | None) -> RoleModel:
-        # An exact policy reads a value for each unknown, and nothing else; an exact updater keeps the prior's form.
+        # An exact policy needs a value for each unknown, and an exact updater keeps the form of the prior.
         is_typed = {"policy", "updater"} <= set(self._exact)
         return replace(self._role(temperature), check=impossible if is_typed else None)
 
@@ -134,8 +134,7 @@ class LlmAgent:
             return False
         if self.options["cache"] != "cave" or not isinstance(task.payload, RiverSwim):
             raise ConfigurationError(
-                f"cache=cave keeps the policy's choice for each cave of a river, got cache={self.options['cache']} for "
-                f"{task.id!r}"
+                f"the only cache is cache=cave, for caves of a river; got cache={self.options['cache']} for {task.id!r}"
             )
         return True
 
@@ -143,21 +142,21 @@ class LlmAgent:
         if option not in self.options:
             return None
         try:
-            found = float(self.options[option])
+            number = float(self.options[option])
         except ValueError:
-            found = math.nan
-        if not (math.isfinite(found) and found >= 0):
+            number = math.nan
+        if not (math.isfinite(number) and number >= 0):
             raise ConfigurationError(
-                f"agent kind {self.kind!r}: {option} is a number, 0 or more, got {self.options[option]!r}"
+                f"agent kind {self.kind!r}: {option} must be a number from 0 up, got {self.options[option]!r}"
             )
-        return found
+        return number
 
 
 def llm_agent(agent: str) -> LlmAgent | None:
-    """What a string says, or None where it is none of these agents.
+    """Parse an agent string; None if its kind is not one of `OPTIONS`.
 
     Raises:
-        ConfigurationError: it is, and its model or an option is missing or unknown.
+        ConfigurationError: the model is missing, or an option is unknown.
     """
     kind, _, rest = agent.partition(":")
     if kind not in OPTIONS:
@@ -172,13 +171,13 @@ def llm_agent(agent: str) -> LlmAgent | None:
 
 
 @lru_cache(maxsize=16)
-def _chat_model(name: str, where: tuple[tuple[str, str], ...]) -> BaseChatModel:
-    """One client for all trials of a process."""
-    options = dict(where)
+def _chat_model(name: str, server: tuple[tuple[str, str], ...]) -> BaseChatModel:
+    """Create a chat model; all trials of a process share it."""
+    options = dict(server)
     provider, _, folder = name.partition(":")
     if provider == "embedded":
         if options:
-            raise ConfigurationError(f"{name!r} is asked in this process: leave out {', '.join(options)}")
+            raise ConfigurationError(f"{name!r} runs in this process: leave out {', '.join(options)}")
         model_folder(folder)
         return EmbeddedChatModel(model=folder)
     if "key_env" in options:
@@ -187,6 +186,6 @@ def _chat_model(name: str, where: tuple[tuple[str, str], ...]) -> BaseChatModel:
 
 
 def _cave(trajectory: Trajectory) -> int:
-    """Where in a river a trajectory has led to."""
-    told = (read_swum(step.observation) for step in reversed(trajectory.steps))
-    return next((swum.arrived for swum in told if swum is not None), 1)
+    """Return the cave of a river that a trajectory has reached."""
+    swims = (read_swum(step.observation) for step in reversed(trajectory.steps))
+    return next((swum.arrived for swum in swims if swum is not None), 1)

@@ -1,10 +1,10 @@
-"""How well an agent explores: regret, and the two surrogate statistics of LLM-PSRL, appendix A.1.
+"""Measures of exploration: regret, and the two surrogate statistics of LLM-PSRL, appendix A.1.
 
-`n` trials, `K` episodes, `A` actions. Estimates are over trials, each of which has a hidden instance of its own.
+`n` trials, `K` episodes, `A` actions. Estimates are over trials, each of which has its own hidden instance.
 
-The appendix states its statistics for a bandit, where an episode is a single pull. For worlds of several steps this
-is how they are read here: an episode counts as optimal where it has no regret (on a bandit: the optimal arm was
-pulled), and actions are counted step by step, up to an episode's end.
+The appendix defines its statistics for a bandit, in which an episode is a single pull. Here they are generalised to
+worlds of several steps: an episode is optimal if it has no regret (in a bandit: the optimal arm was pulled), and
+actions are counted step by step, up to the end of an episode.
 """
 
 from __future__ import annotations
@@ -21,64 +21,64 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray
 
 _NONE = 1e-9
-"""A regret below this is a rounding error."""
+"""A regret below this threshold is a rounding error."""
 
 
 class Curve(NamedTuple):
-    """A mean over trials, by episode."""
+    """A mean over trials for each episode."""
 
     mean: tuple[float, ...]
     """`[K]`"""
     standard_error: tuple[float, ...] | None
-    """`[K]`; None with a single trial, of which no spread is known."""
+    """`[K]`; None with a single trial."""
 
 
 def curve(rows: FloatArray) -> Curve:
-    """Mean and standard error of `[n, K]` numbers. Raises `ConfigurationError` for no trial."""
+    """Compute mean and standard error of `[n, K]` numbers. Raises `ConfigurationError` if n = 0."""
     if not len(rows):
-        raise ConfigurationError("a mean over no trial was asked for: play some first")
+        raise ConfigurationError("there is no trial to average over: play some first")
     error = rows.std(axis=0, ddof=1) / math.sqrt(len(rows)) if len(rows) > 1 else None
     return Curve(tuple(rows.mean(axis=0).tolist()), None if error is None else tuple(error.tolist()))
 
 
 def regrets(trials: Sequence[Trial]) -> FloatArray:
-    """`[n, K]` regret of each episode."""
+    """Return the `[n, K]` regret of each episode."""
     return np.array([trial.regrets for trial in trials], dtype=np.float64)
 
 
 def suffix_failures(per_episode: FloatArray) -> FloatArray:
-    """Whether an agent has stopped to do what is best: its mean over trials is the suffix failure frequency.
+    """Find the periods from which on an agent never acts optimally; the mean over trials is the failure frequency.
 
-    A suffix failure at t is 1 where the optimal action is never chosen in the periods t, ..., T, else 0. Many of them
-    early on tell of an agent that would not find the optimum in a longer run either.
+    The suffix failure at t is 1 if the optimal action is never chosen in the periods t, ..., T, else 0. Many early
+    failures mean that the agent would not find the optimum in a longer run either.
 
     Args:
         per_episode: `[n, K]` regrets.
 
     Returns:
-        `[n, K]` of 0 and 1; column t - 1 is period t.
+        `[n, K]` zeros and ones; column t - 1 is period t.
 
     >>> suffix_failures(np.array([[0.2, 0.0, 0.2, 0.2]])).tolist()
     [[0.0, 0.0, 1.0, 1.0]]
     """
     optimal: npt.NDArray[np.bool_] = per_episode < _NONE
-    once_more = np.flip(np.logical_or.accumulate(np.flip(optimal, axis=1), axis=1), axis=1)
-    failures: FloatArray = (~once_more).astype(np.float64)
+    optimal_later = np.flip(np.logical_or.accumulate(np.flip(optimal, axis=1), axis=1), axis=1)
+    failures: FloatArray = (~optimal_later).astype(np.float64)
     return failures
 
 
 def minimum_frequencies(choices: Sequence[Sequence[int]], n_actions: int) -> FloatArray:
-    """The scaled minimum action frequency: near 1 while all actions are tried alike, near 0 once one is given up.
+    """Compute the scaled minimum action frequency: 1 if all actions are tried equally often, 0 if one is not tried.
 
-    At t it is A x (times that the least-chosen action was chosen in the periods 1, ..., t) / t. A lost turn is a
-    period without an action.
+    At t it is A x (count of the least-chosen action in the periods 1, ..., t) / t. A lost turn is a period without an
+    action.
 
     Args:
         choices: `[K]` episodes of `[steps]` numbers of actions.
         n_actions: A.
 
     Returns:
-        `[K]`, after each episode.
+        `[K]` frequencies after each episode.
 
     >>> minimum_frequencies([[0], [1], [0], [0]], 2).tolist()
     [0.0, 1.0, 0.6666666666666666, 0.5]
@@ -90,6 +90,6 @@ def minimum_frequencies(choices: Sequence[Sequence[int]], n_actions: int) -> Flo
 
 
 def lost_turns(trial: Trial) -> float:
-    """The share of a trial's steps whose action was none of the world's."""
+    """Return the share of a trial's steps whose action the world does not know."""
     steps = [number for episode in trial.choices for number in episode]
     return steps.count(LOST) / len(steps)

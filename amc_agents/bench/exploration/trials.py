@@ -1,4 +1,4 @@
-"""One trial of exploration: an agent plays K episodes of one hidden instance, and what is kept of it."""
+"""One trial of an exploration: an agent plays K episodes of one hidden instance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.bench.exploration.agents import Explorer
+from amc_agents.bench.work import ItemKey
 from amc_agents.envs.exploration import Instance, episodes
 from amc_agents.envs.registry import WorldSpec
 from amc_agents.psrl.episodes import play_episode
@@ -18,44 +19,44 @@ from amc_agents.types import Step, Task
 from amc_agents.usage import Usage, counting, total
 
 LOST = -1
-"""Stands for an action that is none of the world's."""
+"""Number of an action that the world does not know."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The raw result of one trial: one line of a results folder. `K` episodes."""
+    """The raw result of one trial of `K` episodes: one line of a results folder."""
 
     agent: str
-    """The explorer's name."""
+    """Name of the explorer."""
     task: str
     """Id of the hidden instance's task."""
     seed: int
-    """The exploration's seed; the trial's own is derived from it and the task, for every agent the same."""
+    """Seed of the exploration. The trial's seed is derived from it and the task, so it is the same for every agent."""
     regrets: tuple[float, ...]
-    """`[K]` by episode, as `Instance.regret` has it."""
+    """`[K]` regret of each episode, from `Instance.regret`."""
     returns: tuple[float, ...]
-    """`[K]` undiscounted, by episode."""
+    """`[K]` undiscounted return of each episode."""
     choices: tuple[tuple[int, ...], ...]
-    """`[K]` episodes of `[steps]` numbers of actions, in the instance's order; `LOST` for any other action."""
+    """`[K]` episodes of `[steps]` numbers of actions in the instance's order; `LOST` for other actions."""
     n_actions: int
-    """Actions that the instance has."""
+    """Number of actions of the instance."""
     usage: Usage
-    """Of all language models."""
+    """Usage of all language models."""
     seconds: float
-    """Wall-clock time; trials that run at the same time share it."""
+    """Wall time, which concurrent trials share."""
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """What it is the result of."""
+    def key(self) -> ItemKey:
+        """The key of the work item."""
         return self.agent, self.task, self.seed
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Trial:
-        """The inverse of `to_json`. Raises `KeyError` or `TypeError` where `values` is not a trial."""
+        """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
         parts = {
             "regrets": tuple(values["regrets"]),
             "returns": tuple(values["returns"]),
@@ -65,19 +66,19 @@ class Trial:
         return cls(**{**values, **parts})
 
 
-async def play_trial(found: WorldSpec, task: Task, explorer: Explorer, seed: int, n_episodes: int) -> Trial:
-    """One trial. All agents meet the same instance with the same luck of the world."""
+async def play_trial(spec: WorldSpec, task: Task, explorer: Explorer, seed: int, n_episodes: int) -> Trial:
+    """Play one trial. All agents get the same instance and the same random outcomes of the world."""
     instance: Instance = task.payload
     words = [seed, zlib.crc32(task.id.encode())]
     rng = np.random.default_rng(words)
-    own_seed = int(np.random.SeedSequence([*words, 1]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    begun = time.perf_counter()
-    agent = explorer.make(task, own_seed, n_episodes=n_episodes, horizon=found.horizon)
-    world = found.make()
+    agent_seed = int(np.random.SeedSequence([*words, 1]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    started = time.perf_counter()
+    agent = explorer.make(task, agent_seed, n_episodes=n_episodes, horizon=spec.horizon)
+    world = spec.make()
     try:
         with counting() as meter:
             played = [
-                await play_episode(world, episode, agent, rng, horizon=found.horizon)
+                await play_episode(world, episode, agent, rng, horizon=spec.horizon)
                 for episode in episodes(task, n_episodes)
             ]
     finally:
@@ -91,12 +92,12 @@ async def play_trial(found: WorldSpec, task: Task, explorer: Explorer, seed: int
         choices=tuple(tuple(_number(step, instance) for step in trajectory.steps) for trajectory in played),
         n_actions=len(instance.actions),
         usage=total(meter.read()),
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - started,
     )
 
 
 def _number(step: Step, instance: Instance) -> int:
-    """Which action a step took; worlds differ in whether a name in other letters (`a` for `A`) counts, here it does."""
+    """Return the number of a step's action. Case is ignored, although some worlds distinguish it."""
     names = [action.casefold() for action in instance.actions]
-    named = step.action.strip().casefold()
-    return names.index(named) if named in names else LOST
+    name = step.action.strip().casefold()
+    return names.index(name) if name in names else LOST

@@ -133,19 +133,19 @@ def test_two_processes_do_what_one_does(tmp_path):
 @pytest.mark.parametrize(
     ("world", "agents", "temperatures", "sentence"),
     [
-        ("bandit", ["psrl2"], (), "no agent 'psrl2'; there are: classic-psrl, classic-ids, bayes-optimal, random"),
+        ("bandit", ["psrl2"], (), "no agent 'psrl2'; choose from: classic-psrl, classic-ids, bayes-optimal, random"),
         ("bandit", ["nowhere:agent"], (), "nowhere"),
         ("bandit", ["tests.bench.exploration.explorers:missing"], (), "has no function 'missing'"),
         (
             "bandit",
             ["tests.bench.exploration.explorers:nobody"],
             (),
-            "made a object, which has no begin, act, observe, end",
+            "returned a object without begin, act, observe, end",
         ),
         ("bandit", ["random", "random"], (), "each once"),
         ("bandit", [], (), "got none"),
         ("bandit", ["random"], (0.5,), "has a temperature"),
-        ("bandit", ["bayes-optimal"], (), "plays the combination lock alone"),
+        ("bandit", ["bayes-optimal"], (), "plays only the combination lock"),
         ("riverswim", ["classic-ids"], (), "exact regret and information"),
         ("crafting", ["random"], (), "no hidden instances"),
     ],

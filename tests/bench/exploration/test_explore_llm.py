@@ -131,7 +131,7 @@ def test_a_prior_of_ones_own(tmp_path, model):
         ("icrl:exact", "names no model"),
         ("psrl:own:model?keep=1", "has no option 'keep'"),
         ("psrl:own:model?exact=reader", "no role 'reader'; it has sampler, policy, updater"),
-        ("psrl:own:model?temperature=warm", "temperature is a number, 0 or more, got 'warm'"),
+        ("psrl:own:model?temperature=warm", "temperature must be a number from 0 up, got 'warm'"),
         ("psrl:own:model?cache=cave", "a river"),
         ("psrl:own:model?prior=nowhere.txt", "'nowhere.txt' cannot be read"),
         ("psrl:own:model?key_env=AMC_NO_SUCH_KEY", "AMC_NO_SUCH_KEY"),

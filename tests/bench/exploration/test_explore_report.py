@@ -124,9 +124,9 @@ def test_a_single_trial_has_no_spread():
 
 
 def test_no_trial_is_an_error():
-    with pytest.raises(ConfigurationError, match="over no trial"):
+    with pytest.raises(ConfigurationError, match="no trial to average over"):
         summarise([], [Explorer("one")], {"world": "bandit", "n_episodes": 2})
-    with pytest.raises(ConfigurationError, match="over no trial"):
+    with pytest.raises(ConfigurationError, match="no trial to average over"):
         curve(regrets([]))
 
 
