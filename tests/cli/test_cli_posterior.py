@@ -68,10 +68,17 @@ def test_show_prints_the_text_alone_and_the_rest_beside_it(posterior):
 
 
 def test_show_for_machines(posterior):
-    told = json.loads(posterior("show", FILE, "worlds.lever", "--json")[1])
-    assert (told["number"], told["evidence"]["episode"], told["pending"][0]["observation"]) == (2, "night 1", "B lost")
-    told = json.loads(posterior("show", FILE, "worlds.lever", "--history", "--json")[1])
-    assert [(one["number"], one["cause"], one["in_use"]) for one in told] == [(1, "prior", True), (2, "evidence", True)]
+    printed = json.loads(posterior("show", FILE, "worlds.lever", "--json")[1])
+    assert (printed["number"], printed["evidence"]["episode"], printed["pending"][0]["observation"]) == (
+        2,
+        "night 1",
+        "B lost",
+    )
+    printed = json.loads(posterior("show", FILE, "worlds.lever", "--history", "--json")[1])
+    assert [(version["number"], version["cause"], version["in_use"]) for version in printed] == [
+        (1, "prior", True),
+        (2, "evidence", True),
+    ]
     assert json.loads(posterior("show", FILE, "--json")[1]) == ["worlds.lever"]
 
 
@@ -156,7 +163,7 @@ def test_rollback_adds_a_version(posterior):
     ],
 )  # fmt: skip
 def test_errors_are_one_line_and_change_nothing(posterior, folder, arguments, message):
-    (folder / "text.db").write_text("This is no database, but it is long enough to be taken for one. " * 20)
+    (folder / "text.db").write_text("This is not a database, but it is long enough to be mistaken for one. " * 20)
     (folder / "empty.txt").write_text("\n")
     other = sqlite3.connect("other.db")
     other.execute("CREATE TABLE notes (text)")

@@ -1,4 +1,4 @@
-"""The agent's store under `amc`: each particle writes to a view of its own, and the winner's writes alone are kept."""
+"""The agent's store under `amc`: each particle writes to its own view, and only the winner's writes are kept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def remember(number: int, runtime: ToolRuntime) -> str:
 @tool
 @effect("read")
 def remember_in_sync(number: int, store: Annotated[BaseStore, InjectedStore()]) -> str:
-    """The same by sync methods, and by a second way to the store."""
+    """Remember a number with sync methods and `get_store`."""
     read = [item.value["n"] for item in get_store().search(("memories",), limit=ALL)]
     store.put(("memories",), f"{len(read)}", {"n": number})
     return f"read {read}"
@@ -61,14 +61,14 @@ def caller(n_calls, name="remember"):
     return ScriptedChatModel(respond=respond)
 
 
-def said(output):
-    """The numbers that a particle remembered, and what it read before each."""
+def remembered(output):
+    """The numbers that a particle stored, and its reads before each."""
     numbers = [call["args"]["number"] for message in output["messages"] for call in getattr(message, "tool_calls", [])]
     return numbers, [message.text for message in output["messages"] if isinstance(message, ToolMessage)]
 
 
 class Prefers:
-    """A critic that likes one slot."""
+    """A critic that prefers a slot."""
 
     def __init__(self, slot=0, gain=100.0):
         self.slot, self.gain = slot, gain
@@ -93,9 +93,9 @@ def test_particles_read_their_own_writes_and_the_winners_alone_are_kept(play, us
     run = play(amc(agent, Prefers(), n_particles=6, resample=AtSteps(1, 2), seed=1))
     assert any(len(set(point.ancestors.tolist())) < 6 for point in run.history if point.ancestors is not None)
     for output in run.outputs:
-        numbers, read = said(output)
+        numbers, read = remembered(output)
         assert read == [f"read {[-1, *numbers[:i]]}" for i in range(3)], "a fork has its ancestor's past, and no more"
-    numbers, _ = said(run.best_output)
+    numbers, _ = remembered(run.best_output)
     assert [item.value["n"] for item in store.search(("memories",), limit=ALL)] == [-1, *numbers]
     assert not any("store" in note for note in run.notes)
 
@@ -105,7 +105,7 @@ def test_a_database_gets_the_winners_writes_too(play, tmp_path):
         agent = create_agent(caller(2), [remember], store=store)
         run = play(amc(agent, Prefers(2), n_particles=4, resample=Never(), seed=1))
         kept = {item.value["n"] for item in store.search(("memories",), limit=ALL)}
-    assert kept == set(said(run.best_output)[0])
+    assert kept == set(remembered(run.best_output)[0])
 
 
 async def test_so_does_an_async_database_and_the_store_of_the_graph_around(tmp_path):
@@ -116,7 +116,7 @@ async def test_so_does_an_async_database_and_the_store_of_the_graph_around(tmp_p
         outer.add_edge(START, "amc")
         output = await outer.compile(store=store).ainvoke(start())
         kept = {item.value["n"] for item in await store.asearch(("memories",), limit=ALL)}
-    assert kept == set(said(output)[0])
+    assert kept == set(remembered(output)[0])
     assert len(kept) == 2
 
 
@@ -127,7 +127,7 @@ def test_amc_within_amc_keeps_the_winner_of_winners(play):
     builder.add_node("tools", effect("read")(inner))
     builder.add_edge(START, "tools")
     run = play(amc(builder.compile(store=store), Prefers(), n_particles=2, resample=Never(), stateless_tools=True))
-    assert [item.value["n"] for item in store.search(("memories",))] == said(run.best_output)[0]
+    assert [item.value["n"] for item in store.search(("memories",))] == remembered(run.best_output)[0]
 
 
 def test_a_change_from_outside_is_named(play):
@@ -141,7 +141,7 @@ def test_a_change_from_outside_is_named(play):
     agent = create_agent(caller(2), [remember], store=store)
     run = play(amc(agent, Interferes(), n_particles=3, resample=AtSteps(1)))
     assert any(note.startswith("others changed memories/0 in the store") for note in run.notes)
-    assert store.get(("memories",), "0").value["n"] == said(run.best_output)[0][0]
+    assert store.get(("memories",), "0").value["n"] == remembered(run.best_output)[0][0]
 
 
 def test_a_run_that_fails_keeps_nothing(play):
@@ -165,7 +165,7 @@ def test_an_early_stop_and_a_hand_off_keep_the_winners(play):
     agent = create_agent(caller(4), [remember], store=store)
     run = play(amc(agent, "uniform", n_particles=3, resample=Never(), stop_at=0.0,
                    reward=lambda state: float(len(state["messages"]))))  # fmt: skip
-    assert {item.value["n"] for item in store.search(("memories",))} == set(said(run.best_output)[0])
+    assert {item.value["n"] for item in store.search(("memories",))} == set(remembered(run.best_output)[0])
 
     @tool
     @effect("read")

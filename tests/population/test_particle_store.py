@@ -1,4 +1,4 @@
-"""A particle's view of a store: as if its writes were in the store, which only the winner's change, at the end."""
+"""A particle's view of a store: reads include its writes, and only the winner's writes reach the store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SPACES = [("a",), ("a", "b"), ("a", "b", "c"), ("d",)]
 
 
 class OtherStore(BaseStore):
-    """Somebody else's store, which keeps what it was asked."""
+    """A third-party store that records the operations it received."""
 
     supports_ttl = True
 
     def __init__(self):
-        self.inner, self.asked = InMemoryStore(), []
+        self.inner, self.received = InMemoryStore(), []
 
     def batch(self, ops):
         ops = list(ops)
-        self.asked += ops
+        self.received += ops
         return self.inner.batch(ops)
 
     async def abatch(self, ops):
@@ -36,7 +36,7 @@ class OtherStore(BaseStore):
 
 
 class AwaitedSqlite(SqliteStore):
-    """Can be written to by async tests as well."""
+    """A sync store that async tests can use."""
 
     async def abatch(self, ops):
         return self.batch(ops)
@@ -61,7 +61,7 @@ kinds = pytest.mark.parametrize("kind", ["memory", "other", "sqlite", "async sql
 
 @pytest.fixture
 async def stores(request, tmp_path):
-    """A base store and one that is written to directly."""
+    """A base store, and a store that is written to directly."""
     kind = request.getfixturevalue("kind")
     async with opened(kind, tmp_path / "base.db") as base, opened(kind, tmp_path / "plain.db") as plain:
         yield base, plain
@@ -220,10 +220,10 @@ def test_what_cannot_be_compared_is_not_found():
 VECTORS = {"cat": [1.0, 0.0], "kitten": [0.9, 0.1], "car": [0.0, 1.0], "lorry": [0.1, 0.9], "thing": [0.5, 0.5]}
 
 
-def indexed(asked=None, fields=("text",)):
+def indexed(received=None, fields=("text",)):
     def embed(texts):
-        if asked is not None:
-            asked.extend(texts)
+        if received is not None:
+            received.extend(texts)
         return [VECTORS[text] for text in texts]
 
     return InMemoryStore(index={"dims": 2, "embed": embed, "fields": list(fields)})
@@ -231,8 +231,8 @@ def indexed(asked=None, fields=("text",)):
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 def test_a_search_by_meaning_ranks_own_writes_among_the_others(sync):
-    asked: list[str] = []
-    base, plain = indexed(asked), indexed()
+    received: list[str] = []
+    base, plain = indexed(received), indexed()
     for store in (base, plain):
         store.put(("m",), "1", {"text": "car"})
         store.put(("m",), "2", {"text": "kitten", "old": True})
@@ -254,11 +254,11 @@ def test_a_search_by_meaning_ranks_own_writes_among_the_others(sync):
     assert [hit.key for hit in search(view)] == ["6", "2", "3", "4", "5"]
     assert [hit.key for hit in search(view, limit=2, offset=1)] == ["2", "3"]
     assert [hit.key for hit in search(view, filter={"old": True})] == ["2"]
-    asked.clear()
+    received.clear()
     child = view.fork()
     child.put(("m",), "7", {"text": "car"})
     assert [hit.key for hit in search(child)] == ["6", "2", "3", "4", "7", "5"]
-    assert sorted(asked) == ["car", "cat"], "the new text, and the query in the base: nothing is embedded twice"
+    assert sorted(received) == ["car", "cat"], "the new text, and the query in the base: nothing is embedded twice"
 
 
 async def test_writes_are_flushed_in_order_with_their_index_and_time_to_live():
@@ -269,9 +269,9 @@ async def test_writes_are_flushed_in_order_with_their_index_and_time_to_live():
     await view.aput(("m",), "c", {"n": 3})
     await view.aput(("m",), "a", {"n": 4}, index=["n"], ttl=7.0)
     await view.adelete(("m",), "c")
-    base.asked.clear()
+    base.received.clear()
     await view.flush()
-    puts = [op for op in base.asked if isinstance(op, PutOp)]
+    puts = [op for op in base.received if isinstance(op, PutOp)]
     assert puts == [
         PutOp(("m",), "b", {"n": 2}, index=False, ttl=None),
         PutOp(("m",), "a", {"n": 4}, index=["n"], ttl=7.0),

@@ -1,4 +1,4 @@
-"""An agent with a slot machine, whose sampler and updater are exact; as a script: a process that is killed half-way.
+"""An agent with a slot machine and exact roles. As a script: a process that is killed during its run.
 
 python -m tests.psrl.exploring_agents STORE
 """
@@ -30,7 +30,7 @@ GIVEN = {"messages": [("user", "Earn.")]}
 
 
 def machine(at_pull=lambda number: None):
-    """The tool, and what it was asked: arms pay 1 in turn; `at_pull` may do harm."""
+    """The tool and the arms pulled. Every other pull pays 1; `at_pull` may raise an error."""
     pulled = []
 
     @tool
@@ -44,18 +44,18 @@ def machine(at_pull=lambda number: None):
 
 
 def player(n_pulls=2, prompts=None):
-    """Acts on the hypothesis in its system prompt: pulls the best arm, then says so."""
+    """Pulls the best arm of the hypothesis in its system prompt, then says so."""
     numbers = count()
 
     def respond(messages):
         system = messages[0].text if isinstance(messages[0], SystemMessage) else ""
         if prompts is not None:
             prompts.append(system)
-        told = re.search(r"<hypothesis>\n(.*)\n</hypothesis>", system, re.DOTALL)
-        last = max(i for i, one in enumerate(messages) if one.type == "human")
-        if sum(isinstance(one, ToolMessage) for one in messages[last:]) >= n_pulls:
+        hypothesis = re.search(r"<hypothesis>\n(.*)\n</hypothesis>", system, re.DOTALL)
+        last = max(i for i, message in enumerate(messages) if message.type == "human")
+        if sum(isinstance(message, ToolMessage) for message in messages[last:]) >= n_pulls:
             return "Enough."
-        means = json.loads(told[1])
+        means = json.loads(hypothesis[1])
         best = max(means, key=means.get).removeprefix("mean of arm ")
         return AIMessage("", tool_calls=[{"name": "pull", "args": {"arm": best}, "id": f"call-{next(numbers)}"}])
 
@@ -72,12 +72,12 @@ def an_agent(store, *, pull=None, model=None, roles=None, agent=None, **options)
 
 
 def counts(posterior):
-    """How often arms have paid 1 and 0, by a posterior's text."""
+    """Numbers of payments of 1 and 0 in a posterior's text."""
     return np.array(re.findall(r"Beta\((\d+), (\d+)\)", posterior), dtype=int).sum(axis=0) - len(TASK.payload.arms)
 
 
 if __name__ == "__main__":
     with SqliteStore.from_conn_string(sys.argv[1]) as kept:
         kept.setup()
-        # The second pull never comes back: nothing is closed, nobody is told.
+        # The second pull kills the process: nothing is closed or reported.
         an_agent(kept, pull=machine(lambda number: number == 2 and os._exit(9))[0]).invoke(GIVEN)

@@ -17,10 +17,10 @@ TASK = lock_task(3)
 
 
 def answering(say, prompts=None):
-    async def answers(asked):
+    async def answers(batch):
         if prompts is not None:
-            prompts.extend(asked)
-        return [say(one) if callable(say) else say for one in asked]
+            prompts.extend(batch)
+        return [say(prompt) if callable(say) else say for prompt in batch]
 
     return answers
 
@@ -28,16 +28,19 @@ def answering(say, prompts=None):
 async def trial(agent, n_episodes, horizon=3):
     rng = np.random.default_rng(0)
     return [
-        await play_episode(ExplorationWorld(), one, agent, rng, horizon=horizon) for one in episodes(TASK, n_episodes)
+        await play_episode(ExplorationWorld(), episode, agent, rng, horizon=horizon)
+        for episode in episodes(TASK, n_episodes)
     ]
 
 
 async def test_reflexion_shows_all_advice():
     prompts, numbers = [], iter(range(9))
-    agent = Reflexion(answering("Action: 1", prompts), answering(lambda one: f"Well.\nAdvice: number {next(numbers)}"))
+    agent = Reflexion(
+        answering("Action: 1", prompts), answering(lambda prompt: f"Well.\nAdvice: number {next(numbers)}")
+    )
     await trial(agent, 3)
     assert agent.advice == ["number 0", "number 1", "number 2"]
-    shown = [re.search(r"<advice>\n(.*)\n</advice>", one, re.DOTALL)[1] for one in prompts]
+    shown = [re.search(r"<advice>\n(.*)\n</advice>", prompt, re.DOTALL)[1] for prompt in prompts]
     assert shown == ["None."] * 3 + ["- number 0"] * 3 + ["- number 0\n- number 1"] * 3
     failing = Reflexion(answering("Action: 1"), answering("no"))
     with pytest.raises(RoleError, match="reflection did not answer"):
@@ -49,7 +52,7 @@ async def test_in_context_rl_shows_each_episode_with_probability_p():
         prompts = []
         agent = InContextRl(answering("Action: 1", prompts), keep=keep)
         await trial(agent, 30)
-        shown = np.array([len(re.findall(r"^Episode \d+$", one, re.MULTILINE)) for one in prompts])
+        shown = np.array([len(re.findall(r"^Episode \d+$", prompt, re.MULTILINE)) for prompt in prompts])
         there = np.repeat(np.arange(30), 3)
         error = np.sqrt(max((there * keep * (1 - keep)).sum(), 1e-9))
         assert abs(shown.sum() - keep * there.sum()) <= 4 * error
@@ -113,10 +116,10 @@ async def test_policy_iteration_shows_samples_of_what_was_seen():
         answering("Action: 1"), answering("Observation: x"), answering("Reward: 0", prompts), horizon=3, n_examples=4
     )
     await trial(agent, 3)
-    shown = [one.split("<examples>\n")[1].split("\n</examples>")[0] for one in prompts]
-    assert max(one.count("State:") for one in shown) == 4
-    assert any("State: The episode begins." in one for one in shown)
-    assert len({one for one in shown if one.count("State:") == 4}) > 1
+    shown = [prompt.split("<examples>\n")[1].split("\n</examples>")[0] for prompt in prompts]
+    assert max(examples.count("State:") for examples in shown) == 4
+    assert any("State: The episode begins." in examples for examples in shown)
+    assert len({examples for examples in shown if examples.count("State:") == 4}) > 1
     broken = InContextPolicyIteration(
         answering("Action: 1"), answering("Observation: x"), answering("Reward: much"), horizon=3
     )

@@ -20,10 +20,10 @@ STEPS = st.lists(
 def test_whatever_the_world_says_is_read_back(steps):
     assert read_experience(f"Asked: Earn.\n\n{experience(steps, first=2)}") == tuple(steps)
     without = read_experience(experience(steps, rewards=False))
-    assert [(one.action, one.observation) for one in without] == [(one.action, one.observation) for one in steps]
+    assert [(step.action, step.observation) for step in without] == [(step.action, step.observation) for step in steps]
 
 
-def test_thoughts_are_not_told():
+def test_thoughts_are_left_out():
     assert experience([Step("a", "b", thought="I believe.")], first=4) == "Step 5\nAction: a\nObservation: b\nReward: 0"
     assert experience([]) == NOTHING
     assert read_experience(NOTHING) == ()

@@ -59,7 +59,7 @@ def an_agent(store, model=None, actions=once, **options):
 
 def stream(agent, mode, *, sync):
     async def chunks():
-        return [one async for one in agent.astream(GIVEN, stream_mode=mode)]
+        return [chunk async for chunk in agent.astream(GIVEN, stream_mode=mode)]
 
     return list(agent.stream(GIVEN, stream_mode=mode)) if sync else asyncio.run(chunks())
 
@@ -70,12 +70,12 @@ def test_it_asks_the_arm_that_tells_and_then_takes_the_best(sync):
     agent = an_agent(store)
     runs = [stream(agent, ["values", "custom"], sync=sync) for _ in range(3)]
     finals = [[chunk for mode, chunk in run if mode == "values"][-1]["messages"] for run in runs]
-    assert [[call["args"]["arm"] for call in one[1].tool_calls] for one in finals] == [[0], [BEST], [BEST]]
+    assert [[call["args"]["arm"] for call in messages[1].tool_calls] for messages in finals] == [[0], [BEST], [BEST]]
     assert finals[1][-1].text == f"Seen: Arm {BEST} paid 1.000000."
     first, second, third = ([c for mode, c in run if mode == "custom"] for run in runs)
-    assert [one["type"] for one in first] == ["ids.episode", "ids.decision", "ids.posterior"]
+    assert [event["type"] for event in first] == ["ids.episode", "ids.decision", "ids.posterior"]
     assert first[1]["probabilities"] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    assert {role: one["calls"] for role, one in first[1]["usage"].items()} == {
+    assert {role: usage["calls"] for role, usage in first[1]["usage"].items()} == {
         "regret estimator": 6,
         "information estimator": 6,
     }

@@ -59,12 +59,13 @@ def of_roles(task, *, sampler=None, policy=None, updater=None, memory=None, **mo
 async def trial(task, agent, n_episodes, horizon, seed=0):
     rng = np.random.default_rng(seed)
     return [
-        await play_episode(ExplorationWorld(), one, agent, rng, horizon=horizon) for one in episodes(task, n_episodes)
+        await play_episode(ExplorationWorld(), episode, agent, rng, horizon=horizon)
+        for episode in episodes(task, n_episodes)
     ]
 
 
 def actions(played):
-    return [[step.action for step in one.steps] for one in played]
+    return [[step.action for step in trajectory.steps] for trajectory in played]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -79,13 +80,13 @@ async def test_exact_roles_are_classic_psrl(name, update):
         ours = await trial(task, agent, n_episodes, horizon, seed)
         assert actions(ours) == actions(theirs)
         assert (await agent.memory.head()).text == str(classic.posterior)
-        n_steps = sum(len(one.steps) for one in ours)
+        n_steps = sum(len(trajectory.steps) for trajectory in ours)
         n_updates = n_episodes if update == "trajectory" else n_steps
         assert len(await agent.memory.history()) == 1 + n_updates
 
 
 @pytest.mark.parametrize("name", TASKS)
-async def test_the_word_exact_does_without_any_model(name):
+async def test_exact_roles_by_name_need_no_model(name):
     make, horizon, n_episodes = TASKS[name]
     task = make(3)
     memory = InMemoryPosterior(str(exact_model(task).prior(task)))
@@ -116,11 +117,11 @@ async def test_each_role_has_a_part_in_it():
 
 
 async def test_the_policy_cache_asks_once_for_each_state():
-    task, asked = riverswim_task(2), []
+    task, prompts_sent = riverswim_task(2), []
     exact = exact_answers(task)
 
     async def counted(prompts):
-        asked.extend(prompts)
+        prompts_sent.extend(prompts)
         return await exact(prompts)
 
     def cave(trajectory):
@@ -128,34 +129,34 @@ async def test_the_policy_cache_asks_once_for_each_state():
 
     agent = of_roles(task, policy=ChatPolicy(counted), cache_by=cave)
     n_states = 0
-    for one in await trial(task, agent, 4, 6):
+    for trajectory in await trial(task, agent, 4, 6):
         chosen = {}
-        for t, step in enumerate(one.steps):
-            assert chosen.setdefault(cave(one.prefix(t)), step.action) == step.action
+        for t, step in enumerate(trajectory.steps):
+            assert chosen.setdefault(cave(trajectory.prefix(t)), step.action) == step.action
         n_states += len(chosen)
-    assert len(asked) == n_states < 24
+    assert len(prompts_sent) == n_states < 24
 
 
 def saying(*texts):
-    """Answers with these in turn; an exception is raised, and None never comes."""
-    left = list(texts)
+    """Answers with these texts in turn. An exception is raised, and None never arrives."""
+    remaining = list(texts)
 
     async def answers(prompts):
-        found = []
+        sent = []
         for _ in prompts:
-            said = left.pop(0)
-            if said is None:
+            answer = remaining.pop(0)
+            if answer is None:
                 await asyncio.sleep(60)
-            if isinstance(said, Exception):
-                raise said
-            found.append(said)
-        return found
+            if isinstance(answer, Exception):
+                raise answer
+            sent.append(answer)
+        return sent
 
     return answers
 
 
 class Refused(Exception):
-    """A provider's own error."""
+    """An error of the provider."""
 
 
 CORRUPT = {
@@ -164,13 +165,13 @@ CORRUPT = {
     "refused": ((Refused("not for me"),), "Refused: not for me"),
     "time-out": ((None,), "within 0.02 seconds"),
 }
-corrupted = pytest.mark.parametrize(("said", "reason"), CORRUPT.values(), ids=CORRUPT)
+corrupted = pytest.mark.parametrize(("answers_given", "reason"), CORRUPT.values(), ids=CORRUPT)
 
 
 @corrupted
-async def test_a_sampler_that_fails(said, reason):
+async def test_a_sampler_that_fails(answers_given, reason):
     task = lock_task(1)
-    agent = of_roles(task, sampler=ChatSampler(saying(*said), timeout=0.02))
+    agent = of_roles(task, sampler=ChatSampler(saying(*answers_given), timeout=0.02))
     with pytest.raises(RoleError, match=reason) as caught:
         await agent.begin(task, np.random.default_rng(0))
     assert caught.value.role == "posterior sampler"
@@ -179,9 +180,9 @@ async def test_a_sampler_that_fails(said, reason):
 
 
 @corrupted
-async def test_a_policy_that_fails_loses_nothing_of_what_was_seen(said, reason):
+async def test_a_policy_that_fails_loses_nothing_of_what_was_seen(answers_given, reason):
     task = lock_task(1)
-    agent = of_roles(task, policy=ChatPolicy(saying("Action: 4", *said), timeout=0.02))
+    agent = of_roles(task, policy=ChatPolicy(saying("Action: 4", *answers_given), timeout=0.02))
     with pytest.raises(RoleError, match=reason) as caught:
         await play_episode(ExplorationWorld(), task, agent, np.random.default_rng(0), horizon=3)
     assert caught.value.role == "policy"
@@ -193,13 +194,17 @@ async def test_a_policy_that_fails_loses_nothing_of_what_was_seen(said, reason):
 
 
 @corrupted
-async def test_an_updater_that_fails_leaves_the_posterior_and_the_observations_wait(said, reason):
+async def test_an_updater_that_fails_leaves_the_posterior_and_the_observations_wait(answers_given, reason):
     task = lock_task(1)
     good = exact_answers(task)
     broken = True
 
     async def answers(prompts):
-        return await (saying(*said) if broken else good)(prompts) if not repeated(prompts) else [said[-1]]
+        return (
+            await (saying(*answers_given) if broken else good)(prompts)
+            if not repeated(prompts)
+            else [answers_given[-1]]
+        )
 
     def repeated(prompts):
         return broken and "Your last answer" in prompts[0]
@@ -215,7 +220,7 @@ async def test_an_updater_that_fails_leaves_the_posterior_and_the_observations_w
     assert not await agent.memory.pending()
 
 
-async def test_an_update_that_fails_can_be_let_be(caplog):
+async def test_a_failed_update_can_be_skipped(caplog):
     task = lock_task(1)
     agent = of_roles(task, updater=ChatUpdater(saying(*["no"] * 40)), learning=Learning(on_update_error="keep"))
     with caplog.at_level(logging.WARNING):
@@ -236,10 +241,10 @@ async def test_contradictions(caplog):
         await never.begin(task, np.random.default_rng(0))
 
     prior = "The first digit is one of 1 and 2.\nThe second digit may be anything at all."
-    asked = []
+    prompts_sent = []
 
     async def forgetful(prompts):
-        asked.extend(prompts)
+        prompts_sent.extend(prompts)
         return ["Posterior: The first digit is one of 1 and 2." for _ in prompts]
 
     agent = of_roles(
@@ -252,8 +257,8 @@ async def test_contradictions(caplog):
     with caplog.at_level(logging.WARNING):
         await trial(task, agent, 1, 3)
     assert (await agent.memory.head()).dropped == ("The second digit may be anything at all.",)
-    assert len(asked) == 2
-    assert "- The second digit may be anything at all." in asked[1]
+    assert len(prompts_sent) == 2
+    assert "- The second digit may be anything at all." in prompts_sent[1]
     assert "dropped known statements" in caplog.text
 
 
@@ -278,7 +283,7 @@ def test_reading_an_action(text, action, thought):
 
 
 @pytest.mark.parametrize("text", ["4", "", "Action:", "Action: 4\nand more", "my Action: 4"])
-def test_what_is_no_action(text):
+def test_texts_without_an_action(text):
     assert read_step(text) is None
 
 
@@ -287,7 +292,7 @@ def test_a_prompt_that_leaves_the_hypothesis_out():
         ChatPolicy(saying(), prompt="Act in {world}: {episode}")
 
 
-def test_no_exact_model_is_made_up():
+def test_a_world_without_an_exact_model_is_refused():
     agent = LlmPosteriorSampling(InMemoryPosterior("?"), "exact", "exact", "exact")
     with pytest.raises(ConfigurationError, match="has no exact model"):
         asyncio.run(agent.begin(Task("t", "Do it."), np.random.default_rng(0)))

@@ -35,13 +35,13 @@ def invoke(agent, *, sync, **more):
 
 def stream(agent, mode, *, sync, **more):
     async def chunks():
-        return [one async for one in agent.astream(GIVEN, stream_mode=mode, **more)]
+        return [chunk async for chunk in agent.astream(GIVEN, stream_mode=mode, **more)]
 
     return list(agent.stream(GIVEN, stream_mode=mode, **more)) if sync else asyncio.run(chunks())
 
 
 def texts(store):
-    return [one.text for one in asyncio.run(StorePosterior(store, NAMESPACE).history())]
+    return [version.text for version in asyncio.run(StorePosterior(store, NAMESPACE).history())]
 
 
 def open_episodes(store):
@@ -56,9 +56,9 @@ def test_each_run_acts_on_a_hypothesis_and_learns(sync):
     for _ in range(3):
         output = invoke(agent, sync=sync)
         assert set(output) == {"messages"}
-        assert [one.type for one in output["messages"]] == ["human", "ai", "tool", "ai", "tool", "ai"]
+        assert [message.type for message in output["messages"]] == ["human", "ai", "tool", "ai", "tool", "ai"]
     assert all(prompt.startswith("Be bold.\n\n") for prompt in prompts)
-    drawn = [re.search(r"<hypothesis>.*</hypothesis>", one, re.DOTALL)[0] for one in prompts]
+    drawn = [re.search(r"<hypothesis>.*</hypothesis>", prompt, re.DOTALL)[0] for prompt in prompts]
     assert [len(set(drawn[i : i + 3])) for i in (0, 3, 6)] == [1, 1, 1]
     assert len(set(drawn)) == 3
     first, *_, last = texts(store)
@@ -74,9 +74,9 @@ def test_each_run_acts_on_a_hypothesis_and_learns(sync):
 @both_ways
 def test_the_user_sees_the_agents_messages_alone(sync):
     seen = stream(an_agent(InMemoryStore()), ["messages", "custom"], sync=sync)
-    said = [chunk[0].text for mode, chunk in seen if mode == "messages"]
-    assert said[-1] == "Enough."
-    assert not any("Beta" in one or "mean of arm" in one for one in said)
+    streamed = [chunk[0].text for mode, chunk in seen if mode == "messages"]
+    assert streamed[-1] == "Enough."
+    assert not any("Beta" in text or "mean of arm" in text for text in streamed)
     hypothesis, posterior = [chunk for mode, chunk in seen if mode == "custom"]
     assert hypothesis["type"] == "psrl.hypothesis"
     assert "mean of arm" in hypothesis["hypothesis"]
@@ -88,23 +88,26 @@ def test_the_user_sees_the_agents_messages_alone(sync):
 
 
 @both_ways
-def test_usage_is_told_to_whoever_counts(sync):
+def test_usage_reaches_the_callers_meter(sync):
     meter = Meter()
     with metering(meter):
         invoke(an_agent(InMemoryStore()), sync=sync)
-    assert {role: one.calls for role, one in meter.read().items()} == {"posterior sampler": 1, "posterior updater": 1}
+    assert {role: usage.calls for role, usage in meter.read().items()} == {
+        "posterior sampler": 1,
+        "posterior updater": 1,
+    }
 
 
 @both_ways
 def test_step_by_step(sync):
     store = InMemoryStore()
     events = stream(an_agent(store, update="step", model=player(3)), "custom", sync=sync)
-    assert [one["type"] for one in events] == ["psrl.hypothesis"] + ["psrl.posterior"] * 3
-    assert [counts(one).tolist() for one in texts(store)] == [[0, 0], [1, 0], [1, 1], [2, 1]]
+    assert [event["type"] for event in events] == ["psrl.hypothesis"] + ["psrl.posterior"] * 3
+    assert [counts(text).tolist() for text in texts(store)] == [[0, 0], [1, 0], [1, 1], [2, 1]]
 
 
 class Broken(Exception):
-    """A tool's own error."""
+    """An error of the tool."""
 
 
 def breaks_at(number):
@@ -117,7 +120,7 @@ def breaks_at(number):
 
 @both_ways
 @pytest.mark.parametrize("thread", [None, "same", "other"])
-def test_a_run_that_dies_half_way_loses_nothing(sync, thread):
+def test_an_interrupted_run_loses_nothing(sync, thread):
     store = InMemoryStore()
     kept = {} if thread is None else {"checkpointer": InMemorySaver()}
     config = {} if thread is None else {"config": {"configurable": {"thread_id": "1"}}}
@@ -130,17 +133,17 @@ def test_a_run_that_dies_half_way_loses_nothing(sync, thread):
     if thread != "same":
         agent = dying if thread is None else agent
     if thread == "other":
-        # Somebody else cannot know that it is dead, and so waits.
+        # Another thread cannot know that the run died, so it waits.
         config = {"config": {"configurable": {"thread_id": "2"}}}
         pull, _ = machine()
         invoke(an_agent(store, pull=pull, model=player(1), agent=kept), sync=sync, **config)
-        assert [counts(one).sum() for one in texts(store)] == [0, 1]
+        assert [counts(text).sum() for text in texts(store)] == [0, 1]
         invoke(an_agent(store, pull=pull, model=player(1), agent=kept, abandoned_after=0.0), sync=sync, **config)
-        assert [counts(one).sum() for one in texts(store)] == [0, 1, 2, 3]
+        assert [counts(text).sum() for text in texts(store)] == [0, 1, 2, 3]
         return
     pulled.append("none")  # The machine works again.
     invoke(agent, sync=sync, **config)
-    assert [counts(one).sum() for one in texts(store)][:2] == [0, 1], "what was left comes first"
+    assert [counts(text).sum() for text in texts(store)][:2] == [0, 1], "the interrupted episode comes first"
     assert counts(texts(store)[-1]).sum() in (2, 3)
 
 
@@ -153,17 +156,17 @@ def test_a_killed_process(tmp_path):
         assert texts(store) == [str(PRIOR)]
         assert len(open_episodes(store)) == 1
         events = stream(an_agent(store, model=player(1), abandoned_after=0.0), "custom", sync=True)
-        assert events[0]["version"] == 2, "the dead one is learnt before a hypothesis is drawn"
-        assert [counts(one).tolist() for one in texts(store)] == [[0, 0], [1, 0], [2, 0]]
+        assert events[0]["version"] == 2, "the abandoned episode is learnt before a hypothesis is drawn"
+        assert [counts(text).tolist() for text in texts(store)] == [[0, 0], [1, 0], [2, 0]]
 
 
 @both_ways
-def test_an_episode_that_was_given_up_and_goes_on_is_counted_once(sync):
+def test_an_abandoned_episode_that_resumes_is_counted_once(sync):
     store = InMemoryStore()
 
     def meanwhile(number):
         if number == 2:
-            # Another run finds this one abandoned, after its first step.
+            # Another run treats this run as abandoned after its first step.
             invoke(an_agent(store, pull=machine()[0], model=player(1), abandoned_after=-1.0), sync=True)
 
     invoke(an_agent(store, pull=machine(meanwhile)[0], model=player(3)), sync=sync)
@@ -172,7 +175,7 @@ def test_an_episode_that_was_given_up_and_goes_on_is_counted_once(sync):
 
 
 def refusing(say):
-    """Exact roles, except that the updater says something else."""
+    """Exact roles, except for the updater's answer."""
     exact = exact_roles_model(TASK)
 
     def respond(messages):
@@ -182,22 +185,22 @@ def refusing(say):
 
 
 @both_ways
-@pytest.mark.parametrize("said", ["I cannot do that.", "", RuntimeError("content filter")])
-def test_an_update_that_fails_is_told_and_made_good_at_the_next_start(sync, said, caplog):
+@pytest.mark.parametrize("answer", ["I cannot do that.", "", RuntimeError("content filter")])
+def test_a_failed_update_is_reported_and_repeated_at_the_next_start(sync, answer, caplog):
     store = InMemoryStore()
     with caplog.at_level(logging.WARNING):
-        events = stream(an_agent(store, roles=refusing(lambda: said)), ["custom", "values"], sync=sync)
-    assert events[-1][1]["messages"][-1].text == "Enough.", "the user's answer does not depend on it"
-    told = next(chunk for mode, chunk in events if mode == "custom" and chunk["type"] == "psrl.posterior")
-    assert told["version"] == 1
-    assert "stays at version 1" in told["failed"][0]
+        events = stream(an_agent(store, roles=refusing(lambda: answer)), ["custom", "values"], sync=sync)
+    assert events[-1][1]["messages"][-1].text == "Enough.", "the user still gets an answer"
+    event = next(chunk for mode, chunk in events if mode == "custom" and chunk["type"] == "psrl.posterior")
+    assert event["version"] == 1
+    assert "stays at version 1" in event["failed"][0]
     assert "stays at version 1" in caplog.text
     assert texts(store) == [str(PRIOR)]
     (first, *_) = stream(an_agent(store), "custom", sync=sync)
     assert first["version"] == 2
     assert first["usage"]["posterior updater"]["calls"] == 1
     with pytest.raises(UpdateError):
-        invoke(an_agent(store, roles=refusing(lambda: said), on_update_error="raise"), sync=sync)
+        invoke(an_agent(store, roles=refusing(lambda: answer), on_update_error="raise"), sync=sync)
 
 
 @both_ways
@@ -209,18 +212,18 @@ def test_a_sampler_that_fails(sync):
     assert texts(store) == [str(PRIOR)]
 
 
-def test_a_slow_role_is_given_up():
+def test_a_slow_role_times_out():
     slow = ScriptedChatModel(respond=lambda messages: "", delay=30.0)
     with pytest.raises(RoleError, match="no answer within"):
         invoke(an_agent(InMemoryStore(), roles=RoleModel(slow, timeout=0.05)), sync=False)
 
 
 def test_each_role_has_its_model():
-    asked = []
+    calls = []
 
     def named(name, model):
         def respond(messages):
-            asked.append(name)
+            calls.append(name)
             return model.respond(messages)
 
         return ScriptedChatModel(respond=respond)
@@ -234,10 +237,10 @@ def test_each_role_has_its_model():
         model=ScriptedChatModel(respond=lambda messages: pytest.fail("the policy acts")),
     )
     invoke(agent, sync=True)
-    assert asked == ["sampler", "policy", "policy", "updater"]
+    assert calls == ["sampler", "policy", "policy", "updater"]
 
 
-def test_without_a_place_for_the_posterior():
+def test_a_posterior_needs_a_store_or_memory():
     with pytest.raises(ConfigurationError, match="with store="):
         invoke(an_agent(None), sync=True)
     memory = InMemoryPosterior(str(PRIOR))
@@ -245,7 +248,7 @@ def test_without_a_place_for_the_posterior():
     assert len(asyncio.run(memory.history())) == 2
 
 
-def test_each_user_may_have_one():
+def test_each_user_can_have_a_posterior():
     store = InMemoryStore()
     roles = exact_roles_model(TASK)
     middleware = PosteriorSampling(roles, prior=PRIOR, namespace=lambda runtime: ("of", runtime.context["user"]))

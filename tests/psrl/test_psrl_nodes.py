@@ -28,26 +28,26 @@ both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"]
 def enters_the_hypothesis(messages):
     """A lock's policy: the next digit of the code in its system prompt."""
     code = messages[0].text.split("<hypothesis>\n")[1][:3]
-    return f"Action: {code[sum(one.type == 'ai' for one in messages)]}"
+    return f"Action: {code[sum(message.type == 'ai' for message in messages)]}"
 
 
 def play(agent, task, n_episodes, *, sync):
     """The actions of each episode, and its last observation."""
 
-    async def one(episode):
+    async def play_one(episode):
         world = ExplorationWorld()
         await world.reset(episode)
         with use_environment(world):
             given = {"messages": [HumanMessage(episode.instruction)]}
             return agent.invoke(given) if sync else await agent.ainvoke(given)
 
-    found = []
+    results = []
     for episode in episodes(task, n_episodes):
-        output = asyncio.run(one(episode))
+        output = asyncio.run(play_one(episode))
         assert set(output) == {"messages"}
-        said = [message.text for message in output["messages"] if message.type == "ai"]
-        found.append((said, output["messages"][-1].text))
-    return found
+        actions = [message.text for message in output["messages"] if message.type == "ai"]
+        results.append((actions, output["messages"][-1].text))
+    return results
 
 
 @both_ways
@@ -62,13 +62,13 @@ def test_posterior_sampling_opens_a_lock(sync):
     played = play(exploring_text_agent(nodes, store=store, name="explorer"), task, 10, sync=sync)
     memory = StorePosterior(store, "amc.posterior")
     history = asyncio.run(memory.history())
-    sizes = [one.text.count(",") + 1 for one in history]
+    sizes = [version.text.count(",") + 1 for version in history]
     assert sizes[0] == 720
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 1, "ten attempts are enough for this lock and seed"
     assert task.payload.answer in history[-1].text
     assert played[-1][1].endswith("The lock opens.")
-    assert all(task.payload.answer in one.text for one in history)
+    assert all(task.payload.answer in version.text for version in history)
 
 
 @both_ways
@@ -78,11 +78,11 @@ def test_information_directed_sampling_pulls_the_telling_arm_once(sync):
         exact_roles_model(task), task.payload.actions, prior=exact_model(task).prior(task), seed=0
     )
     played = play(exploring_text_agent(nodes, store=store), task, 3, sync=sync)
-    assert [said for said, _ in played] == [["0"], [str(task.payload.best)], [str(task.payload.best)]]
-    (told,) = play(exploring_text_agent(nodes, store=store, show_rewards=True), task, 1, sync=sync)
-    assert told[1] == f"{played[-1][1]}\nReward: 1"
+    assert [actions for actions, _ in played] == [["0"], [str(task.payload.best)], [str(task.payload.best)]]
+    (rewarded,) = play(exploring_text_agent(nodes, store=store, show_rewards=True), task, 1, sync=sync)
+    assert rewarded[1] == f"{played[-1][1]}\nReward: 1"
 
 
-def test_somebody_has_to_act():
+def test_a_policy_is_required():
     with pytest.raises(ConfigurationError, match="no model acts"):
         posterior_sampling_nodes(ExactSampler(), updater=exact_roles_model(lock_task(0)))

@@ -16,7 +16,7 @@ class Lengths:
     """A good critic: as many as there are steps."""
 
     async def values(self, trajectories):
-        return np.array([float(len(one.steps)) for one in trajectories])
+        return np.array([float(len(trajectory.steps)) for trajectory in trajectories])
 
 
 class Calls(Lengths):
@@ -44,10 +44,10 @@ class Objects(Lengths):
         self.known = []
 
     async def values(self, trajectories):
-        for one in trajectories:
-            if not any(one is other for other in self.known):
-                self.known.append(one)
-        places = [next(i for i, other in enumerate(self.known) if one is other) for one in trajectories]
+        for trajectory in trajectories:
+            if not any(trajectory is other for other in self.known):
+                self.known.append(trajectory)
+        places = [next(i for i, other in enumerate(self.known) if trajectory is other) for trajectory in trajectories]
         return np.array(places, dtype=np.float64)
 
 

@@ -22,7 +22,9 @@ async def failures(code, agent, seed=0, n_episodes=8):
     """Episodes in which an agent does not open the lock of that code."""
     rng = np.random.default_rng([5, seed])
     task = Task("lock", "", CombinationLock(answer=code, seed=0))
-    played = [await play_episode(ExplorationWorld(), one, agent, rng, horizon=3) for one in episodes(task, n_episodes)]
+    played = [
+        await play_episode(ExplorationWorld(), episode, agent, rng, horizon=3) for episode in episodes(task, n_episodes)
+    ]
     return n_episodes - sum(trajectory.return_ for trajectory in played)
 
 
@@ -33,11 +35,11 @@ def test_statuses_hold_all_that_feedback_says(seed):
     knowledge, possible = NOTHING_KNOWN, list(CODES)
     for place in [0, 1, 2] * 3:
         digit = int(rng.integers(10))
-        told = feedback_on(str(digit), place, code)
+        feedback = feedback_on(str(digit), place, code)
         shown = outcomes(knowledge, place, digit)
-        assert sum(one.n_codes for one in shown) == n_consistent(knowledge)
-        (knowledge,) = (one.knowledge for one in shown if one.feedback == told)
-        possible = [one for one in possible if feedback_on(str(digit), place, one) == told]
+        assert sum(outcome.n_codes for outcome in shown) == n_consistent(knowledge)
+        (knowledge,) = (outcome.knowledge for outcome in shown if outcome.feedback == feedback)
+        possible = [code for code in possible if feedback_on(str(digit), place, code) == feedback]
         assert n_consistent(knowledge) == len(possible)
 
 
@@ -55,8 +57,8 @@ def least_over_sets(codes, place, may_open, n_left):
         for code in codes:
             groups.setdefault(feedback_on(digit, place, code), []).append(code)
         values = [
-            len(group) * least_over_sets(group, place + 1, may_open and told == "right", n_left)
-            for told, group in groups.items()
+            len(group) * least_over_sets(group, place + 1, may_open and feedback == "right", n_left)
+            for feedback, group in groups.items()
         ]
         best = min(best, sum(values) / len(codes))
     return best
@@ -72,7 +74,9 @@ def least_over_second(n_episodes):
     groups = {}
     for code in CODES:
         groups.setdefault(feedback_on("0", 0, code), []).append(code)
-    after = [len(group) * least_over_sets(group, 1, told == "right", n_episodes) for told, group in groups.items()]
+    after = [
+        len(group) * least_over_sets(group, 1, feedback == "right", n_episodes) for feedback, group in groups.items()
+    ]
     return sum(after) / 720 - 1
 
 
@@ -104,9 +108,9 @@ def expected_of_sampling(knowledge, n_left):
         for place, digit in enumerate(alike[statuses]):
             after = defaultdict(float)
             for (known, may_open), chance in states.items():
-                for one in outcomes(known, place, digit):
-                    share = one.n_codes / n_consistent(known)
-                    after[one.knowledge, may_open and one.feedback == "right"] += chance * share
+                for outcome in outcomes(known, place, digit):
+                    share = outcome.n_codes / n_consistent(known)
+                    after[outcome.knowledge, may_open and outcome.feedback == "right"] += chance * share
             states = after
         for (known, opened), chance in states.items():
             if not opened:

@@ -37,9 +37,9 @@ async def trial(task, agent, n_episodes, seed, horizon):
 
 async def regrets(name, n_trials, make):
     """`[n_trials, n_episodes]`, each trial with an instance of its own."""
-    found, rows = world(name), []
-    for seed, task in enumerate(found.tasks(n_trials, "test", 0)):
-        played = await trial(task, make(task), found.n_episodes, seed, found.horizon)
+    spec, rows = world(name), []
+    for seed, task in enumerate(spec.tasks(n_trials, "test", 0)):
+        played = await trial(task, make(task), spec.n_episodes, seed, spec.horizon)
         rows.append([task.payload.regret(trajectory) for trajectory in played])
     return np.array(rows)
 
@@ -114,9 +114,13 @@ def expected_failures(answers, n_episodes):
     for guess in answers:
         groups = {}
         for answer in answers - {guess}:
-            pattern = tuple(2 * (one == right) + (one in answer) for one, right in zip(guess, answer, strict=True))
+            pattern = tuple(
+                2 * (letter == right) + (letter in answer) for letter, right in zip(guess, answer, strict=True)
+            )
             groups.setdefault(pattern, set()).add(answer)
-        total += sum(len(one) * (1 + expected_failures(frozenset(one), n_episodes - 1)) for one in groups.values())
+        total += sum(
+            len(group) * (1 + expected_failures(frozenset(group), n_episodes - 1)) for group in groups.values()
+        )
     return total / len(answers) ** 2
 
 
@@ -132,7 +136,7 @@ async def test_posterior_sampling_finds_words_as_fast_as_enumeration_says():
 
 
 @pytest.mark.parametrize("make", [bandit_task, informative_bandit_task, lock_task, riverswim_task, wordle_task])
-async def test_who_knows_the_truth_loses_nothing(make):
+async def test_the_policy_for_the_truth_has_no_regret(make):
     task = make(5)
     instance, model = task.payload, exact_model(task)
     truth: object
@@ -167,16 +171,16 @@ def true_river(instance):
     return truth
 
 
-async def test_the_same_luck_gives_the_same_actions():
+async def test_the_same_seed_gives_the_same_actions():
     for make in (bandit_task, riverswim_task):
         task = make(1)
-        one, again = [await trial(task, posterior_sampling(task), 10, 3, 6) for _ in range(2)]
+        first, again = [await trial(task, posterior_sampling(task), 10, 3, 6) for _ in range(2)]
         other = await trial(task, posterior_sampling(task), 10, 4, 6)
-        assert one == again
-        assert one != other
+        assert first == again
+        assert first != other
 
 
-async def test_a_lost_turn_teaches_nothing_and_costs_no_agent_its_head():
+async def test_a_lost_turn_changes_no_posterior_and_no_policy_fails():
     for make in (bandit_task, informative_bandit_task, lock_task, riverswim_task):
         task = make(0)
         place, model = ExplorationWorld(), exact_model(task)
@@ -190,7 +194,7 @@ async def test_a_lost_turn_teaches_nothing_and_costs_no_agent_its_head():
             assert model.policy(task, prior.sample(np.random.default_rng(0)))(trajectory) in task.payload.actions
 
 
-async def test_a_posterior_may_be_brought_along():
+async def test_an_agent_can_start_from_a_posterior():
     task = lock_task(0)
     knowing = ConsistentSequences().prior(task).observed(task.payload.answer)
     played = await trial(task, ClassicPosteriorSampling(ConsistentSequences(), knowing), 1, 0, 3)

@@ -25,7 +25,7 @@ def test_a_prior_s_text_is_read_back(prior):
     ["", "I do not know.", "mean: Beta(1)", "Beta(1, x)", "Beta(0, 1)", "Dirichlet(a 1)", "a: Uniform over {}",
      "a: Beta(1, 1)\na: Beta(2, 1)", "a: Beta(1, 1)\nand that is all", "Uniform over {a, a}"],
 )  # fmt: skip
-def test_a_text_that_is_none_is_refused(text):
+def test_a_text_of_another_form_is_refused(text):
     with pytest.raises(ConfigurationError):
         parse_prior(text)
 
@@ -74,15 +74,15 @@ def test_a_set_shrinks_to_what_explains_the_observation():
         codes.given(lambda code: code == "99")
 
 
-def test_unknowns_are_updated_and_sampled_each_for_itself():
+def test_unknowns_are_independent():
     prior = Independent({"arm A": Beta(), "leads to": Dirichlet.even(("1", "2")), "earns": UniformOver(("0", "1"))})
     after = prior.observed("arm A", 1).observed("leads to", "2").observed("earns", "0")
     assert str(after) == "arm A: Beta(2, 1)\nleads to: Dirichlet(1: 1, 2: 2)\nearns: Uniform over {0}"
     assert prior.parts["arm A"] == Beta()
-    one, again = (after.sample(np.random.default_rng(5)) for _ in range(2))
-    assert one == again
-    assert list(one) == ["arm A", "leads to", "earns"]
-    assert one["earns"] == "0"
+    first, again = (after.sample(np.random.default_rng(5)) for _ in range(2))
+    assert first == again
+    assert list(first) == ["arm A", "leads to", "earns"]
+    assert first["earns"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_unknowns_are_updated_and_sampled_each_for_itself():
     [lambda: UniformOver(()), lambda: UniformOver(("a,b",)), lambda: Dirichlet(("a",), (1, 2)),
      lambda: Dirichlet(("a",), (float("nan"),)), lambda: Beta(-1, 1), lambda: Independent({" a": Beta()})],
 )  # fmt: skip
-def test_what_cannot_be_told_or_is_no_distribution_is_refused(build):
+def test_invalid_parameters_are_refused(build):
     with pytest.raises(ConfigurationError):
         build()

@@ -13,7 +13,7 @@ from amc_agents.types import Step, Trajectory
 
 def information(hypotheses, shown):
     """I(hypothesis; what is shown), in bits, by its definition: H(hypothesis) - E H(hypothesis | shown)."""
-    groups = Counter(shown(one) for one in hypotheses)
+    groups = Counter(shown(hypothesis) for hypothesis in hypotheses)
     return log2(len(hypotheses)) - sum(n / len(hypotheses) * log2(n) for n in groups.values())
 
 
@@ -50,8 +50,8 @@ def test_of_the_lock(guess, answer):
     for step in trajectory.steps:
         posterior = model.updated(posterior, step)
     place = len(guess)
-    shown = [[feedback_on(one, at, answer) for at, one in enumerate(guess)]]
-    possible = [code for code in CODES if [feedback_on(one, at, code) for at, one in enumerate(guess)] in shown]
+    shown = [[feedback_on(digit, at, answer) for at, digit in enumerate(guess)]]
+    possible = [code for code in CODES if [feedback_on(digit, at, code) for at, digit in enumerate(guess)] in shown]
     assert list(posterior.items) == possible
     stakes = model.stakes(posterior, trajectory)
     for digit in range(10):

@@ -28,11 +28,11 @@ def main(url, n):
     processes = multiprocessing.get_context("fork")  # This process has no threads yet, and imports once for all.
     together = processes.Barrier(n)
     started = [processes.Process(target=write, args=(url, i, together)) for i in range(n)]
-    for one in started:
-        one.start()
-    for one in started:
-        one.join()
-    sys.exit(max(abs(one.exitcode) for one in started))
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    sys.exit(max(abs(process.exitcode) for process in started))
 
 
 if __name__ == "__main__":

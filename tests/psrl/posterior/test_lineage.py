@@ -29,7 +29,7 @@ def test_the_chain_is_one_path_from_the_first_version_to_one_that_nothing_starte
     chain = Lineage(versions).chain
     assert chain[0].id == "v1"
     assert all(later.parent == earlier.id for earlier, later in pairwise(chain))
-    assert chain[-1].id not in {one.parent for one in versions}
+    assert chain[-1].id not in {version.parent for version in versions}
 
 
 @given(trees, st.data())
@@ -39,19 +39,19 @@ def test_it_does_not_matter_in_which_order_versions_become_known(versions, data)
     lineage = Lineage(versions[:1])
     known = {"v1"}
     while order:  # Only a version whose parent is known can be known.
-        one = next(one for one in order if one.parent in known)
-        order = [other for other in order if other is not one]
-        known.add(one.id)
-        lineage.add([one])
+        version = next(version for version in order if version.parent in known)
+        order = [other for other in order if other is not version]
+        known.add(version.id)
+        lineage.add([version])
     assert lineage.chain == expected
-    assert lineage.settled == {one.evidence.id for one in expected if one.evidence}
+    assert lineage.settled == {version.evidence.id for version in expected if version.evidence}
 
 
 @given(trees)
 def test_evidence_is_either_settled_or_displaced(versions):
     lineage = Lineage(versions)
-    displaced = {one.id for one in lineage.displaced()}
-    assert displaced | lineage.settled == {one.evidence.id for one in versions if one.evidence}
+    displaced = {evidence.id for evidence in lineage.displaced()}
+    assert displaced | lineage.settled == {version.evidence.id for version in versions if version.evidence}
     assert not displaced & lineage.settled
 
 
@@ -90,7 +90,7 @@ def test_without_an_edit_the_longest_branch_leads(versions):
     ],
 )
 def test_which_version_is_the_head(rows, chain):
-    assert " ".join(one.id for one in Lineage(tree(rows)).chain) == chain
+    assert " ".join(version.id for version in Lineage(tree(rows)).chain) == chain
 
 
 def test_a_late_version_of_the_same_number_displaces_nothing():
@@ -108,7 +108,7 @@ def test_no_version_and_a_missing_parent_are_errors():
     with pytest.raises(PosteriorError, match="no version yet"):
         _ = Lineage().head
     with pytest.raises(PosteriorError, match=r"version 3 \(v3\) started from version v2, which is missing"):
-        Lineage([one for one in tree([(0, False), (0, False)]) if one.id != "v2"])
+        Lineage([version for version in tree([(0, False), (0, False)]) if version.id != "v2"])
 
 
 def test_a_damaged_version_is_an_error_each_time_and_changes_nothing():
@@ -116,4 +116,4 @@ def test_a_damaged_version_is_an_error_each_time_and_changes_nothing():
     for _ in range(2):
         with pytest.raises(PosteriorError, match="which is missing"):
             lineage.add([Version("4", "edit", "v3", 4, id="v4")])
-        assert [one.id for one in lineage.versions] == ["v1", "v2"]
+        assert [version.id for version in lineage.versions] == ["v1", "v2"]

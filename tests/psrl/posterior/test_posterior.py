@@ -48,7 +48,7 @@ async def test_evidence_becomes_a_version_that_says_what_changed():
     assert await memory.pending() == ()
 
 
-async def test_the_same_evidence_again_is_applied_once_and_asks_nobody():
+async def test_repeated_evidence_is_applied_once_without_a_call():
     memory = InMemoryPosterior(PRIOR)
     await update_posterior(memory, append_line, Evidence("1", "won:A", "e1"))
     version = await update_posterior(memory, refuse, Evidence("1", "won:A", "e1"))
@@ -67,7 +67,7 @@ async def test_a_failed_update_keeps_the_posterior_and_the_evidence(answer):
         assert reason in str(raised.value)
         assert (raised.value.number, raised.value.episode) == (1, "night shift")
         assert (await memory.head()).text == PRIOR
-        assert [one.id for one in await memory.pending()] == ["e1"]
+        assert [evidence.id for evidence in await memory.pending()] == ["e1"]
     assert (await apply_pending(memory, append_line)).text == f"{PRIOR}\nwon:A"
     assert await memory.pending() == ()
 
@@ -84,7 +84,7 @@ async def test_pending_evidence_that_fails_again_does_not_hold_up_the_rest():
     with pytest.raises(UpdateError, match="episode 'bad'"):
         await apply_pending(memory, squeamish)
     assert seen((await memory.head()).text) == ["good:1", "good:2"]
-    assert [one.episode for one in await memory.pending()] == ["bad"]
+    assert [evidence.episode for evidence in await memory.pending()] == ["bad"]
 
 
 async def test_twenty_tasks_at_once_lose_nothing_and_pay_for_nothing_twice():
@@ -111,12 +111,12 @@ def test_twenty_threads_with_loops_of_their_own_lose_nothing():
         asyncio.run(update_posterior(memory, slow, Evidence(f"{i}", f"x{i}")))
 
     threads = [threading.Thread(target=write, args=(i,)) for i in range(20)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     history = asyncio.run(memory.history())
-    assert [one.number for one in history] == list(range(1, 22))
+    assert [version.number for version in history] == list(range(1, 22))
     assert sorted(seen(history[-1].text)) == sorted(f"x{i}" for i in range(20))
 
 
@@ -142,7 +142,7 @@ async def test_an_edit_of_an_older_version_wins_and_what_was_seen_since_is_appli
     edited = await edit(memory, "Lever C as well.", parent=opened.id, note="a lever was built in")
     assert await memory.head() == edited
     assert (edited.cause, edited.parent, edited.number, edited.note) == ("edit", opened.id, 5, "a lever was built in")
-    assert [one.observation for one in await memory.pending()] == ["x0", "x1", "x2"]
+    assert [evidence.observation for evidence in await memory.pending()] == ["x0", "x1", "x2"]
     head = await update_posterior(memory, append_line, Evidence("3", "x3"))
     assert head.text.splitlines() == ["Lever C as well.", "x3", "x0", "x1", "x2"]
     assert len(await memory.versions()) == 9
@@ -166,7 +166,7 @@ async def test_a_rollback_is_a_version_and_what_came_between_is_done_with():
         await update_posterior(memory, append_line, Evidence(f"{i}", f"x{i}"))
     back = await rollback(memory, "2", note="the sensor was broken")
     assert (back.text, back.cause, back.restores) == (f"{PRIOR}\nx0", "rollback", (await memory.get("2")).id)
-    assert [one.number for one in await memory.history()] == [1, 2, 3, 4, 5]
+    assert [version.number for version in await memory.history()] == [1, 2, 3, 4, 5]
     assert await memory.pending() == ()
     head = await update_posterior(memory, append_line, Evidence("3", "x3"))
     assert seen(head.text) == ["x0", "x3"]
@@ -192,31 +192,31 @@ async def test_a_version_is_found_by_number_id_or_the_first_letters_of_it():
         await memory.get("9")
 
 
-async def test_what_an_updater_drops_is_asked_for_once_more():
-    asked = []
+async def test_dropped_statements_get_a_second_try():
+    calls = []
 
     async def forgets_once(text, evidence):
-        asked.append((text, evidence.must_keep))
+        calls.append((text, evidence.must_keep))
         return PRIOR.replace("A: 0 of 0", "A: 1 of 1") if evidence.must_keep else "Lever A: 1 of 1."
 
     memory = InMemoryPosterior(PRIOR)
     version = await update_posterior(memory, forgets_once, Evidence("1", "won:A", "e1"))
-    assert asked == [(PRIOR, ()), (PRIOR, ("Lever B: 0 of 0.",))]
+    assert calls == [(PRIOR, ()), (PRIOR, ("Lever B: 0 of 0.",))]
     assert (version.text, version.dropped) == ("Lever A: 1 of 1.\nLever B: 0 of 0.", ())
     assert version.evidence == Evidence("1", "won:A", "e1")
 
 
-async def test_what_is_dropped_twice_is_said_with_the_diff(caplog):
-    asked = []
+async def test_statements_dropped_twice_are_logged_with_the_diff(caplog):
+    calls = []
 
     async def forgets(text, evidence):
-        asked.append(evidence.must_keep)
+        calls.append(evidence.must_keep)
         return "Lever A: 1 of 1."
 
     memory = InMemoryPosterior(PRIOR)
     with caplog.at_level(logging.WARNING):
         version = await update_posterior(memory, forgets, Evidence("night", "won:A"))
-    assert len(asked) == 2
+    assert len(calls) == 2
     assert (version.text, version.dropped) == ("Lever A: 1 of 1.", ("Lever B: 0 of 0.",))
     assert "episode night dropped known statements" in caplog.text
     assert "-Lever B: 0 of 0." in caplog.text

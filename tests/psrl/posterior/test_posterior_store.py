@@ -24,7 +24,7 @@ PRIOR = "Lever A: 0 of 0."
 
 
 class OtherStore(BaseStore):
-    """Somebody else's store: nothing is known of it, and others may come in between at every call."""
+    """A third-party store in which other tasks may run before and after every call."""
 
     def __init__(self, inner=None):
         self.inner = inner or InMemoryStore()
@@ -41,9 +41,7 @@ class OtherStore(BaseStore):
 
 @asynccontextmanager
 async def open_store(kind, path):
-    if kind == "memory":
-        yield InMemoryStore()
-    elif kind == "other":
+    if kind == "other":
         yield OtherStore()
     elif kind == "sqlite":
         with SqliteStore.from_conn_string(str(path / "memory.db")) as store:
@@ -53,7 +51,7 @@ async def open_store(kind, path):
             yield store
 
 
-@pytest.fixture(params=["memory", "other", "sqlite", "async sqlite"])
+@pytest.fixture(params=["other", "sqlite", "async sqlite"])
 async def store(request, tmp_path):
     async with open_store(request.param, tmp_path) as opened:
         yield opened
@@ -85,10 +83,10 @@ async def test_a_posterior_comes_back_as_it_was_written(store):
 
 
 async def test_namespaces_do_not_see_each_other(store):
-    one, below = StorePosterior(store, "a", prior=PRIOR), StorePosterior(store, "a.b", prior="below")
+    memory, below = StorePosterior(store, "a", prior=PRIOR), StorePosterior(store, "a.b", prior="below")
     await update_posterior(below, append_line, Evidence("1", "x"))
-    assert (await one.head()).text == PRIOR
-    assert await one.pending() == ()
+    assert (await memory.head()).text == PRIOR
+    assert await memory.pending() == ()
     with pytest.raises(PosteriorError, match=r"no posterior under 'c' .* store: a, a\.b$"):
         await StorePosterior(store, "c").head()
 
@@ -98,7 +96,7 @@ async def test_failed_updates_edits_and_rollbacks_are_kept(store):
     with pytest.raises(PosteriorError):
         await update_posterior(memory, refuse, Evidence("1", "x1"))
     assert (await memory.head()).text == PRIOR
-    assert [one.observation for one in await StorePosterior(store, NAMESPACE).pending()] == ["x1"]
+    assert [evidence.observation for evidence in await StorePosterior(store, NAMESPACE).pending()] == ["x1"]
     await apply_pending(memory, append_line)
     opened = await memory.head()
     await update_posterior(memory, append_line, Evidence("2", "x2"))
@@ -106,7 +104,9 @@ async def test_failed_updates_edits_and_rollbacks_are_kept(store):
     assert seen(await apply_pending(memory, append_line)) == ["owner", "x2"]
     await rollback(memory, "1")
     assert (await StorePosterior(store, NAMESPACE).head()).text == PRIOR
-    assert [one.cause for one in await memory.versions()] == "prior evidence evidence edit evidence rollback".split()
+    assert [
+        version.cause for version in await memory.versions()
+    ] == "prior evidence evidence edit evidence rollback".split()
 
 
 async def test_twenty_tasks_at_once_lose_nothing(store):
@@ -118,15 +118,15 @@ async def test_twenty_tasks_at_once_lose_nothing(store):
     assert len(await memory().versions()) == 21
 
 
-async def test_writers_that_race_in_a_store_that_orders_nothing_lose_nothing_and_overwrite_nothing():
+async def test_racing_writers_lose_nothing_and_overwrite_nothing():
     inner, put = InMemoryStore(), []
 
     class Process(OtherStore):
-        """A store object of its own, as in a process of its own: nobody waits for a turn."""
+        """A separate store object, as in a separate process, so that updates do not wait for each other."""
 
         async def abatch(self, ops):
             ops = list(ops)
-            put.extend(one.key for one in ops if isinstance(one, PutOp) and one.namespace[-1] == "posterior_versions")
+            put.extend(op.key for op in ops if isinstance(op, PutOp) and op.namespace[-1] == "posterior_versions")
             return await super().abatch(ops)
 
     async def write(i):
@@ -137,7 +137,7 @@ async def test_writers_that_race_in_a_store_that_orders_nothing_lose_nothing_and
     memory = StorePosterior(OtherStore(inner), NAMESPACE)
     assert sorted(seen(await memory.head())) == sorted(f"x{i}" for i in range(20))
     assert await memory.pending() == ()
-    assert len(put) == len(set(put)) == len(await memory.versions()) > 21, "nobody raced: the test is worth nothing"
+    assert len(put) == len(set(put)) == len(await memory.versions()) > 21, "no race: the test proves nothing"
 
 
 def test_twenty_threads_on_one_store_lose_nothing():
@@ -152,10 +152,10 @@ def test_twenty_threads_on_one_store_lose_nothing():
         asyncio.run(update_posterior(StorePosterior(store, NAMESPACE, prior=PRIOR), slow, Evidence(f"{i}", f"x{i}")))
 
     threads = [threading.Thread(target=write, args=(i,)) for i in range(20)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     history = asyncio.run(StorePosterior(store, NAMESPACE).history())
     assert len(history) == 21
     assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
@@ -166,11 +166,11 @@ def test_twenty_processes_on_one_sqlite_file_lose_nothing(tmp_path, repository):
     with SqliteStore.from_conn_string(path) as store:
         store.setup()
         asyncio.run(StorePosterior(store, NAMESPACE, prior=PRIOR).head())
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "tests.psrl.posterior.posterior_writers", path, "20"],
             cwd=repository, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
         )  # fmt: skip
-        assert told.returncode == 0, told.stderr
+        assert completed.returncode == 0, completed.stderr
         memory = StorePosterior(store, NAMESPACE)
         history = asyncio.run(memory.history())
         assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
@@ -178,23 +178,22 @@ def test_twenty_processes_on_one_sqlite_file_lose_nothing(tmp_path, repository):
         assert asyncio.run(memory.pending()) == ()
 
 
-@pytest.mark.parametrize("kind", ["memory", "other"])
-async def test_a_cancellation_at_any_await_loses_nothing(kind, tmp_path):
-    """The update is cancelled after 0, 1, 2, ... turns of the event loop, until it is done before it is cancelled."""
+async def test_a_cancellation_at_any_await_loses_nothing():
+    """Cancel the update after 0, 1, 2, ... turns of the event loop, until it finishes before the cancellation."""
     outcomes = []
     for turns in range(60):
-        async with open_store(kind, tmp_path) as store:
-            memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
-            task = asyncio.create_task(update_posterior(memory, append_line, Evidence("1", "x1", "e1")))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            done = not task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            again = StorePosterior(store, NAMESPACE, prior=PRIOR)
-            settled = "e1" in (await again.lineage()).settled
-            outcomes.append("done" if done else "settled" if settled else "pending" if await again.pending() else "not")
-            assert seen(await update_posterior(again, append_line, Evidence("1", "x1", "e1"))) == ["x1"]
-            assert await again.pending() == ()
+        store = OtherStore()
+        memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
+        task = asyncio.create_task(update_posterior(memory, append_line, Evidence("1", "x1", "e1")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        done = not task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        again = StorePosterior(store, NAMESPACE, prior=PRIOR)
+        settled = "e1" in (await again.lineage()).settled
+        outcomes.append("done" if done else "settled" if settled else "pending" if await again.pending() else "not")
+        assert seen(await update_posterior(again, append_line, Evidence("1", "x1", "e1"))) == ["x1"]
+        assert await again.pending() == ()
         if done:
             break
     stages = {"not": 0, "pending": 1, "settled": 2, "done": 3}
@@ -203,7 +202,7 @@ async def test_a_cancellation_at_any_await_loses_nothing(kind, tmp_path):
     assert "pending" in outcomes
 
 
-async def test_what_a_store_has_begun_is_done_to_its_end():
+async def test_a_cancelled_store_operation_completes():
     done = []
 
     async def transaction():
@@ -228,11 +227,11 @@ async def test_cancellations_at_random_moments_lose_nothing_in_sqlite(tmp_path):
         cancelled = 0
         for i in range(25):
             task = asyncio.create_task(update_posterior(memory, append_line, Evidence(f"{i}", f"x{i}")))
-            # After one turn of the loop the database cannot have answered yet, however fast or slow the machine is.
+            # After a single turn of the loop the database cannot have answered yet on any machine.
             await asyncio.sleep(rng.uniform(0, 0.015) if i % 3 else 0)
             cancelled += task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        recorded = {one.observation for one in await memory.recorded()}
+        recorded = {evidence.observation for evidence in await memory.recorded()}
         head = await apply_pending(memory, append_line)
         assert sorted(seen(head)) == sorted(recorded)
         assert cancelled
@@ -247,7 +246,7 @@ async def test_cancellations_at_random_moments_lose_nothing_in_sqlite(tmp_path):
         ({"amc_posterior": 1, "text": 7, "cause": "magic"}, "is damaged: text: .*; cause: .* Restore"),
     ],
 )
-async def test_records_that_are_not_ours_or_damaged_are_named(store, value, message):
+async def test_damaged_and_foreign_records_are_named(store, value, message):
     await StorePosterior(store, NAMESPACE, prior=PRIOR).head()
     await batch(store, PutOp((*NAMESPACE, "posterior_versions"), "00000002", value))
     with pytest.raises(PosteriorError, match=rf"^worlds\.lever\.posterior_versions, key '00000002' .*{message}"):
@@ -259,8 +258,8 @@ async def test_a_version_that_was_deleted_is_noticed(store):
     for i in range(5):
         await update_posterior(memory, append_line, Evidence(f"{i}", f"x{i}"))
     namespace = (*NAMESPACE, "posterior_versions")
-    [found] = await batch(store, SearchOp(namespace, limit=100))
-    third = next(one for one in found if one.value["number"] == 3)
+    [items] = await batch(store, SearchOp(namespace, limit=100))
+    third = next(item for item in items if item.value["number"] == 3)
     await batch(store, PutOp(namespace, third.key, None))
     with pytest.raises(PosteriorError, match=r"damaged|is missing"):
         await StorePosterior(store, NAMESPACE).head()
@@ -270,7 +269,7 @@ async def test_evidence_is_not_changed_by_recording_it_again(store):
     memory = StorePosterior(store, NAMESPACE, prior=PRIOR)
     await memory.record(Evidence("1", "first", "e1"))
     await memory.record(Evidence("1", "second", "e1"))
-    assert [one.observation for one in await memory.recorded()] == ["first"]
+    assert [evidence.observation for evidence in await memory.recorded()] == ["first"]
 
 
 async def test_a_posterior_of_an_older_release_is_read_and_continued(store):
@@ -294,7 +293,7 @@ async def test_long_histories_are_read_whole(store):
         assert await memory.append(version)
         parent = version
     history = await StorePosterior(store, NAMESPACE).history()
-    assert [one.number for one in history] == list(range(1, 70))
+    assert [version.number for version in history] == list(range(1, 70))
 
 
 async def test_records_do_not_expire_in_a_store_where_others_do(tmp_path):

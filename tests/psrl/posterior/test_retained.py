@@ -58,5 +58,5 @@ def test_a_new_text_that_has_every_old_statement_dropped_nothing(old, data):
 @given(statements, st.data())
 def test_one_statement_that_is_left_out_is_noticed(old, data):
     gone = data.draw(st.sampled_from(old))
-    dropped = dropped_statements("\n".join(old), "\n".join(one for one in old if one != gone))
+    dropped = dropped_statements("\n".join(old), "\n".join(statement for statement in old if statement != gone))
     assert len(dropped) == 1
