@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from amc_agents.critics.template import Segment, Template
-from amc_agents.critics.tokenizing import Tokenize
+from amc_agents.critics.tokenizing import Segment, Template, Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError, PromptTooLong
 from amc_agents.types import Step, Trajectory
 

@@ -96,7 +96,8 @@ def _split(spec: str) -> tuple[str, str, dict[str, str]]:
 
 def _build(factory: CriticFactory, spec: str, target: str, options: Mapping[str, str], trusted: bool) -> Critic:
     try:
-        return cast(Critic, adapted(_call(factory, spec, target, options, trusted)))
+        critic: Critic = adapted(_call(factory, spec, target, options, trusted))
+        return critic
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise

@@ -16,8 +16,14 @@ import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE, FORMATS, PLAIN, Encoder, PromptFormat
 from amc_agents.critics.server.folder import tokenizer_of
 from amc_agents.critics.server.golden import Golden
-from amc_agents.critics.template import Segment, Template, segments_from_json, segments_to_json
-from amc_agents.critics.tokenizing import TemplateTokenizer, as_stored
+from amc_agents.critics.tokenizing import (
+    Segment,
+    Template,
+    TemplateTokenizer,
+    as_stored,
+    segments_from_json,
+    segments_to_json,
+)
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.verdict.checkpoint import STEP, VerdictFormat
 from amc_agents.errors import ConfigurationError

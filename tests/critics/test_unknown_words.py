@@ -9,8 +9,7 @@ import pytest
 
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.template import Segment
-from amc_agents.critics.tokenizing import TemplateTokenizer
+from amc_agents.critics.tokenizing import Segment, TemplateTokenizer
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.errors import ConfigurationError, CriticError

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from amc_agents.critics.template import Template
+from amc_agents.critics.tokenizing import Template
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Step, Trajectory
 

@@ -23,8 +23,7 @@ from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
 from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
 from amc_agents.critics.server.folder import FolderKind
 from amc_agents.critics.server.golden import Golden
-from amc_agents.critics.template import Template, segments_from_json, segments_to_json
-from amc_agents.critics.tokenizing import Tokenize
+from amc_agents.critics.tokenizing import Template, Tokenize, segments_from_json, segments_to_json
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.tokenizer_file import NAME as TOKENIZER
 from amc_agents.quoting import excerpt, quoted

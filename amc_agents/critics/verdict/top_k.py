@@ -24,7 +24,7 @@ from amc_agents.critics.asking import PATIENCE, CriticChatModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
 from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN
 from amc_agents.critics.server.redaction import redacted
-from amc_agents.critics.template import Segment
+from amc_agents.critics.tokenizing import Segment
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict.reading import Verdicts
 from amc_agents.errors import ConfigurationError, CriticError
