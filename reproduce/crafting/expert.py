@@ -1,7 +1,7 @@
-"""A noisy expert: plays crafting tasks by the planner, with mistakes at a rate drawn per dialogue.
+"""A noisy expert that plays crafting tasks by the planner, with mistakes at a rate drawn per dialogue.
 
-Its dialogues are what the embedded policy is trained on. The rate is constant within a dialogue, so that a
-model learns to go on failing where it has failed: the policy's failures persist, as a language model's do.
+The embedded policy is trained on its dialogues. The rate is constant within a dialogue, so that the policy learns to
+keep failing after a failure, like a language model.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ HORIZON = 20
 
 @dataclass
 class NoisyExpert:
-    """One dialogue's worth of play."""
+    """The expert in a dialogue."""
 
     task: CraftingTask
     rng: np.random.Generator
     error_rate: float
     whole_way: bool = True
-    """Thoughts go down from what was last thought of to the sub-goal, recipe by recipe; else the sub-goal alone."""
+    """Thoughts lead from the last thought to the sub-goal recipe by recipe; else they state only the sub-goal."""
     last_action: str = ""
     path: tuple[Recipe, ...] = ()
-    """What the last thought led to: the recipes from the goal down to the one being worked on."""
+    """Recipes of the last thought, from the goal to the current sub-goal."""
     wandering: list[str] = field(default_factory=list)
 
     def turn(self, inventory: dict[str, int]) -> str:
-        """The expert's next message: a thought where the sub-goal changes, then an action."""
+        """Write the next message: a thought if the sub-goal changes, then an action."""
         move = next_move(self.task.book, self.task.goal, inventory)
-        assert move is not None, "a generated task always has a way"
+        assert move is not None, "every generated task has a plan"
         towards, action = self._maybe_wrong(move, inventory)
         path = self._path_to(towards, inventory)
         thought = self._thought(path)
@@ -43,7 +43,7 @@ class NoisyExpert:
         return f"Thought: {thought}\nAction: {action}" if thought else f"Action: {action}"
 
     def _path_to(self, subgoal: Recipe, inventory: dict[str, int]) -> tuple[Recipe, ...]:
-        """The recipes from the goal down to the sub-goal; the sub-goal alone where it is not on the way."""
+        """Return the recipes from the goal to the sub-goal, or only the sub-goal if it is not needed."""
         book = self.task.book
         path = [book.by_item[self.task.goal][0]]
         while path[-1] is not subgoal:
@@ -54,7 +54,7 @@ class NoisyExpert:
         return tuple(path)
 
     def _thought(self, path: tuple[Recipe, ...]) -> str:
-        """What is new: one hop at a time, so that a small model can follow. Empty where nothing has changed."""
+        """Write the new recipes of a path in small steps for a small model; empty if the sub-goal is unchanged."""
         if path[-1].item == (self.path[-1].item if self.path else ""):
             return ""
         if not self.whole_way:
@@ -106,7 +106,7 @@ class NoisyExpert:
 async def play(
     task: Task, rng: np.random.Generator, error_rate: float, *, whole_way: bool = True, horizon: int = HORIZON
 ) -> list[tuple[str, str]]:
-    """One dialogue: [(expert's message, world's answer), ...], cut after `horizon` steps."""
+    """Play a dialogue of at most `horizon` steps: [(expert's message, world's answer), ...]."""
     world = CraftingWorld()
     await world.reset(task)
     expert = NoisyExpert(task.payload, rng, error_rate, whole_way)

@@ -1,6 +1,6 @@
-"""Who proposes and who judges goals in the crafting world, where nobody can be asked in words.
+"""Proposers and judges of goals in the crafting world, without a language model.
 
-Goals are written as the world writes its answers, which is what a state is called as a goal.
+A goal is written like an observation of the world, because the name of a state as a goal is its observation.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ GAMMA = 0.9
 
 
 class RecipeGoals:
-    """Goals from the recipes that the task's text lists, and from what has been crafted so far; no model is asked.
+    """Proposes goals from the recipes in the task's text and the items crafted so far, without a model.
 
-    Good: the goal item is crafted; the next item that it needs is. Bad: the world refuses to craft that next item, for
-    want of a recipe or of items.
+    Good: the goal item, or the next item that it needs, is crafted. Bad: the world refuses to craft that next item,
+    because a recipe or items are missing.
     """
 
     async def propose(self, trajectory: Trajectory, thought: str, n_positive: int, n_negative: int) -> Proposed:
-        """Two goals of each kind."""
+        """Propose two goals of each kind."""
         if (n_positive, n_negative) != (2, 2):
-            raise ValueError(f"two goals of each kind are proposed, not {n_positive} and {n_negative}")
+            raise ValueError(f"expected 2 goals of each kind, got {n_positive} and {n_negative}")
         payload = task_of(trajectory).payload
         made = {step.observation for step in trajectory.steps}
         goal = crafted(payload.book, payload.goal)
         missing = [item for item in needed(payload) if crafted(payload.book, item) not in made]
         subgoal = missing[0]
-        # Where the goal alone is left, its first ingredients are the step before.
+        # If only the goal is missing, the subgoal is its last ingredient.
         item, count = payload.book.easiest_way[payload.goal].inputs[-1]
         before = crafted(payload.book, subgoal) if subgoal != payload.goal else f"Got {count} {item}"
         refused = (
@@ -48,67 +48,68 @@ class RecipeGoals:
 
 
 def needed(task: CraftingTask) -> list[str]:
-    """What has to be crafted, each thing after what it is made of; the goal last."""
-    found: list[str] = []
+    """List the items to craft, each after its ingredients; the goal is last."""
+    items: list[str] = []
 
     def visit(item: str) -> None:
-        if item in task.book.raw or item in found:
+        if item in task.book.raw or item in items:
             return
         for name, _ in task.book.easiest_way[item].inputs:
             visit(name)
-        found.append(item)
+        items.append(item)
 
     visit(task.goal)
-    return found
+    return items
 
 
 def crafted(book: RecipeBook, item: str) -> str:
-    """What the world answers where an item is crafted."""
+    """Return the observation of crafting an item."""
     return f"Crafted {book.easiest_way[item].count} {item_id(item)}"
 
 
 def task_of(trajectory: Trajectory) -> Any:
-    """The task with its recipes, which its text lists."""
+    """Return the task with its recipes, parsed from its text if necessary."""
     task = trajectory.task
     return task if isinstance(task.payload, CraftingTask) else parse_instruction(task.instruction)
 
 
-def similarity(one: Vectors, other: Vectors) -> FloatArray:
+def similarity(left: Vectors, right: Vectors) -> FloatArray:
     """`[n]` cosines of rows."""
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    found: FloatArray = np.sum(one * other, axis=1) / np.maximum(lengths, 1e-12)
-    return found
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    cosines: FloatArray = np.sum(left * right, axis=1) / np.maximum(lengths, 1e-12)
+    return cosines
 
 
 async def planned(triples: Sequence[Any]) -> FloatArray:
-    """`[n]` GAMMA to the steps after which the planner would be at the goal, the thought's action done; else 0."""
-    return np.array([_soon(await expert_future(one.state, one.trajectory.steps[one.at]), one.goal) for one in triples])
+    """`[n]` GAMMA to the power of the planner's steps to the goal after the thought's action; 0 if not reached."""
+    futures = [await expert_future(triple.state, triple.trajectory.steps[triple.at]) for triple in triples]
+    return np.array([_soon(future, triple.goal) for future, triple in zip(futures, triples, strict=True)])
 
 
 async def expert_future(state: Trajectory, step: Step) -> list[str]:
-    """What the world answers to a step, and then to the planner's."""
+    """Return the observations of a step and of the planner's steps after it."""
     task = task_of(state)
     world = CraftingWorld()
     await world.reset(Task(task.id, task.instruction, task.payload))
-    for before in state.steps:
-        await world.step(before.action)
+    for earlier in state.steps:
+        await world.step(earlier.action)
     answer = await world.step(step.action)
-    found = [answer.observation]
+    observations = [answer.observation]
     actions = () if answer.done else plan(task.payload.book, task.payload.goal, inventory=world.inventory) or ()
     for action in actions:
-        found.append((await world.step(action)).observation)
-    return found
+        observations.append((await world.step(action)).observation)
+    return observations
 
 
 async def imagined(triples: Sequence[Any], depth: int = 6) -> FloatArray:
-    """`[n]` as `planned`, by what the policy imagines: it writes on, its own turns and the world's answers."""
-    turns = [one.trajectory.steps[one.at] for one in triples]
-    said = [Step(turn.action, thought=turn.thought) for turn in turns]
-    asked = [one.state.extended(step) for one, step in zip(triples, said, strict=True)]
-    futures = await EmbeddedImagination(depth=depth).imagine(asked)
+    """`[n]` like `planned`, for the policy's imagination: it writes both its turns and the world's observations."""
+    turns = [triple.trajectory.steps[triple.at] for triple in triples]
+    steps = [Step(turn.action, thought=turn.thought) for turn in turns]
+    starts = [triple.state.extended(step) for triple, step in zip(triples, steps, strict=True)]
+    futures = await EmbeddedImagination(depth=depth).imagine(starts)
     return np.array([
-        _soon([step.observation for step in future.steps[one.at :]], one.goal)
-        for one, future in zip(triples, futures, strict=True)
+        _soon([step.observation for step in future.steps[triple.at :]], triple.goal)
+        for triple, future in zip(triples, futures, strict=True)
     ])  # fmt: skip
 
 

@@ -2,11 +2,11 @@
 
     python reproduce/crafting/goal_selection.py --critic OUT/proposed [--tasks 200] [--first 2000] [--seeds 0]
 
-The embedded policy cannot read a critique, so this is PNLC without refinement: K thoughts are sampled, and that with
-the best goals is acted on. Goals come from the recipe book (`goal_judges.RecipeGoals`), not from a model. Every method
-that samples sees the same K turns at the same state: they are drawn from a seed of task, seed and step. Nothing is
-tuned here. RAW keeps every attempt: what was interrupted goes on where it was.
-`docs/results/pnlc/selection.json` gets the figures; intervals are paired over tasks.
+The embedded policy cannot read a critique, so this is PNLC without refinement: K thoughts are sampled, and the thought
+with the best goals is chosen. Goals come from the recipe book (`goal_judges.RecipeGoals`), not from a model. Methods
+that sample see the same K turns at the same state, because the seed depends only on task, seed and step. Nothing is
+tuned here. RAW keeps every attempt, so that an interrupted run resumes. The results are written to
+`docs/results/pnlc/selection.json`; intervals are paired over tasks.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ GREEDY, SAMPLED, VOTE, PNLC, NEAR, PLANNER = "greedy", "sampled", "vote", "pnlc"
 ALL = (GREEDY, SAMPLED, VOTE, PNLC, NEAR, PLANNER)
 
 Decide = Callable[[Trajectory, ChatActor], Awaitable[Any]]
-"""A state and the policy there -> a decision with a `sample`."""
+"""(state, policy at the state) -> a decision with a `sample`."""
 
 
 class Similarity:
-    """A goal critic that learned nothing: how alike state, thought and goal are."""
+    """An untrained goal critic: the similarity of state, thought and goal."""
 
     async def reach(self, trajectory: Trajectory, thought: str, goals: Sequence[str]) -> FloatArray:
-        """`[G]` mean cosine of the goal with state and thought, cut to [0, 1]."""
+        """`[G]` mean cosine of the goal with state and thought, clipped to [0, 1]."""
         model = as_embeddings("hashed:512")
         (state,) = (await as_summary("none").describe([trajectory])).states
         vectors = (await model.embed([state, thought, *goals])).vectors
-        near = [similarity(np.tile(one, (len(goals), 1)), vectors[2:]) for one in vectors[:2]]
+        near = [similarity(np.tile(vector, (len(goals), 1)), vectors[2:]) for vector in vectors[:2]]
         likely: FloatArray = np.clip(np.mean(near, axis=0), 0.0, 1.0)
         return likely
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one task."""
+    """The outcome of a task."""
 
     task: str
     seed: int
     success: bool
     steps: int
     tokens: int
-    """Written by the policy."""
+    """Tokens that the policy wrote."""
     round_trips: int
     seconds: float
 
 
-def way(name: str, critic: Path, k: int) -> Decide:
-    """How a method decides."""
+def decide_by(name: str, critic: Path, k: int) -> Decide:
+    """Return the decision function of a method."""
     if name in (PNLC, NEAR):
         judge = GoalValueCritic(critic) if name == PNLC else Similarity()
         best_of = PnlcSettings(refine=False, k=k)
@@ -90,15 +90,17 @@ def way(name: str, critic: Path, k: int) -> Decide:
 
 
 async def attempt(task: Task, name: str, decide: Decide, temperature: float, seed: int) -> Attempt:
-    """One task by one method."""
-    begun = time.perf_counter()
+    """Play a task with a method."""
+    start = time.perf_counter()
     world = CraftingWorld()
     await world.reset(task)
     trajectory, tokens, trips = Trajectory(task), 0, 0
     messages: list[Any] = [HumanMessage(task.instruction)]
     for number in range(HORIZON):
-        drawn = int(np.random.SeedSequence([seed, number, zlib.crc32(task.id.encode())]).generate_state(1)[0])
-        actor = ChatActor(EmbeddedChatModel(temperature=0.0 if name == GREEDY else temperature, seed=drawn), messages)
+        step_seed = int(np.random.SeedSequence([seed, number, zlib.crc32(task.id.encode())]).generate_state(1)[0])
+        actor = ChatActor(
+            EmbeddedChatModel(temperature=0.0 if name == GREEDY else temperature, seed=step_seed), messages
+        )
         decision = await decide(trajectory, actor)
         chosen: Sample = decision.sample
         tokens, trips = tokens + actor.usage.output_tokens, trips + decision.round_trips
@@ -109,40 +111,40 @@ async def attempt(task: Task, name: str, decide: Decide, temperature: float, see
         if answer.done:
             break
     n = len(trajectory.steps)
-    return Attempt(task.id, seed, trajectory.return_ > 0, n, tokens, trips, time.perf_counter() - begun)
+    return Attempt(task.id, seed, trajectory.return_ > 0, n, tokens, trips, time.perf_counter() - start)
 
 
 async def run(tasks: Sequence[Task], name: str, decide: Decide, options: argparse.Namespace) -> list[Attempt]:
-    """All attempts of a method; those that RAW has are not made again."""
+    """Play all tasks with a method, except for attempts that RAW contains."""
     file: Path = options.raw / f"{name}.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
-    known = {(one.task, one.seed): one for one in (Attempt(**json.loads(line)) for line in lines)}
+    known_attempts = {(known.task, known.seed): known for known in (Attempt(**json.loads(line)) for line in lines)}
     limit = asyncio.Semaphore(50)
 
-    async def one(task: Task, seed: int) -> Attempt:
-        if (task.id, seed) in known:
-            return known[task.id, seed]
+    async def attempt_once(task: Task, seed: int) -> Attempt:
+        if (task.id, seed) in known_attempts:
+            return known_attempts[task.id, seed]
         async with limit:
-            found = await attempt(task, name, decide, options.temperature, seed)
+            new = await attempt(task, name, decide, options.temperature, seed)
         with file.open("a") as out:
-            out.write(json.dumps(asdict(found)) + "\n")
-        return found
+            out.write(json.dumps(asdict(new)) + "\n")
+        return new
 
-    return list(await asyncio.gather(*(one(task, seed) for task in tasks for seed in options.seeds)))
+    return list(await asyncio.gather(*(attempt_once(task, seed) for task in tasks for seed in options.seeds)))
 
 
-def scores(found: Sequence[Attempt]) -> Measured:
-    """Success by task and seed."""
-    return {(one.task, one.seed): float(one.success) for one in found}
+def scores(attempts: Sequence[Attempt]) -> Measured:
+    """Return the success by task and seed."""
+    return {(each.task, each.seed): float(each.success) for each in attempts}
 
 
 def main() -> None:
-    """Plays, and writes the table."""
+    """Play, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--critic", type=Path, required=True, help="folder of a goal critic")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--first", type=int, default=2000, help="number of the first test task")
-    parser.add_argument("--band", type=int, nargs=2, default=[9, 14], metavar=("LEAST", "MOST"))
+    parser.add_argument("--band", type=int, nargs=2, default=[9, 14], metavar=("LOW", "HIGH"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--k", type=int, default=5)
     parser.add_argument("--temperature", type=float, default=0.6)
@@ -153,31 +155,31 @@ def main() -> None:
     options.raw.mkdir(parents=True, exist_ok=True)
     low, high = options.band
     tasks = list(generate_tasks(options.tasks, "test", first_seed=options.first, optimal_steps=(low, high)))
-    found: dict[str, list[Attempt]] = {}
+    attempts_of: dict[str, list[Attempt]] = {}
     for name in options.methods:
-        found[name] = asyncio.run(run(tasks, name, way(name, options.critic, options.k), options))
-        print(name, estimate(scores(found[name])), flush=True)
-    told: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "split": "test", "first": options.first}
-    told |= {"band": options.band, "k": options.k, "temperature": options.temperature, "horizon": HORIZON}
-    told["methods"] = {name: _figures(attempts) for name, attempts in found.items()}
-    told["paired"] = [
-        {"a": a, "b": b, "metric": "success", **paired(scores(found[a]), scores(found[b]))._asdict()}
+        attempts_of[name] = asyncio.run(run(tasks, name, decide_by(name, options.critic, options.k), options))
+        print(name, estimate(scores(attempts_of[name])), flush=True)
+    results: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "split": "test", "first": options.first}
+    results |= {"band": options.band, "k": options.k, "temperature": options.temperature, "horizon": HORIZON}
+    results["methods"] = {name: _figures(attempts) for name, attempts in attempts_of.items()}
+    results["paired"] = [
+        {"a": a, "b": b, "metric": "success", **paired(scores(attempts_of[a]), scores(attempts_of[b]))._asdict()}
         for a in (PNLC, NEAR, PLANNER)
         for b in (SAMPLED, GREEDY, VOTE, *([NEAR] if a == PNLC else []))
-        if a in found and b in found
+        if a in attempts_of and b in attempts_of
     ]
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(json.dumps(told, indent=1) + "\n")
-    print(json.dumps(told["paired"], indent=1))
+    options.results.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results["paired"], indent=1))
 
 
 def _figures(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Success, and what a decision takes on average."""
-    steps = sum(one.steps for one in attempts)
+    """Return the success rate and the mean cost of a decision."""
+    steps = sum(attempt.steps for attempt in attempts)
     return {
         "success": estimate(scores(attempts))._asdict(),
-        "tokens_per_decision": sum(one.tokens for one in attempts) / steps,
-        "round_trips_per_decision": sum(one.round_trips for one in attempts) / steps,
+        "tokens_per_decision": sum(attempt.tokens for attempt in attempts) / steps,
+        "round_trips_per_decision": sum(attempt.round_trips for attempt in attempts) / steps,
         "steps": steps / len(attempts),
     }
 

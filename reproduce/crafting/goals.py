@@ -1,14 +1,14 @@
-"""The goal critic in the crafting world: how well it foresees what the embedded policy will reach.
+"""Measure the goal critic in the crafting world: how well it predicts which goals the embedded policy reaches.
 
     python reproduce/crafting/goals.py --data DATA --fresh FRESH --out OUT [--tasks 340] [--fresh-tasks 60] [--seeds 3]
 
-DATA and FRESH get trajectories of the policy (what is there is not played again) on training tasks that share nothing;
-OUT gets a critic for each setting and seed. All trained on DATA, all measured on FRESH, which nothing was chosen on.
-`docs/results/pnlc/critic.json` gets the figures, with standard errors over tasks.
+DATA and FRESH get trajectories of the policy on disjoint training tasks; existing trajectories are kept. OUT gets a
+critic for each setting and seed. All critics are trained on DATA and measured on FRESH, which serves no other purpose.
+The results are written to `docs/results/pnlc/critic.json`, with standard errors over tasks.
 
-The policy knows no language, so it cannot say how likely a goal is. In place of its own estimate stand: how similar the
-goal is to the state, or to the thought; what it imagines itself to reach when it goes on writing the dialogue, the
-world's part too; and, as an upper mark, what the world's planner would reach from there.
+The policy knows no natural language, so it cannot estimate how likely a goal is. The baselines are: the similarity of
+the goal to the state or to the thought; the goals that the policy reaches in imagination, when it writes the dialogue
+including the world's part; and, as an upper bound, the goals that the world's planner would reach.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ SETTINGS: dict[str, tuple[dict[str, Any], bool]] = {
     "discount 0.9": ({"discount": 0.9}, False),
     "discount 0.9, horizon ends": ({"discount": 0.9}, True),
 }
-"""Name -> settings of the training, and whether the horizon is an end."""
+"""Name -> settings of the training, and whether the horizon ends an episode."""
 CHOSEN = "discount 0.9, horizon ends"
 
 
 @dataclass(frozen=True)
 class Triple:
-    """A state, a thought and a goal, and what became of it."""
+    """A state, a thought and a goal, and whether the goal was reached."""
 
     trajectory: Trajectory
     at: int
-    """The thought is that of this step."""
+    """Number of the thought's step."""
     goal: str
     reached: bool
 
     @property
     def state(self) -> Trajectory:
-        """What the agent had seen."""
+        """The trajectory before the step."""
         return self.trajectory.prefix(self.at)
 
 
 def play(folder: Path, first: int, n_tasks: int, n_trajectories: int, seed: int) -> None:
-    """Collects what a folder still lacks."""
+    """Collect the trajectories that a folder lacks."""
     tasks = list(generate_tasks(n_tasks, "train", first_seed=first, optimal_steps=(8, 16)))
     agent = text_agent(EmbeddedChatModel(temperature=0.8))
     collect(
@@ -80,115 +80,122 @@ def play(folder: Path, first: int, n_tasks: int, n_trajectories: int, seed: int)
     )  # fmt: skip
 
 
-def _triple(one: Trajectory, at: int, goal: str) -> Triple | None:
-    before = one.steps[at - 1].observation if at else one.task.instruction
-    # A goal that the state has reached already is no question.
-    return None if goal == before else Triple(one, at, goal, any(goal == step.observation for step in one.steps[at:]))
+def _triple(trajectory: Trajectory, at: int, goal: str) -> Triple | None:
+    before = trajectory.steps[at - 1].observation if at else trajectory.task.instruction
+    # Goals that the state has already reached are left out.
+    return (
+        None
+        if goal == before
+        else Triple(trajectory, at, goal, any(goal == step.observation for step in trajectory.steps[at:]))
+    )
 
 
 def independent(trajectories: Sequence[Trajectory], rng: np.random.Generator, per_trajectory: int) -> list[Triple]:
-    """Goals that other trajectories of the same task came to."""
-    found = []
-    for one in trajectories:
-        others = [other for other in trajectories if other.task.id == one.task.id and other is not one]
-        for at in rng.choice(len(one.steps), size=min(per_trajectory, len(one.steps)), replace=False):
+    """Draw goals that other trajectories of the same task reached."""
+    triples = []
+    for trajectory in trajectories:
+        others = [other for other in trajectories if other.task.id == trajectory.task.id and other is not trajectory]
+        for at in rng.choice(len(trajectory.steps), size=min(per_trajectory, len(trajectory.steps)), replace=False):
             other = others[rng.integers(len(others))]
-            found.append(_triple(one, int(at), other.steps[rng.integers(len(other.steps))].observation))
-    return [triple for triple in found if triple]
+            triples.append(_triple(trajectory, int(at), other.steps[rng.integers(len(other.steps))].observation))
+    return [triple for triple in triples if triple]
 
 
 async def proposed(trajectories: Sequence[Trajectory], rng: np.random.Generator, per_trajectory: int) -> list[Triple]:
-    """Goals that the recipe book suggests, as when decisions are made."""
-    found = []
-    for one in trajectories:
-        for at in rng.choice(len(one.steps), size=min(per_trajectory, len(one.steps)), replace=False):
-            goals = await RecipeGoals().propose(one.prefix(int(at)), "", 2, 2)
-            found += [_triple(one, int(at), goal) for goal in (*goals.positive, *goals.negative)]
-    return [triple for triple in found if triple]
+    """Take goals that the recipe book proposes, as in decisions."""
+    triples = []
+    for trajectory in trajectories:
+        for at in rng.choice(len(trajectory.steps), size=min(per_trajectory, len(trajectory.steps)), replace=False):
+            goals = await RecipeGoals().propose(trajectory.prefix(int(at)), "", 2, 2)
+            triples += [_triple(trajectory, int(at), goal) for goal in (*goals.positive, *goals.negative)]
+    return [triple for triple in triples if triple]
 
 
 async def embedded(triples: Sequence[Triple]) -> tuple[Vectors, Vectors, Vectors]:
-    """Each `[n, D]`: embeddings of states, thoughts and goals."""
+    """Embed states, thoughts and goals: `[n, D]` each."""
     model = HashedWords(int(EMBEDDINGS.partition(":")[2]))
-    states = (await as_summary("none").describe([one.state for one in triples])).states
-    thoughts = [thought_of(one.trajectory.steps[one.at]) for one in triples]
-    goals = [one.goal for one in triples]
+    states = (await as_summary("none").describe([triple.state for triple in triples])).states
+    thoughts = [thought_of(triple.trajectory.steps[triple.at]) for triple in triples]
+    goals = [triple.goal for triple in triples]
     of_states, of_thoughts, of_goals = [(await model.embed(texts)).vectors for texts in (states, thoughts, goals)]
     return of_states, of_thoughts, of_goals
 
 
 def auc_over_tasks(score: FloatArray, triples: Sequence[Triple]) -> dict[str, float]:
-    """AUC, and its standard error by 200 bootstrap samples of the tasks."""
-    label = np.array([one.reached for one in triples], dtype=np.float64)
-    task = np.unique([one.trajectory.task.id for one in triples], return_inverse=True)[1]
-    rows = [np.flatnonzero(task == one) for one in range(task.max() + 1)]
+    """Return the AUC, and its standard error from 200 bootstrap samples of the tasks."""
+    label = np.array([triple.reached for triple in triples], dtype=np.float64)
+    task = np.unique([triple.trajectory.task.id for triple in triples], return_inverse=True)[1]
+    rows = [np.flatnonzero(task == number) for number in range(task.max() + 1)]
     rng, drawn = np.random.default_rng(0), []
     for _ in range(200):
-        chosen = np.concatenate([rows[one] for one in rng.integers(len(rows), size=len(rows))])
+        chosen = np.concatenate([rows[number] for number in rng.integers(len(rows), size=len(rows))])
         drawn.append(auc(score[chosen], label[chosen]))
     value = auc(score, label)
     assert value is not None
-    return {"auc": value, "standard_error": float(np.std([one for one in drawn if one is not None], ddof=1))}
+    return {"auc": value, "standard_error": float(np.std([sample for sample in drawn if sample is not None], ddof=1))}
 
 
 def over_seeds(score: Sequence[FloatArray], triples: Sequence[Triple]) -> dict[str, Any]:
-    """Mean AUC over seeds of training, its standard error over tasks, and how far seeds lie apart."""
-    each = [auc_over_tasks(one, triples) for one in score]
-    values = [one["auc"] for one in each]
+    """Return the mean AUC over training seeds, its standard error over tasks, and the deviation over seeds."""
+    each = [auc_over_tasks(scores, triples) for scores in score]
+    values = [estimate["auc"] for estimate in each]
     return {
         "auc": float(np.mean(values)),
-        "standard_error_tasks": float(np.mean([one["standard_error"] for one in each])),
+        "standard_error_tasks": float(np.mean([estimate["standard_error"] for estimate in each])),
         "deviation_seeds": float(np.std(values, ddof=1)) if len(values) > 1 else None,
         "seeds": len(values),
     }
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """AUC of every setting and judge on fresh tasks, and the reliability of the chosen critic's probabilities."""
+    """Measure the AUC of every setting and baseline on fresh tasks, and the chosen critic's reliability."""
     rng = np.random.default_rng(0)
-    fresh = [one.trajectory for one in read_episodes(options.fresh) if one.trajectory.steps]
+    fresh = [episode.trajectory for episode in read_episodes(options.fresh) if episode.trajectory.steps]
     kinds = {"independent": independent(fresh, rng, 4), "proposed": await proposed(fresh, rng, 2)}
-    told: dict[str, Any] = {"trajectories": len(fresh), "tasks": len({one.task.id for one in fresh})}
+    results: dict[str, Any] = {"trajectories": len(fresh), "tasks": len({trajectory.task.id for trajectory in fresh})}
     for kind, triples in kinds.items():
         vectors = await embedded(triples)
-        reached = np.array([one.reached for one in triples])
+        reached = np.array([triple.reached for triple in triples])
         table: dict[str, Any] = {}
         for name in options.settings:
-            critics = [GoalCheckpoint.load(one) for one in _trained(options, name)]
-            table[name] = over_seeds([one.network.q(*vectors) for one in critics], triples)
+            critics = [GoalCheckpoint.load(folder) for folder in _trained(options, name)]
+            table[name] = over_seeds([critic.network.q(*vectors) for critic in critics], triples)
         table["similarity of state and goal"] = auc_over_tasks(similarity(vectors[0], vectors[2]), triples)
         table["similarity of thought and goal"] = auc_over_tasks(similarity(vectors[1], vectors[2]), triples)
         table["planner (knows the world)"] = auc_over_tasks(await planned(triples), triples)
-        told[kind] = {"triples": len(triples), "reached": float(reached.mean()), "auc": table}
-        told[kind]["labels by similarity that agree"] = await agreement(triples)
-        told[kind]["reliability"] = _reliability(options, vectors, triples)
-        asked = [triples[row] for row in np.sort(rng.permutation(len(triples))[: options.imagined])]
-        begun = time.perf_counter()
-        own = await imagined(asked)
-        critic = GoalCheckpoint.load(_folder(options.out, CHOSEN, 0)).network.q(*await embedded(asked))
-        told[kind]["beside what the policy imagines"] = {
-            "triples": len(asked),
-            "imagined": auc_over_tasks(own, asked),
-            "critic": auc_over_tasks(critic, asked),
-            "seconds": time.perf_counter() - begun,
+        results[kind] = {"triples": len(triples), "reached": float(reached.mean()), "auc": table}
+        results[kind]["labels by similarity that agree"] = await agreement(triples)
+        results[kind]["reliability"] = _reliability(options, vectors, triples)
+        subset = [triples[row] for row in np.sort(rng.permutation(len(triples))[: options.imagined])]
+        start = time.perf_counter()
+        imagined_values = await imagined(subset)
+        critic_values = GoalCheckpoint.load(_folder(options.out, CHOSEN, 0)).network.q(*await embedded(subset))
+        results[kind]["beside what the policy imagines"] = {
+            "triples": len(subset),
+            "imagined": auc_over_tasks(imagined_values, subset),
+            "critic": auc_over_tasks(critic_values, subset),
+            "seconds": time.perf_counter() - start,
         }
-    return told
+    return results
 
 
 async def agreement(triples: Sequence[Triple]) -> float:
-    """How often the threshold of similarity, which labels goals where no rule can, says the same as equality."""
+    """Return how often the similarity threshold, the default label of goals, agrees with equality."""
     model = HashedWords(int(EMBEDDINGS.partition(":")[2]))
-    later = [[step.observation for step in one.trajectory.steps[one.at :]] for one in triples]
-    goals = (await model.embed([one.goal for one in triples])).vectors
+    later = [[step.observation for step in triple.trajectory.steps[triple.at :]] for triple in triples]
+    goals = (await model.embed([triple.goal for triple in triples])).vectors
     near = [np.max((await model.embed(texts)).vectors @ goal) for texts, goal in zip(later, goals, strict=True)]
-    return float(np.mean((np.array(near) >= SAME_GOAL) == [one.reached for one in triples]))
+    return float(np.mean((np.array(near) >= SAME_GOAL) == [triple.reached for triple in triples]))
 
 
 def _reliability(
     options: argparse.Namespace, vectors: tuple[Vectors, Vectors, Vectors], triples: Sequence[Triple]
 ) -> dict[str, Any]:
-    """On fresh tasks, of the chosen critic's Q, and of its probability by either kind of goals."""
-    reached, tasks = np.array([one.reached for one in triples]), np.array([one.trajectory.task.id for one in triples])
+    """Measure the reliability of the chosen critic's Q and of its probabilities, calibrated on either kind of goals."""
+    reached, tasks = (
+        np.array([triple.reached for triple in triples]),
+        np.array([triple.trajectory.task.id for triple in triples]),
+    )
     checkpoint = GoalCheckpoint.load(_folder(options.out, CHOSEN, 0))
     by_proposer = GoalCheckpoint.load(options.out / "proposed")
     assert checkpoint.calibration is not None
@@ -199,17 +206,17 @@ def _reliability(
         "calibrated on independent goals": checkpoint.calibration(q),
         "calibrated on proposed goals": by_proposer.calibration(q),
     }
-    found = {name: reliability(p, reached, tasks) for name, p in kinds.items()}
+    bins_of = {name: reliability(p, reached, tasks) for name, p in kinds.items()}
     return {
-        name: {"error": calibration_error(bins), "bins": [one._asdict() for one in bins]}
-        for name, bins in found.items()
+        name: {"error": calibration_error(bins), "bins": [bin._asdict() for bin in bins]}
+        for name, bins in bins_of.items()
     }
 
 
 def _trained(options: argparse.Namespace, name: str) -> list[Path]:
-    """Critics of a setting; an interrupted training has fewer."""
+    """Return the trained critics of a setting."""
     folders = [_folder(options.out, name, seed) for seed in range(options.seeds)]
-    return [one for one in folders if (one / "amc_goal.json").exists()]
+    return [folder for folder in folders if (folder / "amc_goal.json").exists()]
 
 
 def _folder(out: Path, name: str, seed: int) -> Path:
@@ -217,17 +224,19 @@ def _folder(out: Path, name: str, seed: int) -> Path:
 
 
 def main() -> None:
-    """Plays, trains, measures."""
+    """Play, train and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="trajectories to train on; collected where missing")
-    parser.add_argument("--fresh", type=Path, required=True, help="trajectories to measure on; collected where missing")
+    parser.add_argument("--data", type=Path, required=True, help="trajectories to train on; missing ones are collected")
+    parser.add_argument(
+        "--fresh", type=Path, required=True, help="trajectories to measure on; missing ones are collected"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the critics")
     parser.add_argument("--tasks", type=int, default=340)
     parser.add_argument("--fresh-tasks", type=int, default=60)
-    parser.add_argument("--trajectories", type=int, default=6, help="of each task")
-    parser.add_argument("--seeds", type=int, default=3, help="of training")
+    parser.add_argument("--trajectories", type=int, default=6, help="number per task")
+    parser.add_argument("--seeds", type=int, default=3, help="number of training seeds")
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--imagined", type=int, default=150, help="triples that the policy's imagination is asked of")
+    parser.add_argument("--imagined", type=int, default=150, help="number of triples for the policy's imagination")
     parser.add_argument("--results", type=Path, default=Path("docs/results/pnlc/critic.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -244,16 +253,16 @@ def main() -> None:
     GoalCheckpoint.load(_folder(options.out, CHOSEN, 0)).save(options.out / "proposed")
     episodes = read_episodes(options.data, horizon_ends=SETTINGS[CHOSEN][1])
     calibrate_goal(options.out / "proposed", episodes, proposer=RecipeGoals(), reached=lambda goal, at: goal == at)
-    told = {
+    results = {
         "command": " ".join(["python", *sys.argv]),
         "embeddings": EMBEDDINGS,
         "same goal": SAME_GOAL,
         "gamma": GAMMA,
     }
-    told |= asyncio.run(measure(options))
+    results |= asyncio.run(measure(options))
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(json.dumps(told, indent=1) + "\n")
-    print(json.dumps(told, indent=1))
+    options.results.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Scores the golden prompts of a value adapter again, with the faults that a server may have and the two probes.
+"""Recompute the golden faults and probes of a value adapter's handshake, without training.
 
     python reproduce/crafting/golden.py FOLDER
 
-FOLDER is the policy's; its value/amc_value.json is written again. The golden scores themselves must come out as they
-are in the file: no training is done, and what they prove stays proven. `make_value.py` writes all of this by itself.
+FOLDER holds the policy; its value/amc_value.json is rewritten. The golden scores themselves must equal those of the
+file. `make_value.py` also writes faults and probes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ warnings.filterwarnings("ignore", category=FutureWarning)  # peft uses what tran
 
 
 def main() -> None:
-    """Scores, compares, writes."""
+    """Score the golden prompts, compare, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
@@ -34,17 +34,17 @@ def main() -> None:
     base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, folder / "value").eval()
 
-    prompts = [GoldenPrompt(one.segments, one.token_ids) for one in checkpoint.golden]
+    prompts = [GoldenPrompt(golden.segments, golden.token_ids) for golden in checkpoint.golden]
     without_adapter = scores_without_adapter(model, prompts)
     encoder = checkpoint.encoder(WordTokenizer.from_folder(folder).encode)
-    found = golden_scores(model.merge_and_unload(), prompts, without_adapter, encoder)
-    kept, again = ([one.score for one in golden] for golden in (checkpoint.golden, found.golden))
+    scored = golden_scores(model.merge_and_unload(), prompts, without_adapter, encoder)
+    kept, again = ([golden.score for golden in each] for each in (checkpoint.golden, scored.golden))
     np.testing.assert_allclose(again, kept, rtol=0, atol=1e-6)
-    golden = tuple(replace(old, faults=new.faults) for old, new in zip(checkpoint.golden, found.golden, strict=True))
-    replace(checkpoint, golden=golden, probe_scores=found.probe_scores).save(folder / "value")
-    for one in golden:
-        print(f"{len(one.token_ids):5} tokens, score {one.score:.5f}, faults {dict(one.faults)}")
-    print("probes", found.probe_scores)
+    golden = tuple(replace(old, faults=new.faults) for old, new in zip(checkpoint.golden, scored.golden, strict=True))
+    replace(checkpoint, golden=golden, probe_scores=scored.probe_scores).save(folder / "value")
+    for each in golden:
+        print(f"{len(each.token_ids):5} tokens, score {each.score:.5f}, faults {dict(each.faults)}")
+    print("probes", scored.probe_scores)
 
 
 if __name__ == "__main__":

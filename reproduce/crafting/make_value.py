@@ -1,12 +1,11 @@
-"""Makes the embedded value model: plays crafting tasks with the embedded policy, then trains the adapter.
+"""Make the embedded value model: play crafting tasks with the embedded policy, then train the adapter.
 
     python reproduce/crafting/make_value.py FOLDER --data DATA [--tasks 500] [--trajectories 8] [--temperature 1.0]
         [--world crafting]
 
-FOLDER is the policy's; the adapter (float16) and its JSON go to FOLDER/value. DATA keeps the trajectories: an
-interrupted collection goes on where it was, and a complete one is trained on as it is. The tasks are of the split
-"train": no book of it was seen by the policy's training, and none is used in a comparison. Another world's tasks have
-no band of difficulty.
+FOLDER holds the policy; the adapter (float16) and its JSON go to FOLDER/value. DATA keeps the trajectories; an
+interrupted collection resumes. The tasks are of the split "train", which neither the policy's training nor a comparison
+uses. Tasks of other worlds have no band of difficulty.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SPLIT = "train"
 
 
 def collect_data(options: argparse.Namespace, console: Console) -> None:
-    """Plays what the dataset still lacks."""
+    """Play the tasks that the dataset lacks."""
     low, high = options.optimal_steps
     band = (low, high) if options.world == CRAFTING else None
     plan = ComparisonPlan(
@@ -71,7 +70,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
 
 
 def train(options: argparse.Namespace, console: Console) -> None:
-    """Trains the adapter and writes what is shipped of it."""
+    """Train the adapter and write its shipped files."""
     torch.set_num_threads(1)
     trajectories = read_trajectories(options.data)[: options.limit]
     settings = replace(
@@ -82,9 +81,9 @@ def train(options: argparse.Namespace, console: Console) -> None:
         objective=Objective(loss=options.loss, target=options.target, beta=options.beta, soft=options.soft),
         shuffle_targets=options.shuffle_targets,
     )
-    mean = sum(one.return_ for one in trajectories) / len(trajectories)
+    mean = sum(trajectory.return_ for trajectory in trajectories) / len(trajectories)
     console.print(f"{len(trajectories)} trajectories, mean return {mean:.3f}")
-    begun = time.perf_counter()
+    start = time.perf_counter()
     out = options.out or options.folder / "value"
     with tempfile.TemporaryDirectory() as scratch, Bar(console=console) as bar:
         line = bar.add_task("training")
@@ -96,38 +95,38 @@ def train(options: argparse.Namespace, console: Console) -> None:
         out.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(scratch, "adapter", "adapter_model.safetensors"), out)
         shutil.copy(Path(scratch, FILE), out)
-        # The adapter's own description names the folder that it was trained in: here it lies inside that folder.
-        described = json.loads(Path(scratch, "adapter", "adapter_config.json").read_text())
-        described["base_model_name_or_path"] = ".."
-        (out / "adapter_config.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n")
+        # The adapter's config names its base model's folder: here, the parent folder.
+        config = json.loads(Path(scratch, "adapter", "adapter_config.json").read_text())
+        config["base_model_name_or_path"] = ".."
+        (out / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     print_metrics(checkpoint.metrics, console)
-    console.print(f"trained in {time.perf_counter() - begun:.0f} s -> {out}")
+    console.print(f"trained in {time.perf_counter() - start:.0f} s -> {out}")
 
 
 def main() -> None:
-    """Collects, then trains."""
+    """Collect, then train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="default: FOLDER/value")
-    parser.add_argument("--base", type=Path, help="the weights that the adapter is put on; default: FOLDER")
-    parser.add_argument("--player", help="the policy that plays, by name or folder; default: FOLDER")
+    parser.add_argument("--base", type=Path, help="base weights of the adapter; default: FOLDER")
+    parser.add_argument("--player", help="policy that plays, a name or folder; default: FOLDER")
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="number of the first task of the split")
-    parser.add_argument("--trajectories", type=int, default=8, help="of each task")
+    parser.add_argument("--trajectories", type=int, default=8, help="number per task")
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--optimal-steps", type=int, nargs=2, default=[4, 11], metavar=("LEAST", "MOST"))
+    parser.add_argument("--optimal-steps", type=int, nargs=2, default=[4, 11], metavar=("LOW", "HIGH"))
     parser.add_argument("--epochs", type=int, default=EMBEDDED.epochs)
     parser.add_argument("--learning-rate", type=float, default=EMBEDDED.learning_rate)
     parser.add_argument("--target", choices=["future", "return"], default=EMBEDDED.objective.target)
     parser.add_argument("--loss", choices=["squared", "weighted", "bce"], default=EMBEDDED.objective.loss)
     parser.add_argument("--soft", action="store_true", help="targets of eq. 5")
-    parser.add_argument("--beta", type=float, help="of eq. 5, or of the weighted loss, in reward units")
-    parser.add_argument("--limit", type=int, help="train on so many of DATA's trajectories alone")
-    parser.add_argument("--world", default=CRAFTING, help="its name, as amc bench takes it")
-    parser.add_argument("--shuffle-targets", action="store_true", help="the control: nothing should be learnt")
+    parser.add_argument("--beta", type=float, help="beta of eq. 5 or of the weighted loss, in reward units")
+    parser.add_argument("--limit", type=int, help="maximum number of trajectories to train on")
+    parser.add_argument("--world", default=CRAFTING, help="name of the world, as in amc bench")
+    parser.add_argument("--shuffle-targets", action="store_true", help="control experiment with shuffled targets")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-collect", action="store_true", help="train on DATA as it is")
+    parser.add_argument("--no-collect", action="store_true", help="train on DATA without collecting")
     options = parser.parse_args()
     console = Console()
     if not options.no_collect:

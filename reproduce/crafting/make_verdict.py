@@ -1,10 +1,10 @@
-"""Makes the embedded verdict model: samples candidates at states of play, labels them, then trains the adapter.
+"""Make the embedded verdict model: sample candidates at played states, label them, then train the adapter.
 
     python reproduce/crafting/make_verdict.py FOLDER --data DATA [--tasks 400]
 
-FOLDER is the policy's; the adapter (float16) and its JSON go to FOLDER/verdict. DATA keeps what was played (at several
-temperatures) and the labelled candidates: what is there already is not made again. Labels come from the world's
-planner. The tasks are of the split "train", from 100,000 on: no other model and no comparison uses them.
+FOLDER holds the policy; the adapter (float16) and its JSON go to FOLDER/verdict. DATA keeps trajectories (at several
+temperatures) and the labelled candidates; existing files are not made again. Labels come from the world's planner. The
+tasks are of the split "train", from number 100,000 on; no other model and no comparison uses them.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingProgre
 HORIZON = 20
 SPLIT, FIRST_TASK, BAND = "train", 100_000, (5, 16)
 PLAYED = ((0.5, 3), (0.0, 1))
-"""(temperature, trajectories of each task): near the states that a critic leads to."""
+"""(temperature, trajectories per task), for states close to those of play with a critic."""
 CANDIDATES = 8
-"""Samples of each state, at the temperature of the play; the greedy turn is one more candidate."""
+"""Samples per state, at the temperature of the trajectory; the greedy turn is added."""
 ERRORS = 2
-"""A trajectory is cut after so many steps that are not GOOD: play that a critic leads seldom comes by what follows."""
+"""A trajectory is truncated after this many steps that are not GOOD; play with a critic rarely gets further."""
 SETTINGS = replace(EMBEDDED, epochs=3, lora_rank=16, lora_alpha=32)
 
 
 def _counter(bar: Bar, title: str, total: int) -> Callable[[Any], None]:
-    """A line that goes on with what a callback is told: how much is done, or a progress that counts tasks."""
+    """Add a progress line, and return a callback that takes a count or a progress with `tasks`."""
     line = bar.add_task(title, total=total)
     return lambda done: bar.update(line, completed=getattr(done, "tasks", done))
 
 
 def judged_play(options: argparse.Namespace, bar: Bar) -> list[Judged]:
-    """Plays, samples candidates and labels them, as far as DATA lacks it."""
+    """Play, sample candidates and label them, unless DATA contains the results."""
     tasks = list(generate_tasks(options.tasks, SPLIT, first_seed=FIRST_TASK, optimal_steps=BAND))
-    found: list[Judged] = []
+    judged: list[Judged] = []
     for number, (temperature, trajectories) in enumerate(PLAYED):
         kept = options.data / f"judged-{number}.jsonl"
         if not kept.exists():
@@ -75,20 +75,20 @@ def judged_play(options: argparse.Namespace, bar: Bar) -> list[Judged]:
                 )
             )  # fmt: skip
             write_judged(kept, labelled(played, CraftingLabels(), candidates))
-        found += read_judged(kept)
-    return [cut for one in found if (cut := until_errors(one, ERRORS)).labels]
+        judged += read_judged(kept)
+    return [truncated for play in judged if (truncated := until_errors(play, ERRORS)).labels]
 
 
 def until_errors(judged: Judged, errors: int) -> Judged:
-    """What was played until before the step that is one error too many."""
-    seen = np.cumsum([label != "GOOD" for label in judged.labels])
-    length = int((seen <= errors).sum())
-    cut = replace(judged.trajectory.prefix(length), done=True)
-    return Judged(cut, judged.labels[:length], judged.options[:length])
+    """Truncate a trajectory before the step that exceeds the number of errors."""
+    n_errors = np.cumsum([label != "GOOD" for label in judged.labels])
+    length = int((n_errors <= errors).sum())
+    prefix = replace(judged.trajectory.prefix(length), done=True)
+    return Judged(prefix, judged.labels[:length], judged.options[:length])
 
 
 def main() -> None:
-    """Samples, trains, and writes what is shipped of it."""
+    """Sample, train, and write the shipped files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True)
@@ -109,7 +109,7 @@ def main() -> None:
         disagreement=options.disagreement,
         seed=options.seed,
     )
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch, Bar(console=console) as bar:
         judged = judged_play(options, bar)
         line = bar.add_task("training")
@@ -117,22 +117,22 @@ def main() -> None:
         def show(progress: VerdictTrainingProgress) -> None:
             bar.update(line, completed=progress.step, total=progress.steps)
 
-        made = Path(scratch) / "model"
-        checkpoint = train_verdict(options.folder, judged, made, settings, progress=show)
-        ship(made, out)
+        trained = Path(scratch) / "model"
+        checkpoint = train_verdict(options.folder, judged, trained, settings, progress=show)
+        ship(trained, out)
     print_metrics(checkpoint.metrics, console)
-    console.print(f"made in {time.perf_counter() - begun:.0f} s -> {out}")
+    console.print(f"trained in {time.perf_counter() - start:.0f} s -> {out}")
 
 
-def ship(made: Path, out: Path) -> None:
-    """Copies the adapter and the checkpoint's JSON of a trained folder."""
+def ship(trained: Path, out: Path) -> None:
+    """Copy the adapter and the checkpoint's JSON of a trained folder."""
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copy(made / "adapter" / "adapter_model.safetensors", out)
-    shutil.copy(made / FILE, out)
-    # The adapter's own description names the folder that it was trained in: here it lies inside that folder.
-    described = json.loads((made / "adapter" / "adapter_config.json").read_text())
-    described["base_model_name_or_path"] = ".."
-    (out / "adapter_config.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n")
+    shutil.copy(trained / "adapter" / "adapter_model.safetensors", out)
+    shutil.copy(trained / FILE, out)
+    # The adapter's config names its base model's folder: here, the parent folder.
+    config = json.loads((trained / "adapter" / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = ".."
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How well value models tell apart the particles of ONE task, which is all that a resampling asks of them.
+"""Measure how well value models rank the particles of a single task, which is what resampling needs.
 
     python reproduce/crafting/value_ranking.py ADAPTER [ADAPTER ...] --data DATA [--tasks 150] [--temperature 0.5]
 
-Plays training tasks that no model was trained on, 15 times each, and prints for each adapter (a folder, "value" for the
-policy's own, or "planner" for the oracle that counts the steps wasted so far) the area under the ROC curve of its
-values against final success, after so many steps: within tasks (each task with both outcomes counts once) and pooled
-over them. A model that knows which tasks are hard is good at the second, and may be useless to a population.
+Plays training tasks that no model was trained on, 15 times each. For each adapter (a folder, "value" for the policy's
+own, or "planner" for the oracle that counts wasted steps), it prints the AUC of the values against final success after
+several numbers of steps: within tasks (each task with both outcomes counts once) and pooled over tasks. A model that
+recognises hard tasks has a high pooled AUC, but may be useless for resampling.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ STEPS = (4, 6, 8, 10, 12, 14)
 
 
 def ranking(played: Sequence[Trajectory], values: np.ndarray) -> tuple[float | None, float, int]:
-    """AUC within tasks: mean, standard error, and how many tasks had both outcomes."""
+    """Return the AUC within tasks: mean, standard error, and number of tasks with both outcomes."""
     of_task: dict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(played):
-        of_task[one.task.id].append(index)
-    success = np.array([one.return_ > 0 for one in played])
-    found = [auc(values[rows], success[rows]) for rows in of_task.values()]
-    told = np.array([one for one in found if one is not None])
-    if len(told) < 2:
-        return None, 0.0, len(told)
-    return float(told.mean()), float(told.std(ddof=1) / np.sqrt(len(told))), len(told)
+    for index, trajectory in enumerate(played):
+        of_task[trajectory.task.id].append(index)
+    success = np.array([trajectory.return_ > 0 for trajectory in played])
+    each = [auc(values[rows], success[rows]) for rows in of_task.values()]
+    defined = np.array([area for area in each if area is not None])
+    if len(defined) < 2:
+        return None, 0.0, len(defined)
+    return float(defined.mean()), float(defined.std(ddof=1) / np.sqrt(len(defined))), len(defined)
 
 
 def main() -> None:
-    """Plays what is not there, and compares."""
+    """Play the missing tasks, and compare the critics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapters", nargs="+")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="crafting")
-    parser.add_argument("--base", help="what the adapters are on; default: the policy")
+    parser.add_argument("--base", help="base model of the adapters; default: the policy")
     parser.add_argument("--tasks", type=int, default=150)
     parser.add_argument("--band", type=int, nargs=2, default=[12, 16])
     parser.add_argument("--temperature", type=float, default=0.5)
@@ -66,17 +66,17 @@ def main() -> None:
         settings={"temperature": options.temperature, "optimal_steps": options.band, "first": FIRST_TASK},
     )  # fmt: skip
     played = read_trajectories(options.data)
-    print(f"{len(played)} trajectories, mean return {np.mean([one.return_ for one in played]):.3f}")
+    print(f"{len(played)} trajectories, mean return {np.mean([trajectory.return_ for trajectory in played]):.3f}")
     for adapter in options.adapters:
         spec = f"embedded:{options.base or options.model}?adapter={adapter}"
         critic: Critic = PlannerCritic() if adapter == PLANNER else parse_critic(spec)
         for step in STEPS:
-            going = [one for one in played if len(one.steps) > step]
-            values = asyncio.run(critic.values([one.prefix(step) for one in going]))
-            within, error, n_tasks = ranking(going, values)
-            pooled = auc(values, np.array([one.return_ > 0 for one in going]))
-            told = "none" if within is None else f"{within:.3f} ± {error:.3f}"
-            print(f"{adapter} step {step:2}: within {told} ({n_tasks} tasks), pooled {pooled:.3f}", flush=True)
+            unfinished = [trajectory for trajectory in played if len(trajectory.steps) > step]
+            values = asyncio.run(critic.values([trajectory.prefix(step) for trajectory in unfinished]))
+            within, error, n_tasks = ranking(unfinished, values)
+            pooled = auc(values, np.array([trajectory.return_ > 0 for trajectory in unfinished]))
+            shown = "undefined" if within is None else f"{within:.3f} ± {error:.3f}"
+            print(f"{adapter} step {step:2}: within {shown} ({n_tasks} tasks), pooled {pooled:.3f}", flush=True)
 
 
 if __name__ == "__main__":
