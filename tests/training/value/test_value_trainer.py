@@ -151,7 +151,9 @@ def test_progress_tells_speed_and_the_time_left_and_nothing_else_is_printed(
 ):
     seen = []
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    train_value(base_model, toy_trajectories(10, 3), tmp_path / "value", EMBEDDED, progress=seen.append)
+    made = train_value(base_model, toy_trajectories(10, 3), tmp_path / "value", EMBEDDED, progress=seen.append)
+    losses = [np.mean([step.loss for step in seen if step.epoch == epoch]) for epoch in (1, 2, 3, 4)]
+    assert [epoch["train_loss"] for epoch in made.metrics["epochs"]] == pytest.approx(losses, rel=1e-6)
     assert [one.epoch for one in seen] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert all(one.tokens_per_second > 100 and one.loss > 0 for one in seen)
     assert all(one.seconds_left > 0 for one in seen[:-1])
