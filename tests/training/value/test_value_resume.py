@@ -260,7 +260,9 @@ def test_a_model_that_is_sharded_over_two_processes_is_trained_as_a_whole_one(jo
         "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
         "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
     }  # fmt: skip
-    done = two_processes([job("sharded", settings)], **sharded)
+    killed = two_processes([job("sharded", settings, die_at=7)], **sharded)
+    assert killed.returncode != 0
+    done = two_processes([job("sharded", settings, resume=True)], **sharded)
     assert done.returncode == 0, done.stderr
     run(job("whole", settings))
     assert furthest(tmp_path / "whole.weights", tmp_path / "sharded.weights") < ROUNDING
