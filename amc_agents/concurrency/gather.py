@@ -1,10 +1,12 @@
-"""Run coroutines side by side: bounded, and cancelled together."""
+"""Run coroutines side by side, bounded and cancelled together; run a coroutine to its end despite cancellation."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None) -> list[Any]:
@@ -34,3 +36,13 @@ async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None
     finally:
         for coroutine in work:
             coroutine.close()  # A coroutine that was cancelled before it started would warn that it was never awaited.
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine; a cancellation of the caller takes effect only after it has finished."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
+from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
 from amc_agents.population.population import ParticleSystem
 from amc_agents.runtime.world import Worlds
@@ -57,12 +56,7 @@ class OpenRun:
         """Like `close`, and not given up when the caller is cancelled meanwhile."""
         if not self._is_open:
             return
-        closing = asyncio.create_task(self._close())
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await asyncio.wait([closing])
-            raise
+        await to_its_end(self._close())
 
     @property
     def _is_open(self) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from langgraph.store.base import BaseStore, Item, Op, SearchOp
 
-T = TypeVar("T")
+from amc_agents.concurrency.gather import to_its_end
 
 ALL = 1_000_000
 """Limit of a search for every item; `SearchOp` requires a limit."""
@@ -21,6 +20,7 @@ async def batch(store: BaseStore, *ops: Op) -> list[Any]:
         One result per operation.
     """
     try:
+        # A cancellation would leave LangGraph's async SQLite store inside an open transaction.
         return list(await to_its_end(store.abatch(ops)))
     except NotImplementedError:
         return list(await asyncio.to_thread(store.batch, ops))
@@ -30,16 +30,3 @@ async def items_of(store: BaseStore, namespace: tuple[str, ...]) -> list[Item]:
     """Read every item of one namespace, without those of the namespaces below it."""
     [items] = await batch(store, SearchOp(namespace, limit=ALL, refresh_ttl=False))
     return [item for item in items if item.namespace == namespace]
-
-
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await the work; a cancellation takes effect only after the work has finished.
-
-    LangGraph's async SQLite store would otherwise be left inside an open transaction.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

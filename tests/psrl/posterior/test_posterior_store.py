@@ -14,10 +14,11 @@ from langgraph.store.base import BaseStore, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
+from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import ConfigurationError, PosteriorError
 from amc_agents.psrl.posterior.store import StorePosterior, posteriors_in
 from amc_agents.psrl.posterior.updates import Evidence, Version, apply_pending, edit, rollback, update_posterior
-from amc_agents.runtime.store_operations import batch, to_its_end
+from amc_agents.runtime.store_operations import batch
 from tests.psrl.posterior.posterior_writers import NAMESPACE
 
 PRIOR = "Lever A: 0 of 0."
