@@ -1,9 +1,9 @@
-"""Decoding speed of the shipped policy: our numpy forward pass beside transformers on torch, in one run.
+"""Decoding speed of the shipped policy: the numpy forward pass compared with transformers on torch.
 
     python benchmarks/decode.py [--tokens 64]
 
-Both run behind the same batching engine, one thread each, on the same prompts and seeds. Prints tokens per second and
-the ratio numpy / torch: above 0.5, numpy stays (nothing to install); the answers themselves are equal.
+Both use the same batching engine with one thread each, on the same prompts and seeds, and give the same answers. Prints
+tokens per second and the ratio numpy / torch. Above 0.5, numpy is preferred, because it needs no installation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amc_agents.models.transformers_chat import TransformersChatModel
 
 
 async def tokens_per_second(model: Any, n_callers: int, repeats: int = 5) -> float:
-    """Median over repeats; all callers ask at once."""
+    """Return the median rate over repeats of concurrent callers."""
     prompts = [generate_task(seed, "benchmark", optimal_steps=(8, 14)).instruction for seed in range(n_callers)]
     rates = []
     for repeat in range(repeats + 1):
@@ -31,23 +31,24 @@ async def tokens_per_second(model: Any, n_callers: int, repeats: int = 5) -> flo
             *(model.ainvoke(prompt, seed=repeat * 1000 + i) for i, prompt in enumerate(prompts))
         )
         seconds = time.perf_counter() - begun
-        written: int = sum(answer.usage_metadata["output_tokens"] for answer in answers)
-        rates.append(written / seconds)
+        generated: int = sum(answer.usage_metadata["output_tokens"] for answer in answers)
+        rates.append(generated / seconds)
     return sorted(rates[1:])[repeats // 2]
 
 
 async def measure(n_tokens: int) -> dict[str, dict[str, float]]:
     settings: dict[str, Any] = {"max_tokens": n_tokens, "temperature": 1.5}
-    ours = EmbeddedChatModel(**settings)
-    theirs = TransformersChatModel(model=str(model_folder("crafting")), **settings)
-    found = {}
+    numpy_model = EmbeddedChatModel(**settings)
+    torch_model = TransformersChatModel(model=str(model_folder("crafting")), **settings)
+    rates = {}
     for n_callers in (1, 15, 60):
-        numpy_rate, torch_rate = await tokens_per_second(ours, n_callers), await tokens_per_second(theirs, n_callers)
-        found[f"{n_callers} callers"] = {
+        numpy_rate = await tokens_per_second(numpy_model, n_callers)
+        torch_rate = await tokens_per_second(torch_model, n_callers)
+        rates[f"{n_callers} callers"] = {
             "numpy_tokens_per_s": round(numpy_rate), "torch_tokens_per_s": round(torch_rate),
             "numpy_over_torch": round(numpy_rate / torch_rate, 2),
         }  # fmt: skip
-    return found
+    return rates
 
 
 if __name__ == "__main__":

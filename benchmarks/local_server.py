@@ -1,11 +1,10 @@
-"""A small OpenAI-compatible server on this machine that answers after a latency: for the other benchmarks.
+"""A small OpenAI-compatible server with an artificial latency, for the other benchmarks.
 
     python benchmarks/local_server.py PORT_FILE
 
-The request's own fields say what it does: `latency` (seconds; 0.1 where absent), `replies` (texts of the choices,
-one after the other), `marked` (a mark in the last message -> what is then said instead), `count_words` (tokens are
-those words), and `logprobs` (then GOOD is said, and BAD was nearly as likely). One with `input` is answered by
-embeddings.
+Fields of the request control the answer: `latency` (seconds, default 0.1), `replies` (texts of the choices, in turn),
+`marked` (maps a mark in the last message to the answer), `count_words` (usage counts words as tokens), and `logprobs`
+(the answer is GOOD, with BAD almost as likely). A request with `input` is answered by embeddings.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ DIMENSIONS = 384
 
 
 def embeddings(texts: list[str]) -> bytes:
-    """The same text gives the same vector."""
+    """Embed texts deterministically."""
     rows = [[random.Random(f"{text}{i}").gauss(0, 1) for i in range(8)] * (DIMENSIONS // 8) for text in texts]
     data = [{"index": i, "embedding": row} for i, row in enumerate(rows)]
     return json.dumps({"data": data, "usage": {"prompt_tokens": sum(len(text.split()) for text in texts)}}).encode()
@@ -61,11 +60,15 @@ def answer(request: dict[str, Any]) -> bytes:
         }
         for i in range(n)
     ]
-    read, written = 20, 8 * n
+    prompt_tokens, completion_tokens = 20, 8 * n
     if request.get("count_words"):
-        read = sum(len(str(message["content"]).split()) for message in request["messages"])
-        written = sum(len(choice["message"]["content"].split()) for choice in choices)
-    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        prompt_tokens = sum(len(str(message["content"]).split()) for message in request["messages"])
+        completion_tokens = sum(len(choice["message"]["content"].split()) for choice in choices)
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
     reply = {"id": "reply", "object": "chat.completion", "created": 0, "model": "local", "choices": choices}
     return json.dumps({**reply, "usage": usage}).encode()
 

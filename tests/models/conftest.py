@@ -121,7 +121,7 @@ def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def model_folder(make_folder: Callable[..., Path]) -> Path:
-    """The shipped shape with random weights and a small vocabulary."""
+    """A model of the shipped shape with random weights and a small vocabulary."""
     return make_folder()
 
 
@@ -131,13 +131,13 @@ TEXT_OF_BYTES = "a \u00e9\u6f22\u5b57 \U0001f642\u0301!"
 
 @pytest.fixture
 def writes_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Makes a chat model write this text, one byte with each token, as tokenizers of bytes do."""
+    """Make a chat model generate this text, one byte per token, like byte-level tokenizers."""
 
-    def writing(model: EngineChatModel) -> str:
+    def generate_bytes(model: EngineChatModel) -> str:
         decoder, written = model._engine().batcher.decoder, TEXT_OF_BYTES.encode()
         monkeypatch.setattr(decoder, "decode", lambda tokens: written[: len(tokens)].decode(errors="replace"))
         monkeypatch.setattr(decoder, "end_tokens", frozenset())
         model.max_tokens = len(written)
         return TEXT_OF_BYTES
 
-    return writing
+    return generate_bytes

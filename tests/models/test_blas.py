@@ -9,26 +9,26 @@ from amc_agents.models.embedded.blas import _openblas, one_blas_thread
 
 @pytest.fixture
 def library():
-    found = _openblas()
-    if found is None:
+    openblas = _openblas()
+    if openblas is None:
         pytest.skip("numpy uses another BLAS here")
-    before = found.get_threads()
-    found.set_threads(2)
-    yield found
-    found.set_threads(before)
+    before = openblas.get_threads()
+    openblas.set_threads(2)
+    yield openblas
+    openblas.set_threads(before)
 
 
-def test_one_thread_inside_and_as_before_outside(library):
+def test_one_thread_inside_and_the_previous_number_outside(library):
     if library.get_threads() != 2:
-        pytest.skip("this OpenBLAS has one thread only")
+        pytest.skip("this OpenBLAS has a single thread")
     with one_blas_thread():
         assert library.get_threads() == 1
     assert library.get_threads() == 2
 
 
-def test_overlapping_users_restore_what_was_before_all_of_them(library):
+def test_the_last_of_overlapping_blocks_restores_the_threads(library):
     if library.get_threads() != 2:
-        pytest.skip("this OpenBLAS has one thread only")
+        pytest.skip("this OpenBLAS has a single thread")
     inside, leave = threading.Event(), threading.Event()
 
     def other():

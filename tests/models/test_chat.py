@@ -28,7 +28,7 @@ def model(model_folder):
 
 @pytest.fixture
 def slow_steps(monkeypatch):
-    """Makes every step of a model take 5 ms, and records how many rows each had."""
+    """Make every step of a model take 5 ms, and record its number of rows."""
 
     def slow(model):
         decoder = model._engine().batcher.decoder
@@ -46,7 +46,7 @@ def slow_steps(monkeypatch):
 
 
 def plain_greedy(folder, text, length):
-    """Greedy decoding that recomputes the whole sequence for every token."""
+    """Decode greedily, recomputing the whole sequence for every token."""
     network, tokenizer = NumpyLlama.load(folder), WordTokenizer.from_folder(folder)
     ids = tokenizer.encode_chat([("user", text)])
     written, logprobs = [], []
@@ -86,23 +86,23 @@ async def test_sync_async_streams_and_batches_agree(model):
     assert whole.usage_metadata["total_tokens"] == expected.usage_metadata["total_tokens"]
 
 
-async def test_a_stream_holds_no_half_of_a_character(model_folder, writes_bytes):
+async def test_a_stream_contains_no_partial_characters(model_folder, writes_bytes):
     model = EmbeddedChatModel(model=str(model_folder))
     text = writes_bytes(model)
     pieces = [chunk.content for chunk in model.stream(TASK)]
     assert pieces == [chunk.content async for chunk in model.astream(TASK)]
     assert "".join(pieces) == model.invoke(TASK).content == text
-    assert [piece for piece in pieces if piece] == list(text), "each as soon as it is whole"
+    assert [piece for piece in pieces if piece] == list(text), "each character as soon as it is complete"
 
 
-async def test_an_answer_does_not_depend_on_who_shares_the_batch(model):
+async def test_an_answer_does_not_depend_on_the_batch(model):
     alone = [(await model.ainvoke(f"{TASK} {i}", seed=i)).content for i in range(20)]
     together = await asyncio.gather(*(model.ainvoke(f"{TASK} {i}", seed=i) for i in reversed(range(20))))
     assert [answer.content for answer in reversed(together)] == alone
     assert len(set(alone)) > 10
 
 
-async def test_siblings_differ_without_a_seed_and_repeat_with_their_own_streams(model):
+async def test_siblings_differ_without_a_seed_and_are_reproducible_with_their_streams(model):
     assert len({answer.content for answer in await asyncio.gather(*(model.ainvoke(TASK) for _ in range(8)))}) > 4
 
     async def particle(number):
@@ -116,7 +116,7 @@ async def test_siblings_differ_without_a_seed_and_repeat_with_their_own_streams(
     assert len({text for texts in first for text in texts}) > 8
 
 
-async def test_a_particles_stream_wins_over_the_models_seed(model_folder):
+async def test_a_particles_stream_takes_precedence_over_the_models_seed(model_folder):
     model = EmbeddedChatModel(model=str(model_folder), max_tokens=12, seed=5)
     assert model.invoke(TASK).content == model.invoke(TASK).content
     with use_rng(np.random.default_rng(0)):
@@ -131,14 +131,14 @@ async def test_candidates_share_one_prompt_and_its_usage(model):
     usages = [message.usage_metadata for message in messages if message.usage_metadata]
     assert len(usages) == 1
     assert usages[0]["output_tokens"] > len(messages)
-    # Its first candidate is the single answer to the same seed.
+    # The first candidate equals the single answer with the same seed.
     assert messages[0].content == model.invoke("Goal: craft iron rod", seed=1).content
     assert sum(usage["input_tokens"] for usage in handler.usage_metadata.values()) == usages[0]["input_tokens"]
 
 
 def test_a_second_turn_reads_its_past_from_the_cache(model):
     first = model.invoke([SystemMessage("Goal: craft jade lamp"), HumanMessage("Got 2 silk")], seed=1)
-    known = first.usage_metadata["total_tokens"] - 1  # the last token was written, not read
+    known = first.usage_metadata["total_tokens"] - 1  # the last token was generated, but not read
     second = model.invoke(
         [SystemMessage("Goal: craft jade lamp"), HumanMessage("Got 2 silk"), first, HumanMessage("Got 1 clay")]
     )
@@ -147,7 +147,7 @@ def test_a_second_turn_reads_its_past_from_the_cache(model):
     assert cached >= first.usage_metadata["input_tokens"]
 
 
-def test_a_stop_text_ends_the_answer_and_never_shows(model):
+def test_a_stop_text_ends_the_answer_and_is_not_part_of_it(model):
     whole = model.invoke(TASK, seed=4, max_tokens=40).content
     middle = whole[len(whole) // 2 : len(whole) // 2 + 3]
     expected = whole[: whole.index(middle)]
@@ -184,7 +184,7 @@ def test_callers_in_threads_and_loops_are_served_together(model):
         assert list(pool.map(call, range(16))) == expected
 
 
-async def test_a_cancelled_call_leaves_the_batch_to_the_others(model, slow_steps):
+async def test_a_cancelled_call_leaves_the_batch(model, slow_steps):
     expected = [model.invoke(TASK, seed=i).content for i in range(4)]
     lengths = [model.invoke(TASK, seed=i, max_tokens=40).usage_metadata["output_tokens"] for i in range(20)]
     widths = slow_steps(model)
@@ -199,7 +199,7 @@ async def test_a_cancelled_call_leaves_the_batch_to_the_others(model, slow_steps
     assert len(widths) < max(lengths) - 1
 
 
-def test_a_loop_that_closes_meanwhile_does_not_hurt_the_others(model, slow_steps):
+def test_a_closed_event_loop_does_not_affect_other_callers(model, slow_steps):
     expected = model.invoke(TASK, seed=3).content
     widths = slow_steps(model)
     loop, engine = asyncio.new_event_loop(), model._engine()
@@ -252,15 +252,15 @@ def test_bad_settings_are_refused(model, model_folder):
         EmbeddedChatModel(model="nowhere").invoke(TASK)
 
 
-def test_a_stream_of_several_candidates_is_the_first_one_in_one_piece(model):
+def test_a_stream_of_several_candidates_is_the_first_in_a_single_chunk(model):
     (only,) = [chunk for chunk in model.stream(TASK, n=3, seed=1) if chunk.content]
     assert only.content == model.invoke(TASK, seed=1).content
 
 
-async def test_listeners_to_tokens_hear_an_invoke(model):
+async def test_token_callbacks_receive_an_invoke(model):
     events = [event async for event in model.astream_events(TASK, version="v2", seed=1)]
-    heard = "".join(event["data"]["chunk"].content for event in events if event["event"] == "on_chat_model_stream")
-    assert heard == model.invoke(TASK, seed=1).content
+    streamed = "".join(event["data"]["chunk"].content for event in events if event["event"] == "on_chat_model_stream")
+    assert streamed == model.invoke(TASK, seed=1).content
 
 
 def test_a_model_can_be_copied_and_pickled_after_use(model):
@@ -281,17 +281,17 @@ async def test_the_shipped_model_answers():
 async def test_concurrent_callers_share_batches(model, slow_steps):
     widths = slow_steps(model)
     answers = await asyncio.gather(*(model.ainvoke(TASK, seed=i) for i in range(15)))
-    written = sum(answer.usage_metadata["output_tokens"] for answer in answers)
+    generated = sum(answer.usage_metadata["output_tokens"] for answer in answers)
     assert max(widths) >= 10
-    assert len(widths) < written / 4
+    assert len(widths) < generated / 4
 
 
-def test_one_sequential_caller_is_not_kept_waiting(model):
+def test_a_sequential_caller_does_not_wait_for_others(model):
     model.invoke(TASK, temperature=0, max_tokens=1)
     times = []
     for _ in range(20):
         start = time.perf_counter()
         model.invoke(TASK, temperature=0, max_tokens=1)
         times.append(time.perf_counter() - start)
-    # A generous bound, for a busy machine; 2 ms of waiting alone would make a call of one token take twice as long.
+    # A generous bound for a busy machine; waiting 2 ms would double the time of a call of one token.
     assert min(times) < 0.01

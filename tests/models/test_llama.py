@@ -20,7 +20,7 @@ def sequences(*lengths, seed=0):
 
 
 def plain_logits(model, tokens):
-    """One sequence, no cache, no batch."""
+    """Compute the logits of a single sequence without cache and batch."""
     rows = model.new_rows()
     hidden = model.forward(np.array(tokens), np.array([len(tokens)]), rows, 0)
     return model.logits(hidden[-1:])[0]
@@ -31,13 +31,13 @@ def test_equals_transformers(make_folder, shape):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     folder = make_folder(**shape)
-    theirs = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
-    ours = NumpyLlama.load(folder)
+    reference = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    model = NumpyLlama.load(folder)
     (tokens,) = sequences(200)
-    hidden = ours.forward(np.array(tokens), np.array([200]), ours.new_rows(), 0)
+    hidden = model.forward(np.array(tokens), np.array([200]), model.new_rows(), 0)
     with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0].numpy()
-    assert np.abs(ours.logits(hidden) - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
+        expected = reference(torch.tensor([tokens])).logits[0].numpy()
+    assert np.abs(model.logits(hidden) - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -86,7 +86,7 @@ def test_a_step_costs_only_its_new_tokens(model_folder):
     for token in (5, 6, 7):
         batch.step(np.array([token]))
     batch.leave(0)
-    # The three tokens written are known too; only the observation is new.
+    # The three generated tokens are cached, too; only the observation is new.
     assert batch.join([(*prompt, 5, 6, 7, 8, 9)]).cached == (103,)
 
 
@@ -98,7 +98,7 @@ def test_a_prefix_that_new_prompts_share_is_computed_once(model_folder):
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-def test_scores_come_from_the_last_token_through_the_merged_adapter(make_folder, tmp_path):
+def test_scores_equal_those_of_peft_at_the_last_token(make_folder, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     peft = pytest.importorskip("peft")
@@ -117,7 +117,7 @@ def test_scores_come_from_the_last_token_through_the_merged_adapter(make_folder,
     with torch.no_grad():
         expected = [theirs(torch.tensor([text])).logits.item() for text in texts]
     assert scorer.values(texts) == pytest.approx(expected, abs=1e-5)
-    # Again, one token on, mostly from the cache.
+    # With one more token each, mostly from the cache.
     longer = [(*text, 9) for text in texts]
     with torch.no_grad():
         expected = [theirs(torch.tensor([text])).logits.item() for text in longer]
@@ -134,10 +134,10 @@ def test_scorer_keeps_the_callers_order_over_several_batches(model_folder):
         assert together[index] == pytest.approx(scorer.last_hidden([texts[index]])[0], abs=1e-5)
 
 
-def test_values_at_marks_are_those_of_the_prefixes():
+def test_values_at_marks_equal_those_of_the_prefixes():
     folder = Path(amc_agents.models.embedded.__path__[0]) / "crafting"
     model = NumpyLlama.load(folder, folder / "value")
-    # Lengths and marks around the ends of the pieces in which rows are read, in more rows than are read together.
+    # Lengths and marks around the boundaries of the pieces, with more rows than are read at a time.
     texts = sequences(64, 1, 129, 65, 300, 63, 128, 2, 200, 64, 7, seed=5)
     marks = [
         sorted({mark for mark in (0, 62, 63, 64, 65, 127, 128, len(text) - 1) if mark < len(text)}) for text in texts
@@ -153,7 +153,7 @@ def test_values_at_marks_are_those_of_the_prefixes():
         scorer.values_at([texts[0], ()], [(0,), ()])
 
 
-def test_errors_name_what_is_wrong(model_folder, tmp_path):
+def test_errors_name_the_problem(model_folder, tmp_path):
     scorer = LlamaScorer(NumpyLlama.load(model_folder))
     with pytest.raises(CheckpointError, match="no value head"):
         scorer.values([[5]])

@@ -8,13 +8,13 @@ from amc_agents.models.embedded.prefix_cache import PrefixCache
 
 
 def kv_of(tokens):
-    """Keys that say which prefix each token had: any mix-up of sequences shows."""
+    """Return keys that encode the prefix of each token, so that any mix-up of sequences shows."""
     marks = [hash(tokens[: end + 1]) % 100_003 for end in range(len(tokens))]
     return lambda start, end: np.array(marks[start:end], dtype=np.float32).reshape(1, 1, 1, -1, 1)
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1, max_size=12))
-def test_finds_the_longest_known_prefix_with_its_own_keys(sequences):
+def test_finds_the_longest_cached_prefix_with_its_keys(sequences):
     cache = PrefixCache(10_000)
     for sequence in sequences:
         cache.insert(sequence, kv_of(sequence))
@@ -25,11 +25,11 @@ def test_finds_the_longest_known_prefix_with_its_own_keys(sequences):
         known = max(end for end in range(len(probe) + 1) if end == 0 or probe[:end] in prefixes)
         assert match.length == known
         if known:
-            found = np.concatenate([segment.ravel() for segment in match.segments])
-            assert found.tolist() == kv_of(probe)(0, known).ravel().tolist()
+            keys = np.concatenate([segment.ravel() for segment in match.segments])
+            assert keys.tolist() == kv_of(probe)(0, known).ravel().tolist()
 
 
-def test_memory_is_bounded_and_the_least_recently_used_goes_first():
+def test_memory_is_bounded_and_the_least_recently_used_is_evicted_first():
     cache = PrefixCache(100)
     for number in range(50):
         sequence = (number, *range(1000, 1009))

@@ -29,8 +29,8 @@ def test_frequencies(temperature, top_p, expected):
 
 
 @pytest.mark.parametrize(("top_p", "n_kept"), [(0.25, 1), (0.5, 2), (0.75, 3), (0.75 + 1e-9, 4), (1.0, 4)])
-def test_the_nucleus_is_the_smallest_set_that_holds_top_p(top_p, n_kept):
-    """Four tokens of a quarter each, whose sums are exact: a set that holds exactly `top_p` is large enough."""
+def test_the_nucleus_is_the_smallest_set_with_probability_top_p(top_p, n_kept):
+    """Four tokens of probability 1/4, whose sums are exact: a set with probability exactly `top_p` is large enough."""
     n = 12
     drawn = choose(np.zeros((n, 4), dtype=np.float32), np.ones(n), np.full(n, top_p), (np.arange(n) + 0.5) / n)
     assert drawn.tolist() == [token for token in range(n_kept) for _ in range(n // n_kept)]
