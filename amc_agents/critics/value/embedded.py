@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from typing_extensions import override
+
 import amc_agents.models.embedded
 from amc_agents.critics.options import allow, needed
 from amc_agents.critics.render import Prompt, Row
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
-from amc_agents.critics.value.scoring import Scores, ScoringCritic
+from amc_agents.critics.value.scoring import PromptScores, ScoringCritic
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
@@ -102,10 +104,12 @@ class EmbeddedCritic(ScoringCritic):
         super().__init__(f"embedded:{folder.name}", checkpoint, tokenize)
         self._encoder.check = partial(check_words, tokenize, name=self.name)
 
-    def _score(self, prompts: Sequence[Prompt]) -> Scores:
+    @override
+    def _score(self, prompts: Sequence[Prompt]) -> PromptScores:
         cached = self._scorer.cached_tokens
         scores = self._scorer.values([[token for segment in prompt for token in segment] for prompt in prompts])
-        return Scores(scores, cached_tokens=self._scorer.cached_tokens - cached)
+        return PromptScores(scores, cached_tokens=self._scorer.cached_tokens - cached)
 
+    @override
     def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
         return self._scorer.values_at([row.ids for row in rows], [row.marks for row in rows])

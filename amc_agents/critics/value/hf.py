@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from amc_agents.critics.options import allow, choice, needed, positive_integer
 from amc_agents.critics.render import Prompt, Row
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.scoring import Scores, ScoringCritic
+from amc_agents.critics.value.scoring import PromptScores, ScoringCritic
 from amc_agents.errors import CheckpointError, MissingExtra
 from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray
@@ -64,10 +65,12 @@ class HFCritic(ScoringCritic):
         self._batch_size = batch_size
         super().__init__(f"hf:{folder}", checkpoint, TemplateTokenizer.of_transformers(tokenizer))
 
-    def _score(self, prompts: Sequence[Prompt]) -> Scores:
+    @override
+    def _score(self, prompts: Sequence[Prompt]) -> PromptScores:
         ids = [tuple(token for segment in prompt for token in segment) for prompt in prompts]
-        return Scores(self._score_marks([Row(prompt_ids, (len(prompt_ids) - 1,), (0,)) for prompt_ids in ids]))
+        return PromptScores(self._score_marks([Row(prompt_ids, (len(prompt_ids) - 1,), (0,)) for prompt_ids in ids]))
 
+    @override
     def _score_marks(self, rows: Sequence[Row]) -> FloatArray:
         by_row: dict[int, FloatArray] = {}
         for chosen in self._batches([len(row.ids) for row in rows]):

@@ -18,7 +18,7 @@ from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
 
-class Scores(NamedTuple):
+class PromptScores(NamedTuple):
     """A model's answer to several prompts."""
 
     scores: FloatArray
@@ -92,7 +92,7 @@ class ScoringCritic(ABC):
         return [np.concatenate([by_row[index] for index in places]) for places in windows]
 
     @abstractmethod
-    def _score(self, prompts: Sequence[Prompt]) -> Scores:
+    def _score(self, prompts: Sequence[Prompt]) -> PromptScores:
         """Raw scores of distinct prompts, read at their last tokens."""
 
     @abstractmethod
