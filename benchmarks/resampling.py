@@ -1,15 +1,15 @@
-"""How long a resampling takes: its arithmetic, and the forks of real agents.
+"""Measure the time of a resampling: its arithmetic, and the forks of real agents.
 
     python benchmarks/resampling.py
 
-Prints JSON and exits with 1 where a target is missed.
+Prints JSON. The exit status is 1 if a target is missed.
 
-1. "schemes": weighing 1,000 particles of 50 steps, drawing ancestors and handing trajectories on by reference, in
-   milliseconds: median and worst of many repetitions. No agent is forked here.
-2. "forks": the `resample` node of `amc` over real LangGraph agents in worlds that fork by copy, at steps 10, 50, 200:
-   CPU time for each fork, garbage collection left out. It covers stopping the ancestors' agents, their checkpoints, the
-   copies, the worlds, and letting go of who was not drawn; agents start again in their next step, which `overhead.py`
-   covers.
+1. "schemes": weigh 1,000 particles of 50 steps, draw ancestors and pass trajectories on by reference. Median and worst
+   time of many repetitions in milliseconds. No agent is forked.
+2. "forks": the `resample` node of `amc` over real LangGraph agents in worlds that fork by copy, at steps 10, 50, 200.
+   CPU time for each fork without garbage collection. It covers stopping the ancestors' agents, their checkpoints, the
+   copies, the worlds, and releasing the particles that were not drawn. Agents restart in their next step, which
+   `overhead.py` measures.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TASK = Task("benchmark", "Do the thing.")
 
 
 def population(n_particles: int, n_steps: int) -> list[Trajectory]:
-    """Particles with a different past each."""
+    """Make particles with different histories."""
     return [
         Trajectory(TASK, tuple(Step(f"act {particle} {step}", "Done. " * 20) for step in range(n_steps)))
         for particle in range(n_particles)
@@ -50,7 +50,7 @@ def population(n_particles: int, n_steps: int) -> list[Trajectory]:
 def one_resampling(
     rng: np.random.Generator, trajectories: list[Trajectory], potentials: np.ndarray, scheme: str
 ) -> tuple[list[Trajectory], list[tuple[int, int]]]:
-    """Weigh, resample, and give the new population with the (source, slot) pairs whose world must be forked."""
+    """Weigh and resample; return the new population and the (source, slot) pairs whose worlds must be forked."""
     state = weigh(init(len(trajectories)), potentials)
     finished = np.array([trajectory.done for trajectory in trajectories])
     _, info = resample(rng, state, finished, scheme)
@@ -60,7 +60,7 @@ def one_resampling(
 
 
 def arithmetic(scheme: str, n_particles: int, n_steps: int, repetitions: int) -> dict[str, float | int | bool]:
-    """Times of one scheme in milliseconds."""
+    """Measure one scheme in milliseconds."""
     rng = np.random.default_rng(0)
     trajectories = population(n_particles, n_steps)
     times = []
@@ -81,7 +81,7 @@ def arithmetic(scheme: str, n_particles: int, n_steps: int, repetitions: int) ->
 
 
 class Endless:
-    """A world that answers and earns nothing."""
+    """A world that never ends and pays no reward."""
 
     async def reset(self, task: Task) -> TimeStep:
         return TimeStep.restart(task.instruction)
@@ -97,14 +97,14 @@ class Endless:
 
 
 class Uneven:
-    """Values that leave about a third of the particles without offspring."""
+    """A critic whose values leave about a third of the particles without offspring."""
 
     async def values(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         return np.random.default_rng(0).normal(size=len(trajectories))
 
 
 async def real_forks(n_particles: int, step: int) -> dict[str, Any]:
-    """One resampling of real agents that have made `step` steps."""
+    """Measure one resampling of real agents after `step` steps."""
     agent = text_agent(ScriptedChatModel(respond=lambda messages: f"Thought: {len(messages)}\nAction: go on"))
     graph = amc(agent, Uneven(), environment=lambda state: (Endless(), TASK), n_particles=n_particles,
                 resample=AtSteps(step), horizon=step + 1, seed=0)  # fmt: skip
@@ -113,9 +113,9 @@ async def real_forks(n_particles: int, step: int) -> dict[str, Any]:
     async def timed(system: ParticleSystem) -> None:
         gc.collect()
         gc.disable()
-        begun = time.process_time()
+        started = time.process_time()
         await resample_node(system)
-        measured.append(1e3 * (time.process_time() - begun))
+        measured.append(1e3 * (time.process_time() - started))
         gc.enable()
 
     with patch.object(ParticleSystem, "resample", timed):
@@ -144,7 +144,7 @@ def main() -> None:
     schemes = {
         name: arithmetic(name, options.particles, options.steps, options.repetitions) for name in sorted(SCHEMES)
     }
-    asyncio.run(real_forks(10, 2))  # imports and first uses
+    asyncio.run(real_forks(10, 2))  # Warm-up: imports and caches.
     forks = [asyncio.run(real_forks(options.agents, step)) for step in (10, 50, 200)]
     settings = {"particles": options.particles, "steps": options.steps, "repetitions": options.repetitions}
     targets = {"target_ms": TARGET_MS, "fork_target_ms": FORK_TARGET_MS, "agents": options.agents}
@@ -154,5 +154,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("amc_agents").setLevel(logging.ERROR)  # that all say the same is meant here
+    logging.getLogger("amc_agents").setLevel(logging.ERROR)  # Identical particles are intended here.
     main()

@@ -46,7 +46,7 @@ def demo(
     model: Model = None,
     workers: Workers = None,
 ) -> None:
-    """Compare AMC with other methods, in under a minute, on tasks that no model was trained on."""
+    """Compare Agentic Monte Carlo (AMC) with other methods in under a minute, on tasks that no model was trained on."""
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.results_folder import demo_folder
     from amc_agents.bench.selection import MethodChoice
@@ -95,10 +95,13 @@ def bench(
     ] = None,
     judge: Annotated[
         str | None,
-        typer.Option(help="Chat model, as provider:model, for SMC with a zero-shot critic and with an FoA critic."),
+        typer.Option(
+            help="Chat model, as provider:model, for SMC with this model as critic: zero-shot, and with the prompt of "
+            "Fleet of Agents (FoA)."
+        ),
     ] = None,
     decision_critic: Annotated[
-        str | None, typer.Option(help="Critic of LAC's decisions. Default: the critic of --critic.")
+        str | None, typer.Option(help="Critic of LAC's decisions. Default: the critic of AMC.")
     ] = None,
     candidates: Annotated[
         int, typer.Option(min=1, help="K: number of sampled actions among which voting and LAC decide.")

@@ -50,7 +50,7 @@ def explore(
     ] = None,
     first: Annotated[int, typer.Option(min=0, help="Number of the first hidden instance of the split.")] = 0,
     split: Split = "test",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the agents and of the world's random outcomes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the agents' random draws.")] = 0,
     workers: Workers = None,
     concurrent: Annotated[
         int, typer.Option(min=1, help="Number of trials in progress at the same time in each process.")

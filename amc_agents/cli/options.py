@@ -13,7 +13,9 @@ from amc_agents.errors import ConfigurationError
 
 Model = Annotated[
     str | None,
-    typer.Option(help="The policy: name of a shipped model, or a model folder. Default: the world's own policy."),
+    typer.Option(
+        help="The policy, which is the model that acts: a shipped model or a model folder. Default: the world's own."
+    ),
 ]
 Critic = Annotated[
     str | None,
@@ -33,8 +35,8 @@ Particles = Annotated[
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated methods: react, react-greedy, best-of-n, smc, amc, amc-hidden (the default: all six). "
-        "More methods run only if named: 'decisions' compares ReAct, voting and LAC; an unknown name lists all."
+        help="Comma-separated methods. Default: react, react-greedy, best-of-n, smc, amc, amc-hidden. Others run only "
+        "if named: 'decisions' compares ReAct, voting and LAC. An unknown name prints all names."
     ),
 ]
 Workers = Annotated[
@@ -55,7 +57,7 @@ SuccessReward = Annotated[
     float | None,
     typer.Option(
         min=0.0,
-        help="The return of a success, if every other return is 0. AMC then weights particles by eq. 5 of the paper.",
+        help="Return of a success, if every other return is 0. AMC can then weight particles by eq. 5 of its paper.",
     ),
 ]
 

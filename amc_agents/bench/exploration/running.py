@@ -36,7 +36,7 @@ class Exploration:
     """Number of the first hidden instance of the split."""
     split: str = "test"
     seed: int = 0
-    """Seed of the agents and of the world's random outcomes."""
+    """Seed of the agents' random draws. The world's outcomes do not depend on it."""
     command: str = "amc explore"
 
     def __post_init__(self) -> None:
