@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from amc_agents.lac.node import actor_critic_model, actor_critic_node
     from amc_agents.pnlc.middleware import CritiqueRefine
     from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
-    from amc_agents.population.graph import AmcGraph, amc
+    from amc_agents.population.amc_graph import AmcGraph
+    from amc_agents.population.graph import amc
     from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
     from amc_agents.psrl.posterior.store import StorePosterior
@@ -74,7 +75,7 @@ __getattr__, __dir__ = _lazy_names(
     {
         "ActorCritic": "lac.middleware",
         "AmcError": "errors",
-        "AmcGraph": "population.graph",
+        "AmcGraph": "population.amc_graph",
         "AtSteps": "smc",
         "Critic": "types",
         "CritiqueRefine": "pnlc.middleware",

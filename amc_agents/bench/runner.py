@@ -152,7 +152,7 @@ def run_seed(seed: int, task_id: str, method: str) -> int:
 @contextmanager
 def quiet_about_identical_particles() -> Iterator[None]:
     """Silence the warning that all particles are identical, which easy tasks trigger. Results keep it as a note."""
-    log = logging.getLogger("amc_agents.population.population")
+    log = logging.getLogger("amc_agents.population.conclusion")
     level = log.level
     log.setLevel(logging.ERROR)
     try:

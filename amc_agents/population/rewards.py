@@ -1,27 +1,35 @@
-"""Where a run's rewards come from: the worlds, a function of the agent's state, both, or nowhere."""
+"""Rewards of a run: from the worlds, from a function of the agent's state, from both, or none."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import ConfigurationError, WorldError
+from amc_agents.population.particle import Particle, State
 
 RewardSource = Literal["world", "function", "both"]
-"""The worlds' own rewards, those of `reward=`, or their sum."""
+"""The rewards of the worlds, those of `reward=`, or their sum."""
+RewardFunction = Callable[[State], float | Awaitable[float]]
+"""Computes the return so far from the agent's state."""
 
 
 def reward_source(
     given: RewardSource | Literal[False] | None, *, has_world: bool, has_function: bool
 ) -> RewardSource | None:
-    """The source that counts; None: there are no rewards.
+    """Return the source of the rewards; None: the run has no rewards.
 
     Args:
-        given: `rewards=` of `amc`; None: the only source there is.
-        has_world: the agent acts in worlds.
-        has_function: `reward=` was given.
+        given: `rewards=` of `amc`; None: the only available source.
+        has_world: whether the agent acts in worlds.
+        has_function: whether `reward=` is given.
 
     Raises:
-        ConfigurationError: two sources and nobody said which counts, or one that was named and is not there.
+        ConfigurationError: two sources are available and `given` names none, or the named source is missing.
     """
     if given is None:
         if has_world and has_function:
@@ -41,3 +49,34 @@ def reward_source(
     if given != "world" and not has_function:
         raise ConfigurationError(f'rewards="{given}" needs a function that gives them: give reward=')
     return given
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """Computes the rewards of particles."""
+
+    source: RewardSource | None = None
+    """Source of the rewards; None: the run has no rewards."""
+    function: RewardFunction | None = None
+    in_thread: bool = False
+    """Whether a sync function is called in a thread, so that a time limit can abandon it."""
+
+    async def since_last_step(self, particle: Particle) -> float:
+        """Compute the reward of a particle's newest step, and add it to the particle's return."""
+        reward = 0.0
+        if particle.world is not None and self.source in ("world", "both"):
+            reward = particle.world.take_reward()
+        before = particle.return_ - particle.world_return
+        particle.world_return += reward
+        if self.function is not None and self.source in ("function", "both"):
+            reward += await self._function_return(self.function, particle) - before
+        particle.return_ += reward
+        return reward
+
+    async def _function_return(self, function: RewardFunction, particle: Particle) -> float:
+        in_thread = self.in_thread and not inspect.iscoroutinefunction(function)
+        answer = await asyncio.to_thread(function, particle.state) if in_thread else function(particle.state)
+        return_ = float(await answer if isinstance(answer, Awaitable) else answer)
+        if not math.isfinite(return_):
+            raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
+        return return_

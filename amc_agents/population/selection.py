@@ -1,4 +1,4 @@
-"""Which particle's trajectory a run returns."""
+"""Select the particle whose trajectory is the answer of a run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from amc_agents.run import Population
 from amc_agents.settings import Select
 
 
-def selected(rng: np.random.Generator, population: Population, select: Select) -> int:
-    """The index of the selected particle; one that failed is never selected.
+def select_index(rng: np.random.Generator, population: Population, select: Select) -> int:
+    """Return the index of the selected particle; failed particles are never selected.
 
-    A value is NaN where the critic failed and `on_critic_error="uniform"` passed it over. "value" selects among the
-    particles whose value is known; where none is, it selects by weight, which holds what the critic said before.
+    A value is NaN if the critic failed under `on_critic_error="uniform"`. "value" selects among the particles with a
+    known value. If no value is known, it selects by weight, which contains the critic's earlier values.
 
     Args:
-        rng: source of the draw of "sample".
-        population: with at least one particle of positive weight.
+        rng: random generator for "sample".
+        population: at least one particle has a positive weight.
         select: "return", "value", "weight" or "sample", as in `amc`.
     """
     alive = np.isfinite(population.log_weights)
@@ -29,6 +29,6 @@ def selected(rng: np.random.Generator, population: Population, select: Select) -
     elif select == "value" and known.any():
         alive, scores = known, population.values
     else:
-        # Absolute weights: those since the last resampling are of other segments for retired particles.
+        # Absolute weights: those since the last resampling cover other steps for retired particles.
         scores = population.log_weights
     return int(np.argmax(np.where(alive, scores, -np.inf)))

@@ -22,7 +22,7 @@ class Twins:
         self._n_compared = 0
         self._n_repeats = 0
 
-    def look(self, trajectories: Sequence[Trajectory]) -> None:
+    def compare(self, trajectories: Sequence[Trajectory]) -> None:
         """Compare the newest steps: before each resampling, and at the end.
 
         Args:

@@ -1,4 +1,4 @@
-"""What particles are worth where they stand: the critic asked, and its answers made into potentials."""
+"""Evaluate particles: call the critic and turn its values into potentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from amc_agents import smc
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import CriticError, TimeLimitExceeded
-from amc_agents.population.particle import Particle, ParticleRunner
+from amc_agents.population.particle import Particle
+from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.settings import Settings
 from amc_agents.population.time_limits import within
 from amc_agents.types import Critic, FloatArray
@@ -19,46 +20,50 @@ from amc_agents.usage import Meter, metering
 
 @dataclass(frozen=True)
 class Valuation:
-    """N particles at one weighing point."""
+    """Values and potentials of N particles at a weighing point."""
 
     values: FloatArray
     """`[N]` as `WeighingPoint.values`."""
     potentials: FloatArray
-    """`[N]` phi_t; -inf for a particle that failed, NaN where the critic was asked and failed."""
+    """`[N]` phi_t; -inf for failed particles, NaN for particles on which the critic failed."""
     error: CriticError | None
-    """How the critic failed, where `on_critic_error` passes it over."""
+    """The critic's failure, if `on_critic_error` ignores it."""
 
 
-async def valued(
+async def evaluate(
     particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
 ) -> Valuation:
-    """Value particles: f = 0 at every end; without rewards of the whole return, ends included (`smc.potentials`).
+    """Compute the values and potentials of particles.
+
+    With rewards, the critic predicts the future return f, which is 0 for ended particles. Without rewards, it predicts
+    the whole return, for ended particles too (see `smc.potentials`).
 
     Raises:
         CriticError: the critic failed, and `on_critic_error` is "raise".
     """
     observed = settings.rewards_observed
     failed = np.array([particle.error is not None for particle in particles])
-    asked = [
+    open_slots = [
         slot for slot, particle in enumerate(particles) if not failed[slot] and (not observed or not particle.ended)
     ]
     returns = np.array([particle.return_ if observed else 0.0 for particle in particles])
     future, error = np.zeros(len(particles)), None
-    if asked:
+    if open_slots:
         try:
-            future[asked] = await _asked([particles[slot] for slot in asked], critic, runner, settings, meter)
+            chosen = [particles[slot] for slot in open_slots]
+            future[open_slots] = await _predict(chosen, critic, runner, settings, meter)
         except CriticError as raised:
             if settings.on_critic_error == "raise":
                 raise
-            future[asked], error = np.nan, raised
+            future[open_slots], error = np.nan, raised
     potentials = smc.potentials(returns, future, settings.beta, settings.success_reward)
     return Valuation(np.where(failed, np.nan, returns + future), np.where(failed, -np.inf, potentials), error)
 
 
-async def _asked(
+async def _predict(
     particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
 ) -> FloatArray:
-    """`[len(particles)]` what the critic expects: the return still to come, or the whole without rewards."""
+    """`[len(particles)]` the critic's prediction: the future return, or without rewards the whole return."""
     trajectories = [runner.trajectory_of(particle) for particle in particles]
     with metering(meter), failing_as_critic_error(f"critic {settings.critic}"):
         try:

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from amc_agents.config import Config
 from amc_agents.errors import AgentContractError, ConfigurationError, CriticError, CriticSpecError, QuorumLost
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population import population
+from amc_agents.population import conclusion
 from amc_agents.population.graph import amc
 from amc_agents.population.search_notes import search_notes as search_notes_of
 from amc_agents.population.settings import Settings
@@ -198,7 +198,7 @@ def search_notes(run):
 
 
 def test_a_search_that_told_no_particles_apart_says_so_and_what_to_change(caplog):
-    population.warn_once.cache_clear()
+    conclusion.warn_once.cache_clear()
     # Returns between 0 and 9 at beta 1e4: the ESS is 8 to four digits, with a critic and with none.
     for critic in (ReturnSoFar(), "uniform"):
         run = amc(number_agent(), critic, environment=sum_world, n_particles=8, resample=AtSteps(1, 3), beta=1e4,

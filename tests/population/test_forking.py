@@ -45,7 +45,7 @@ class Watched(ForkSaver):
 
 @pytest.fixture
 def saver(monkeypatch):
-    monkeypatch.setattr("amc_agents.population.graph.ForkSaver", Watched)
+    monkeypatch.setattr("amc_agents.population.start.ForkSaver", Watched)
     return Watched
 
 

@@ -104,7 +104,7 @@ async def test_particles_are_heard_only_where_somebody_listens(monkeypatch, stre
 @pytest.mark.parametrize("way", ["run", "arun"])
 def test_a_run_as_a_value_hears_no_particle(way, monkeypatch):
     listeners = []
-    monkeypatch.setattr("amc_agents.population.graph.event_listener", listeners.append)
+    monkeypatch.setattr("amc_agents.population.start.event_listener", listeners.append)
     wrapped = graph()
     run = wrapped.run(start()) if way == "run" else asyncio.run(wrapped.arun(start()))
     assert len(run.history) == 2

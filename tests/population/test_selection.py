@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amc_agents.population.selection import selected
+from amc_agents.population.selection import select_index
 from amc_agents.run import Population
 from amc_agents.types import Step, Task, Trajectory
 
@@ -38,10 +38,10 @@ def population(*, values, log_weights, returns=(0.0, 1.0, 2.0)):
 )
 def test_the_largest_known_number_of_a_living_particle_is_selected(select, values, log_weights, expected):
     given = population(values=values, log_weights=log_weights)
-    assert selected(np.random.default_rng(0), given, select) == expected
+    assert select_index(np.random.default_rng(0), given, select) == expected
 
 
 def test_a_sample_follows_the_weights():
     given = population(values=[0.0, 0.0, 0.0], log_weights=[np.log(0.5), -np.inf, np.log(0.5)])
     rng = np.random.default_rng(0)
-    assert {selected(rng, given, "sample") for _ in range(64)} == {0, 2}
+    assert {select_index(rng, given, "sample") for _ in range(64)} == {0, 2}

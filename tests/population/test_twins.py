@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from amc_agents.population.conclusion import warn_once
 from amc_agents.population.graph import amc
-from amc_agents.population.population import warn_once
 from amc_agents.smc import AtSteps, EveryStep, Never
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 

@@ -1,0 +1,87 @@
+"""The compiled graph that `amc` returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph.state import CompiledStateGraph
+from typing_extensions import override
+
+from amc_agents.concurrency.background import read_in_thread
+from amc_agents.errors import AgentContractError
+from amc_agents.population.open_run import OpenRun
+from amc_agents.population.streamed_run import StreamedRun
+from amc_agents.run import Run
+from amc_agents.runtime import contract
+from amc_agents.runtime.effects import effect
+
+
+@effect("read")
+class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled graph with the wrapped agent's input and output schemas, and with `run` and `arun`.
+
+    All other calls (`invoke`, `batch`, `astream_events`, a node of another graph) go through `stream` or `astream`.
+    The worlds of a run are closed when its stream ends, is closed early, or fails. A context that the agent would not
+    read is refused.
+    """
+
+    @override
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        yield from self._stream(OpenRun(), input, config, **kwargs)
+
+    @override
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        async with aclosing(self._astream(OpenRun(), input, config, **kwargs)) as events:
+            async for event in events:
+                yield event
+
+    def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
+        """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z and usage."""
+        events = self._stream(OpenRun(wants_events=False), input, config, stream_mode="custom", **kwargs)
+        return _last_run([event for event in events if _is_run(event)])
+
+    async def arun(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
+        """Like `ainvoke`, but return the `Run`."""
+        events = self._astream(OpenRun(wants_events=False), input, config, stream_mode="custom", **kwargs)
+        return _last_run([event async for event in events if _is_run(event)])
+
+    def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
+        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
+        try:
+            yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
+        finally:
+            owner.close()
+
+    async def _astream(
+        self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        finally:
+            await owner.aclose()
+
+
+def _streams_while_nodes_run(options: Mapping[str, Any]) -> bool:
+    modes = options.get("stream_mode") or ()
+    return bool(options.get("subgraphs")) or not {"custom", "messages"}.isdisjoint(
+        [modes] if isinstance(modes, str) else modes
+    )
+
+
+def _is_run(event: Any) -> bool:
+    return isinstance(event, dict) and event.get("type") == "amc.run"
+
+
+def _last_run(events: list[Any]) -> Run:
+    if not events:
+        raise AgentContractError("the graph ended without a run: was it interrupted before its end?")
+    streamed: StreamedRun = events[-1]["run"]
+    return streamed.received()

@@ -1,0 +1,130 @@
+"""Conclude a run: select the answer and build the `Run`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from amc_agents.errors import AllWeightsZero, RunTimedOut
+from amc_agents.population.particle import Particle
+from amc_agents.population.population import ParticleSystem
+from amc_agents.population.search_notes import reward_notes, search_notes
+from amc_agents.population.selection import select_index
+from amc_agents.run import Population, Run
+
+_log = logging.getLogger(__name__)
+
+_ARCHIVED = -1
+"""`Run.best_index` of a winner from the archive."""
+
+
+class Conclusion(NamedTuple):
+    """The result of a run, and the particle whose trajectory is the answer."""
+
+    run: Run
+    winner: Particle
+
+
+def conclude(system: ParticleSystem) -> Conclusion:
+    """Select the answer and build the `Run`.
+
+    Raises:
+        AllWeightsZero: no particle has a positive weight.
+        RunTimedOut: the run's time limit passed before any particle finished.
+    """
+    if system.deadline.passed:
+        system.notes.append(_timeout_note(system))
+    population = _population(system)
+    winner, index = _winner(system, population)
+    system.notes += _final_notes(system)
+    run = Run(
+        best=system.runner.trajectory_of(winner),
+        best_index=index,
+        population=population,
+        history=tuple(system.history),
+        log_evidence=system.log_evidence,
+        usage=system.meter.read(),
+        seed=system.seed,
+        config=system.settings.as_plain(),
+        select=system.settings.pick,
+        deployable=not system.settings.rewards_observed,
+        notes=tuple(system.notes),
+        outputs=tuple(particle.state for particle in system.everyone),
+        best_output=winner.state,
+        usage_by_model=system.meter.by_model(),
+    )
+    return Conclusion(run, winner)
+
+
+def _timeout_note(system: ParticleSystem) -> str:
+    limit = system.deadline.limit_s
+    assert limit is not None
+    finished = sum(particle.finished and particle.error is None for particle in system.everyone)
+    if not finished:
+        raise RunTimedOut(limit, [system.runner.trajectory_of(particle) for particle in system.everyone])
+    return (
+        f"run_timeout={limit:g} s passed: the answer is the best of {finished} finished trajectories; the other "
+        "particles are unfinished and log Z is not known"
+    )
+
+
+def _population(system: ParticleSystem) -> Population:
+    weights, retired = system.weights, system.retired
+    return Population(
+        trajectories=tuple(system.runner.trajectory_of(particle) for particle in system.everyone),
+        log_weights=system.log_weights,
+        log_weights_since=np.array([*weights.log_weights_since, *(particle.log_weight_since for particle in retired)]),
+        values=np.array([*system.values, *(particle.value for particle in retired)]),
+        failed=tuple(particle.error is not None for particle in system.everyone),
+    )
+
+
+def _winner(system: ParticleSystem, population: Population) -> tuple[Particle, int]:
+    """Return the selected particle and its index."""
+    everyone, pick, archived = system.everyone, system.settings.pick, system.archive
+    eligible = _eligible(system, population)
+    if not np.isfinite(eligible.log_weights).any():
+        raise AllWeightsZero(len(everyone), "the end of the run")
+    if pick == "value" and not np.isfinite(eligible.values).any():
+        system.notes.append("no particle's final value is known: the answer was selected by weight")
+    index = select_index(system.rng, eligible, pick)
+    winner = everyone[index]
+    if pick == "return" and archived is not None and archived.return_ > winner.return_:
+        return archived, _ARCHIVED
+    return winner, index
+
+
+def _eligible(system: ParticleSystem, population: Population) -> Population:
+    """Return the population with weight 0 for particles that a time limit left unfinished."""
+    if not system.deadline.passed:
+        return population
+    finished = np.array([particle.finished for particle in system.everyone])
+    return replace(
+        population,
+        log_weights=np.where(finished, population.log_weights, -np.inf),
+        values=np.where(finished, population.values, np.nan),
+    )
+
+
+def _final_notes(system: ParticleSystem) -> list[str]:
+    settings = system.settings
+    system.compare_twins()
+    notes = system.twins.notes(settings.n_particles)
+    notes += search_notes(system.history, settings, stopped=system.cut_short)
+    for note in notes:
+        warn_once(note)
+    failures = system.worlds.close_errors
+    if failures:
+        error = failures[0]
+        notes.append(f"worlds that could not be closed: {len(failures)} ({type(error).__name__}: {error})")
+    return reward_notes([particle.return_ for particle in system.everyone], settings) + notes
+
+
+@functools.lru_cache(maxsize=128)
+def warn_once(note: str) -> None:
+    """Log a note about settings once, even if many runs have the same settings."""
+    _log.warning(note)

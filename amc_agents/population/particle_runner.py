@@ -1,0 +1,272 @@
+"""Run particles step by step, fork them and stop them.
+
+A particle pauses when its agent's stream is not read further: LangGraph computes the next superstep only when the
+stream is read. So a pause costs nothing for a particle that continues. Only a particle that is forked is stopped:
+LangGraph then saves a checkpoint, from which the particle and its offspring start again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import GraphRecursionError, ParentCommand
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
+
+from amc_agents.errors import AgentContractError
+from amc_agents.models.seeding import current_rng
+from amc_agents.population.containers import own_containers
+from amc_agents.population.particle import Particle, TrajectoryFunction
+from amc_agents.population.particle_events import EventListener
+from amc_agents.population.particle_trace import Outcome, ParticleTrace
+from amc_agents.population.rewards import Rewards
+from amc_agents.population.saver import ForkSaver
+from amc_agents.population.time_limits import within
+from amc_agents.runtime.metering import PolicyMeter, count_requests
+from amc_agents.runtime.world import set_environment
+from amc_agents.types import Trajectory
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ParticleRunner:
+    """Steps, forks and stops the particles of one run."""
+
+    agent: CompiledStateGraph[Any, Any, Any, Any]
+    """The wrapped agent, compiled with `saver`."""
+    saver: ForkSaver
+    step_after: frozenset[str]
+    """Nodes after which the agent pauses; a pause ends a step."""
+    horizon: int
+    meter: PolicyMeter
+    """Counts the requests of all particles."""
+    rewards: Rewards
+    run_id: str = field(default_factory=lambda: uuid4().hex)
+    """Identifies the population in the metadata of its particles' runs."""
+    agent_context: Any = None
+    """The user's run-time context for the agent."""
+    step_timeout: float | None = None
+    """Time limit in seconds for a step; None: no limit."""
+    trajectory: TrajectoryFunction | None = None
+    """Builds trajectories from states; None: they are read from the messages."""
+    on_event: EventListener | None = None
+    """Receives what agents write to the custom stream; None: such events are ignored."""
+    nested: bool = False
+    """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
+
+    def advance(
+        self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
+    ) -> asyncio.Task[None]:
+        """Start a task that runs a particle until it has made `until` steps, has ended, or `stop` is set.
+
+        A failure is stored in `particle.error`; the task raises only `AgentContractError`.
+
+        Args:
+            particle: the particle to run.
+            until: number of steps since the particle's start; None: until it ends.
+            stop: when set, the task ends before the next step.
+            config: shared by all particles, with an `AsyncCallbackManager`; used by a particle that starts here.
+        """
+        return self._in_its_context(particle, self._advance_until(particle, until, stop, config))
+
+    async def save(self, particle: Particle) -> None:
+        """Stop a paused particle's agent, so that its thread has a checkpoint from which it can be forked."""
+        if particle.stream is None:
+            return
+        await self._in_its_context(particle, self._end(particle, "forked"))
+        self.saver.prune([particle.thread_id])
+        particle.saved, particle.ancestor = True, particle.index
+        particle.supersteps = self.saver.supersteps(particle.thread_id)
+
+    async def fork(self, particle: Particle, index: int) -> Particle:
+        """Create an offspring in slot `index` that shares the particle's past and has a new random stream.
+
+        A particle that is still running must be saved first.
+        """
+        assert particle.stream is None or not particle.running, "a fork starts from a checkpoint"
+        rng = particle.rng.spawn(1)[0]
+        world = await particle.world.fork(int(rng.integers(2**63))) if particle.world else None
+        offspring = Particle(
+            state=own_containers(dict(particle.state)),
+            rng=rng,
+            reader=particle.reader,
+            world=world,
+            store=particle.store.fork() if particle.store else None,
+            index=index,
+            ancestor=particle.index,
+            steps=particle.steps,
+            saved=particle.saved,
+            supersteps=particle.supersteps,
+            finished=particle.finished,
+            at_horizon=particle.at_horizon,
+            return_=particle.return_,
+            world_return=particle.world_return,
+            error=particle.error,
+            hand_off=particle.hand_off,
+        )
+        if particle.running:
+            self.saver.copy_thread(particle.thread_id, offspring.thread_id)
+        return offspring
+
+    async def stop(self, particle: Particle, outcome: Outcome = "unfinished") -> None:
+        """Stop a paused particle's agent."""
+        if particle.stream is None:
+            return
+        try:
+            await self._in_its_context(particle, self._end(particle, outcome))
+        except Exception as error:
+            _log.warning("an agent could not be stopped: %s: %s", type(error).__name__, error)
+
+    async def discard(self, particle: Particle) -> None:
+        """Stop a particle's agent, close its world and delete its thread."""
+        await self.stop(particle, "discarded")
+        self.saver.delete_thread(particle.thread_id)
+        if particle.world is not None:
+            await particle.world.close()
+
+    def trajectory_of(self, particle: Particle) -> Trajectory:
+        """Return the trajectory that the critic sees."""
+        if self.trajectory is not None:
+            return self.trajectory(particle.state)
+        assert particle.reader is not None
+        return particle.reader.trajectory
+
+    async def _advance_until(
+        self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
+    ) -> None:
+        try:
+            while particle.running and not stop.is_set():
+                # After the end of its world, no reward is left to weigh, so the agent runs to its own end.
+                if until is not None and particle.steps >= until and not particle.ended:
+                    return
+                await within(
+                    self.step_timeout,
+                    self._step(particle, config),
+                    f"step {particle.steps + 1} of a particle took longer than step_timeout",
+                    context=particle.context,
+                )
+        except AgentContractError:
+            raise
+        except Exception as error:
+            particle.error = error
+
+    async def _step(self, particle: Particle, config: RunnableConfig) -> None:
+        """Read the agent's stream up to the next pause or the end."""
+        if particle.stream is None:
+            particle.stream = self._start(particle, config)
+        acted = False
+        try:
+            async for mode, chunk in particle.stream:
+                if mode == "updates":
+                    if chunk.get("__interrupt__"):
+                        raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
+                    acted = acted or not self.step_after.isdisjoint(chunk)
+                elif mode == "custom" and self.on_event is not None:
+                    self.on_event(particle.index, particle.steps, chunk)
+                if mode != "values":
+                    continue
+                # `chunk` is the state after a superstep; the next superstep has not begun.
+                particle.state = chunk
+                if acted:
+                    particle.steps += 1
+                    particle.finished = particle.at_horizon = particle.steps >= self.horizon
+                    break
+            else:
+                particle.finished = True
+                particle.stream = None
+        except GraphRecursionError as error:
+            raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
+        except ParentCommand as raised:
+            if not self.nested:
+                raise AgentContractError(_NO_PARENT.format(raised.args[0].goto)) from raised
+            particle.hand_off = replace(raised.args[0], graph=Command.PARENT)
+            particle.finished = True
+            particle.stream = None
+        if particle.finished:
+            await self._end(particle, "horizon")
+        await self._record_step(particle)
+
+    def _start(self, particle: Particle, config: RunnableConfig) -> AsyncGenerator[Any, None]:
+        trace = particle.trace = ParticleTrace(particle, config, self.run_id)
+        configurable = {**config.get("configurable", {}), "thread_id": particle.thread_id}
+        if particle.saved:
+            # The particle is between two supersteps. Without this key, LangGraph takes its next tasks for interrupted
+            # ones, and a subgraph with its own memory would ignore their input.
+            configurable["__pregel_resuming"] = False
+        # LangGraph adds the thread's id to the metadata, which every superstep copies. Its own metadata would be a
+        # ChainMap, which is slow to copy.
+        metadata = {"thread_id": particle.thread_id, **trace.config.get("metadata", {})}
+        agent_config: RunnableConfig = {**trace.config, "configurable": configurable, "metadata": metadata}
+        if particle.saved and "recursion_limit" in config:
+            agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
+        agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
+        stream = agent.astream(
+            None if particle.saved else particle.state,
+            agent_config,
+            context=self.agent_context,
+            stream_mode=trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
+            # Save a checkpoint when the stream ends or is closed, not at each step. ("sync" would be inherited by
+            # subgraphs, and those compiled without a checkpointer would fail.)
+            durability="exit",
+        )
+        return cast(AsyncGenerator[Any, None], stream)
+
+    async def _end(self, particle: Particle, outcome: Outcome) -> None:
+        """Stop a particle's agent if it is paused."""
+        stream, particle.stream = particle.stream, None
+        if stream is not None and particle.trace is not None:
+            await particle.trace.end(stream, outcome)
+
+    def _in_its_context(self, particle: Particle, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task isolated from the outer run, with the particle's own world and random stream."""
+        context = particle.context
+        context.run(var_child_runnable_config.set, None)
+        context.run(current_rng.set, particle.rng)
+        context.run(set_environment, particle.world)
+        context.run(count_requests, self.meter)
+        return asyncio.create_task(work, context=context)
+
+    async def _record_step(self, particle: Particle) -> None:
+        """Add the step's reward and messages to the particle's record."""
+        reward = await self.rewards.since_last_step(particle)
+        if particle.reader is not None:
+            particle.reader = particle.reader.read(
+                particle.state["messages"], reward=reward, done=particle.ended, truncated=particle.truncated
+            )
+
+
+def _remaining_limit(limit: int, supersteps: int) -> int:
+    """Return the user's recursion limit minus the particle's past supersteps, as LangGraph counts a first start."""
+    remaining = limit - supersteps - 1
+    if remaining < -1:
+        raise _too_many_supersteps(limit)
+    # LangGraph's minimum is 1, so the particle may exceed the limit by a superstep or two.
+    return max(1, remaining)
+
+
+def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
+    allowed = "LangGraph's own recursion limit" if limit is None else f"Recursion limit of {limit}"
+    return GraphRecursionError(
+        f"{allowed} reached without hitting a stop condition, the steps before a fork included: raise recursion_limit "
+        "in the config of the call"
+    )
+
+
+_INTERRUPTED = (
+    "the agent asked for human input ({!r:.100}) while running as particles: one question would be asked by every "
+    "particle. Ask before or after amc(), in a node of the graph around it, or leave the interrupting tool out"
+)
+_NO_PARENT = (
+    "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), and no graph is around amc()'s: make it a "
+    "node of the swarm, supervisor or graph that has the other agents, or leave the hand-off tool out"
+)

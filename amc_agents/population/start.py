@@ -1,0 +1,208 @@
+"""Start a run: connect the critic, create the worlds and the particles."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.delta import DeltaChannel
+from langgraph.config import get_stream_writer
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.types import Overwrite
+from typing_extensions import is_typeddict
+
+from amc_agents.critics.adapting import connect
+from amc_agents.errors import ConfigurationError, CriticError, RunTimedOut
+from amc_agents.messages import MessageReader
+from amc_agents.population.containers import own_containers
+from amc_agents.population.open_run import OpenRun
+from amc_agents.population.particle import Particle, State, TrajectoryFunction
+from amc_agents.population.particle_events import event_listener
+from amc_agents.population.particle_runner import ParticleRunner
+from amc_agents.population.population import ParticleSystem
+from amc_agents.population.rewards import RewardFunction, Rewards
+from amc_agents.population.saver import ForkSaver
+from amc_agents.population.settings import Settings
+from amc_agents.population.store.view import ParticleStore
+from amc_agents.population.time_limits import Deadline
+from amc_agents.runtime import contract
+from amc_agents.runtime.chosen_critic import CriticChoice
+from amc_agents.runtime.metering import PolicyMeter, policy_meter
+from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
+from amc_agents.types import Task
+from amc_agents.usage import Meter, metering
+
+EnvironmentFunction = Callable[[State], Any]
+"""Creates (Environment, Task) or a `Forkable` from the agent's input; may be async."""
+
+
+@dataclass(frozen=True)
+class WrappedAgent:
+    """The checked arguments of `amc`."""
+
+    agent: contract.Agent
+    settings: Settings
+    critics: CriticChoice
+    step_after: tuple[str, ...]
+    """Nodes after which the agent pauses."""
+    environment: EnvironmentFunction | None
+    reward: RewardFunction | None
+    rewards_named: bool
+    """Whether `rewards=` was given."""
+    trajectory: TrajectoryFunction | None
+
+
+class _OpaqueSystem(ParticleSystem):
+    """A `ParticleSystem` that a server encodes as null when it streams the inputs of a graph's tasks.
+
+    The server's encoder walks through the fields of dataclasses (here agents, worlds and clients), but not through
+    those of their subclasses.
+    """
+
+
+async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> ParticleSystem:
+    """Create the particles of a run, each with its own thread, world and random stream.
+
+    Args:
+        wrapped: the agent and its settings.
+        state: the agent's input.
+        config: of the `init` node; leads to the `OpenRun` that closes the system.
+        runtime: of the `init` node.
+
+    Raises:
+        ConfigurationError: neither a critic nor rewards can tell particles apart.
+        RunTimedOut: `run_timeout` passed before the critic was connected and the worlds were created.
+    """
+    owner = OpenRun.of(config)
+    given = contract.as_mapping(state)
+    settings = wrapped.settings
+    seed = secrets.randbelow(2**63) if settings.seed is None else settings.seed
+    worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(settings.n_particles + 1)
+    call = contract.read_call(wrapped.agent, runtime.context, config)
+    chosen = await wrapped.critics.for_call(call.critic, call.critic_from)
+    settings = replace(settings, critic=chosen.name, critic_from=chosen.source)
+    settings.require_source_of_weights()
+    meter = Meter()
+    deadline = Deadline(settings.run_timeout)
+    async with deadline.cutting():
+        notes = await _connect(chosen.critic, settings, meter)
+        worlds, task = await _create_worlds(wrapped, given, worlds_rng, owner.worlds)
+        asked_before, settings = settings.may_ask_critic, _for_worlds(settings, worlds, wrapped)
+        if not asked_before:
+            notes = await _connect(chosen.critic, settings, meter)
+    if deadline.passed:
+        raise RunTimedOut(settings.run_timeout or 0.0)
+    emit = get_stream_writer()
+    saver = ForkSaver()
+    owner.system = _OpaqueSystem(
+        worlds=owner.worlds,
+        runner=ParticleRunner(
+            agent=wrapped.agent.copy(update={"checkpointer": saver}),
+            saver=saver,
+            step_after=frozenset(wrapped.step_after),
+            horizon=settings.horizon,
+            meter=PolicyMeter(meter, around=policy_meter()),
+            rewards=Rewards(settings.rewards, wrapped.reward, in_thread=settings.step_timeout is not None),
+            step_timeout=settings.step_timeout,
+            agent_context=call.context,
+            trajectory=wrapped.trajectory,
+            on_event=event_listener(emit) if owner.wants_events else None,
+            nested="|" in config["configurable"].get("checkpoint_ns", ""),
+        ),
+        settings=settings,
+        critic=chosen.critic,
+        seed=seed,
+        meter=meter,
+        emit=emit,
+        deadline=deadline,
+        notes=[*call.notes, *notes],
+        particles=_particles(wrapped, given, task, rngs, worlds, runtime.store or wrapped.agent.store),
+    )
+    return owner.system
+
+
+async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
+    """Connect the critic to its server before the first call of the policy, and return notes for the run."""
+    if not settings.may_ask_critic:
+        return []
+    try:
+        with metering(meter):
+            await connect(critic)
+    except CriticError as error:
+        if settings.on_critic_error == "raise":
+            raise
+        return [f"before the first step: the critic could not be connected, and is asked all the same ({error})"]
+    return []
+
+
+async def _create_worlds(
+    wrapped: WrappedAgent, given: State, rng: np.random.Generator, worlds: Worlds
+) -> tuple[Sequence[RecordingWorld | None], Task | None]:
+    n_particles, make = wrapped.settings.n_particles, wrapped.environment
+    if make is None:
+        return [None] * n_particles, None
+    return await make_worlds(lambda: make(given), n_particles, rng, worlds)
+
+
+def _for_worlds(settings: Settings, worlds: Sequence[RecordingWorld | None], wrapped: WrappedAgent) -> Settings:
+    """Turn rewards off if they should come from worlds that have none."""
+    if worlds[0] is None or worlds[0].gives_rewards or settings.rewards not in ("world", "both"):
+        return settings
+    if wrapped.rewards_named:
+        raise ConfigurationError(
+            f'rewards="{settings.rewards}" counts those of the worlds, and environment= gave one without reset and '
+            "step, which gives none: leave rewards= out, or return (Environment, Task)"
+        )
+    settings = replace(settings, rewards=None)
+    settings.require_source_of_weights()
+    return settings
+
+
+def _particles(
+    wrapped: WrappedAgent,
+    given: State,
+    task: Task | None,
+    rngs: Sequence[np.random.Generator],
+    worlds: Sequence[RecordingWorld | None],
+    base_store: BaseStore | None,
+) -> list[Particle]:
+    reader = MessageReader.start(given["messages"], task) if wrapped.trajectory is None else None
+    store = None if base_store is None else ParticleStore(base_store)
+    return [
+        Particle(
+            state=_first_input(wrapped.agent, own_containers(given)),
+            rng=rng,
+            reader=reader,
+            world=world,
+            store=store.fork() if store else None,
+            index=index,
+        )
+        for index, (rng, world) in enumerate(zip(rngs, worlds, strict=True))
+    ]
+
+
+def _first_input(agent: contract.Agent, given: State) -> dict[str, Any]:
+    """Convert the values of the outer graph's channels to the agent's input.
+
+    These values are reduced already, so channels with a reducer are overwritten. Pydantic and dataclass inputs are
+    validated and do not accept an `Overwrite`.
+    """
+    schema = agent.builder.input_schema
+    typed_dict = is_typeddict(schema)
+    return {
+        key: overwriting(agent, key, value) if typed_dict else value
+        for key, value in given.items()
+        if key in agent.builder.schemas[schema]
+    }
+
+
+def overwriting(agent: contract.Agent, key: str, value: Any) -> Any:
+    """Wrap the value of a channel with a reducer in `Overwrite`."""
+    channel = agent.channels.get(key)
+    return Overwrite(value) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else value
