@@ -14,6 +14,7 @@ from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from langgraph.types import Command, interrupt
 
 from amc_agents.errors import ConfigurationError, RoleError, UpdateError
 from amc_agents.middleware import PosteriorSampling
@@ -145,6 +146,20 @@ def test_an_interrupted_run_loses_nothing(sync, thread):
     invoke(agent, sync=sync, **config)
     assert [counts(text).sum() for text in texts(store)][:2] == [0, 1], "the interrupted episode comes first"
     assert counts(texts(store)[-1]).sum() in (2, 3)
+
+
+@both_ways
+def test_a_run_that_pauses_for_a_human_is_not_abandoned(sync):
+    store, asks = InMemoryStore(), True
+    pull, _ = machine(lambda number: asks and number == 2 and interrupt("Go on?"))
+    agent = an_agent(store, pull=pull, agent={"checkpointer": InMemorySaver()})
+    invoke(agent, sync=sync, config={"configurable": {"thread_id": "1"}})
+    asks = False
+    invoke(agent, sync=sync, config={"configurable": {"thread_id": "2"}})
+    assert [counts(text).sum() for text in texts(store)] == [0, 2], "the pull of the paused run is not learnt yet"
+    resumed = agent.invoke(Command(resume="Yes."), {"configurable": {"thread_id": "1"}})
+    assert resumed["messages"][-1].text == "Enough."
+    assert [counts(text).sum() for text in texts(store)] == [0, 2, 4]
 
 
 def test_a_killed_process(tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -84,11 +85,13 @@ async def test_a_posterior_comes_back_as_it_was_written(store):
 
 
 async def test_namespaces_do_not_see_each_other(store):
-    memory, below = StorePosterior(store, "a", prior=PRIOR), StorePosterior(store, "a.b", prior="below")
-    await update_posterior(below, append_line, Evidence("1", "x"))
-    assert (await memory.head()).text == PRIOR
+    memory = StorePosterior(store, "a", prior=PRIOR)
+    for below in ("a.b", "a.posterior_versions", "a.posterior_evidence"):
+        await update_posterior(StorePosterior(store, below, prior="below"), append_line, Evidence("1", "x"))
+    assert [version.text for version in await memory.versions()] == [PRIOR]
     assert await memory.pending() == ()
-    with pytest.raises(PosteriorError, match=r"no posterior under 'c' .* store: a, a\.b$"):
+    listed = "a, a.b, a.posterior_evidence, a.posterior_versions"
+    with pytest.raises(PosteriorError, match=rf"no posterior under 'c' .* store: {re.escape(listed)}$"):
         await StorePosterior(store, "c").head()
 
 
