@@ -1,11 +1,11 @@
-"""Trains a forward model: an adapter (LoRA) with which an embedded policy says what the world says.
+"""Train a forward model: a LoRA adapter with which an embedded policy predicts observations.
 
     python reproduce/forward.py WORLD [WORLD ...] --data DATA [--out FOLDER] [--tasks 300] [--epochs 12]
 
-The policy that the worlds share plays tasks of the split "train", at temperature 1; DATA keeps what was played. The
-loss is on observations alone, and on the token after each, where the agent speaks: so it learns where an observation
-ends. Written to `forward/` inside the policy's folder (or --out), it plays the world in imagined rollouts. Prints how
-many observations of held-out tasks it gives word by word. It needs the extra `train`.
+The policy that the worlds share plays tasks of the split "train" at temperature 1; DATA keeps the trajectories. The
+loss covers only the observations and the token after each, so that the model learns where an observation ends. The
+adapter is written to `forward/` inside the policy's folder (or to --out) and replaces the world in imagined rollouts.
+Prints the share of observations of held-out tasks that it predicts exactly. Needs the extra `train`.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ from amc_agents.training.value.model import save_adapter
 from amc_agents.types import Trajectory
 
 FIRST_TASK = 600_000
-"""Training tasks from here on are used for nothing else."""
+"""First of the training tasks that serve no other purpose."""
 HELD_OUT = 40
-"""Trajectories that it is judged by."""
+"""Number of held-out trajectories."""
 Row = tuple[list[int], list[int]]
-"""Token ids, and which of them are learnt (the others are -100)."""
+"""Token ids, and targets (-100 where nothing is learnt)."""
 
 
 def row(trajectory: Trajectory, tokenizer: WordTokenizer) -> Row:
-    """A trajectory as the policy reads it."""
+    """Tokenize a trajectory as the policy reads it."""
     ids = tokenizer.encode_chat([("user", trajectory.task.instruction)])
     targets = [-100] * len(ids)
     for step in trajectory.steps:
-        said = tokenizer.encode_chat([("assistant", turn(step)), ("user", "")], add_generation_prompt=False)
-        seen = [*tokenizer.encode(step.observation), tokenizer.vocabulary[ASSISTANT]]
-        # The token after which the agent speaks is there already.
-        ids += [*said[1:], *seen]
-        targets += [*[-100] * (len(said) - 1), *seen]
+        turn_ids = tokenizer.encode_chat([("assistant", turn(step)), ("user", "")], add_generation_prompt=False)
+        observed_ids = [*tokenizer.encode(step.observation), tokenizer.vocabulary[ASSISTANT]]
+        # The token before the agent's turn is already there.
+        ids += [*turn_ids[1:], *observed_ids]
+        targets += [*[-100] * (len(turn_ids) - 1), *observed_ids]
     return ids, targets
 
 
 def batches(rows: Sequence[Row], size: int, rng: np.random.Generator) -> list[list[Row]]:
-    """Rows of like length together."""
+    """Make batches of rows of similar length, in random order."""
     order = sorted(rng.permutation(len(rows)), key=lambda index: len(rows[index][0]) // 64)
-    found = [[rows[index] for index in order[at : at + size]] for at in range(0, len(order), size)]
-    return [found[index] for index in rng.permutation(len(found))]
+    parts = [[rows[index] for index in order[at : at + size]] for at in range(0, len(order), size)]
+    return [parts[index] for index in rng.permutation(len(parts))]
 
 
 def padded(batch: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[B, S]` ids and targets."""
+    """Pad a batch to `[B, S]` ids and targets."""
     length = max(len(ids) for ids, _ in batch)
-    ids = torch.tensor([one + [0] * (length - len(one)) for one, _ in batch])
-    return ids, torch.tensor([one + [-100] * (length - len(one)) for _, one in batch])
+    ids = torch.tensor([row_ids + [0] * (length - len(row_ids)) for row_ids, _ in batch])
+    return ids, torch.tensor([targets + [-100] * (length - len(targets)) for _, targets in batch])
 
 
 def train(folder: Path, rows: Sequence[Row], options: argparse.Namespace) -> torch.nn.Module:
-    """The policy with a trained adapter."""
+    """Train an adapter on the policy."""
     torch.manual_seed(options.seed)
     rng = np.random.default_rng(options.seed)
     base = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
@@ -94,34 +94,35 @@ def train(folder: Path, rows: Sequence[Row], options: argparse.Namespace) -> tor
     return model
 
 
-async def word_by_word(folder: Path, adapter: Path, held_out: Sequence[Trajectory]) -> tuple[float, float]:
-    """Shares of observations that are given exactly, and that find no end."""
-    states = [one.prefix(length) for one in held_out for length in range(1, len(one.steps) + 1)]
-    asked = [replace(one, steps=(*one.steps[:-1], replace(one.steps[-1], observation=""))) for one in states]
-    imagined = await EmbeddedImagination(str(folder), adapter=adapter).imagine(asked)
+async def exactness(folder: Path, adapter: Path, held_out: Sequence[Trajectory]) -> tuple[float, float]:
+    """Return the shares of observations that are predicted exactly, and that do not end."""
+    states = [play.prefix(length) for play in held_out for length in range(1, len(play.steps) + 1)]
+    hidden = [replace(state, steps=(*state.steps[:-1], replace(state.steps[-1], observation=""))) for state in states]
+    imagined = await EmbeddedImagination(str(folder), adapter=adapter).imagine(hidden)
     pairs = [
-        (mine.steps[-1].observation, one.steps[-1].observation) for mine, one in zip(imagined, states, strict=True)
+        (guess.steps[-1].observation, state.steps[-1].observation)
+        for guess, state in zip(imagined, states, strict=True)
     ]
     return (
-        float(np.mean([mine.strip() == real.strip() for mine, real in pairs])),
-        float(np.mean([not mine for mine, _ in pairs])),
+        float(np.mean([guess.strip() == real.strip() for guess, real in pairs])),
+        float(np.mean([not guess for guess, _ in pairs])),
     )
 
 
 def _counter(bar: Bar, title: str, total: int) -> Callable[[CollectionProgress], None]:
-    """A line of a bar that goes on with the tasks."""
+    """Add a progress line, and return the callback that advances it."""
     line = bar.add_task(title, total=total)
     return lambda done: bar.update(line, completed=done.tasks)
 
 
 def main() -> None:
-    """Plays, trains, and says how well it imagines."""
+    """Play, train, and print how well the model predicts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("worlds", nargs="+")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="default: forward/ inside the policy's folder")
-    parser.add_argument("--model", help="the policy; default: the world's")
-    parser.add_argument("--tasks", type=int, default=300, help="of each world")
+    parser.add_argument("--model", help="policy; default: the world's")
+    parser.add_argument("--tasks", type=int, default=300, help="tasks per world")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
@@ -130,28 +131,28 @@ def main() -> None:
     options = parser.parse_args()
     policy = options.model or world(options.worlds[0]).model
     if policy is None:
-        parser.error(f"the world {options.worlds[0]} has no policy of its own: name one by --model")
+        parser.error(f"the world {options.worlds[0]} has no default policy: choose one with --model")
     folder = model_folder(policy)
     played: list[Trajectory] = []
     for name in options.worlds:
-        found = world(name)
-        tasks = list(found.tasks(options.tasks, "train", FIRST_TASK))
+        spec = world(name)
+        tasks = list(spec.tasks(options.tasks, "train", FIRST_TASK))
         with Bar() as bar:
             show = _counter(bar, f"playing {name}", len(tasks))
             collect(
-                text_agent(EmbeddedChatModel(model=policy, temperature=1.0)), tasks, found.make, 1, options.data / name,
-                horizon=found.horizon, policy=folder.name, seed=options.seed,
+                text_agent(EmbeddedChatModel(model=policy, temperature=1.0)), tasks, spec.make, 1, options.data / name,
+                horizon=spec.horizon, policy=folder.name, seed=options.seed,
                 settings={"temperature": 1.0, "split": "train", "first": FIRST_TASK},
                 progress=show,
             )  # fmt: skip
         played += read_trajectories(options.data / name)
     np.random.default_rng(options.seed).shuffle(played)
     tokenizer = WordTokenizer.from_folder(folder)
-    model = train(folder, [row(one, tokenizer) for one in played[HELD_OUT:]], options)
+    model = train(folder, [row(play, tokenizer) for play in played[HELD_OUT:]], options)
     out = options.out or folder / FORWARD
     save_adapter(model, out)
-    exact, endless = asyncio.run(word_by_word(folder, out, played[:HELD_OUT]))
-    print(f"{exact:.3f} of the held-out observations word by word, {endless:.3f} without an end")
+    exact, endless = asyncio.run(exactness(folder, out, played[:HELD_OUT]))
+    print(f"{exact:.3f} of the held-out observations exact, {endless:.3f} without an end")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Our goal-conditioned IQL beside a well-kept library's (d3rlpy), on the same transitions and goals.
+"""Compare our goal-conditioned IQL with d3rlpy's, on the same transitions and goals.
 
-    pip install d3rlpy==2.8.1        (in an environment of its own: it pins gymnasium 1.0.0)
+    pip install d3rlpy==2.8.1        (in a separate environment: it pins gymnasium 1.0.0)
     python reproduce/goal_iql.py [--seeds 3] [--steps 4000] [--critics 1 2]
 
-A random world: 14 states, 3 thoughts each, luck, ends, six steps at most; states, thoughts and goals are random unit
-vectors. Both train on one list of (state, thought, next state, goal), drawn with the shares of the defaults: there the
-observation is state and goal, the action is the thought. Compared are the Q of every (state, thought, goal) that the
-data has, by Spearman's rank correlation; each library with itself, over seeds, says how much of 1 can be had.
+The world is random and stochastic: 14 states with 3 thoughts each, terminal states, at most six steps; states, thoughts
+and goals are random unit vectors. Both train on the same list of (state, thought, next state, goal), drawn with the
+default shares. For d3rlpy, the observation is state and goal, and the action is the thought. The Q of every (state,
+thought, goal) in the data are compared by Spearman's rank correlation. The correlation of each library with itself,
+over seeds, is the attainable maximum.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ N_STATES, N_THOUGHTS, DIMENSIONS = 14, 3, 24
 
 
 def played(n: int, rng: np.random.Generator) -> list[Episode]:
-    """Thoughts at random in a random world; the last three states are ends."""
+    """Play random thoughts in a random world; the last three states are terminal."""
     after = rng.dirichlet(np.full(N_STATES, 0.15), size=(N_STATES - 3, N_THOUGHTS))
-    found = []
+    episodes = []
     for _ in range(n):
         state = first = int(rng.integers(N_STATES - 3))
         steps: list[Step] = []
@@ -47,32 +48,32 @@ def played(n: int, rng: np.random.Generator) -> list[Episode]:
             thought = int(rng.integers(N_THOUGHTS))
             state = int(rng.choice(N_STATES, p=after[state, thought]))
             steps.append(Step("-", f"state {state}", f"thought {thought}"))
-        found.append(Episode(Trajectory(Task("t", f"state {first}"), tuple(steps), done=True), state < N_STATES - 3))
-    return found
+        episodes.append(Episode(Trajectory(Task("t", f"state {first}"), tuple(steps), done=True), state < N_STATES - 3))
+    return episodes
 
 
 @dataclass(frozen=True)
 class FixedData:
-    """The same rows for both: draws of a fixed list, in place of fresh goals."""
+    """A fixed list of rows for both libraries, instead of new goals."""
 
     rows: GoalBatch
 
     def sample(self, rng: np.random.Generator, n: int, shares: GoalShares, discount: float) -> GoalBatch:
-        """Rows of the list, uniformly."""
+        """Draw rows of the list uniformly."""
         chosen = rng.integers(len(self.rows.state), size=n)
         return GoalBatch._make(column[chosen] for column in self.rows)
 
 
-def ours(rows: GoalBatch, vectors: Vectors, asked: Any, steps: int, critics: int, seed: int) -> FloatArray:
-    """`[n]` Q by `amc_agents.training.goal.training.fit`."""
+def ours(rows: GoalBatch, vectors: Vectors, triples: Any, steps: int, critics: int, seed: int) -> FloatArray:
+    """`[n]` Q of `amc_agents.training.goal.training.fit`."""
     settings = replace(SETTINGS, twin=critics == 2, iterations=steps // 50, seed=seed)
     data: Any = FixedData(rows)
     network, _ = fit(data, vectors, settings, np.random.default_rng(seed))
-    return network.q(*(vectors[column] for column in asked))
+    return network.q(*(vectors[column] for column in triples))
 
 
-def theirs(rows: GoalBatch, vectors: Vectors, asked: Any, steps: int, critics: int, seed: int) -> FloatArray:
-    """`[n]` Q by d3rlpy's IQL."""
+def theirs(rows: GoalBatch, vectors: Vectors, triples: Any, steps: int, critics: int, seed: int) -> FloatArray:
+    """`[n]` Q of d3rlpy's IQL."""
     d3rlpy.seed(seed)
     encoder = d3rlpy.models.VectorEncoderFactory([SETTINGS.hidden, SETTINGS.hidden])
     rate = {"actor_learning_rate": SETTINGS.learning_rate, "critic_learning_rate": SETTINGS.learning_rate}
@@ -102,18 +103,18 @@ def theirs(rows: GoalBatch, vectors: Vectors, asked: Any, steps: int, critics: i
         buffer, n_steps=steps, n_steps_per_epoch=steps, show_progress=False,
         logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
     )  # fmt: skip
-    state, thought, goal = asked
+    state, thought, goal = triples
     return np.asarray(algorithm.predict_value(seen(state, goal), scale * vectors[thought]), dtype=np.float64)
 
 
-def spearman(one: FloatArray, other: FloatArray) -> float:
-    """Rank correlation (no ties: Q are real numbers)."""
-    ranks = [np.argsort(np.argsort(values)) for values in (one, other)]
+def spearman(left: FloatArray, right: FloatArray) -> float:
+    """Return the rank correlation, assuming no ties."""
+    ranks = [np.argsort(np.argsort(values)) for values in (left, right)]
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def main() -> None:
-    """Trains both, and writes how they agree."""
+    """Train both, and write their agreement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4000)
@@ -123,30 +124,30 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
-    summary = FunctionSummary(lambda one: one.steps[-1].observation if one.steps else one.task.instruction)
+    summary = FunctionSummary(lambda state: state.steps[-1].observation if state.steps else state.task.instruction)
     data: GoalData = asyncio.run(goal_data(played(1000, rng), summary))
     drawn = rng.normal(size=(len(data.texts), DIMENSIONS)).astype(np.float32)
     vectors = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     rows = data.sample(rng, options.rows, SETTINGS.shares, SETTINGS.discount)
     trained = rows.kept & ~rows.already
-    asked = np.unique(np.stack([rows.state, rows.thought, rows.goal])[:, trained], axis=1)
-    told: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "d3rlpy": d3rlpy.__version__}
-    told |= {"transitions": int(trained.sum()), "triples": asked.shape[1], "steps": options.steps, "critics": {}}
+    triples = np.unique(np.stack([rows.state, rows.thought, rows.goal])[:, trained], axis=1)
+    results: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "d3rlpy": d3rlpy.__version__}
+    results |= {"transitions": int(trained.sum()), "triples": triples.shape[1], "steps": options.steps, "critics": {}}
     for critics in options.critics:
-        arguments = rows, vectors, asked, options.steps, critics
+        arguments = rows, vectors, triples, options.steps, critics
         mine = [ours(*arguments, seed) for seed in range(options.seeds)]
         library = [theirs(*arguments, seed) for seed in range(options.seeds)]
-        cross = [spearman(one, other) for one in mine for other in library]
-        told["critics"][critics] = {
+        cross = [spearman(left, right) for left in mine for right in library]
+        results["critics"][critics] = {
             "spearman": {"mean": float(np.mean(cross)), "least": min(cross)},
             "ours over seeds": [spearman(*pair) for pair in combinations(mine, 2)],
             "d3rlpy over seeds": [spearman(*pair) for pair in combinations(library, 2)],
             "largest difference of mean Q": float(np.abs(np.mean(mine, axis=0) - np.mean(library, axis=0)).max()),
             "mean difference of mean Q": float(np.abs(np.mean(mine, axis=0) - np.mean(library, axis=0)).mean()),
         }
-        print(critics, json.dumps(told["critics"][critics], indent=1), flush=True)
+        print(critics, json.dumps(results["critics"][critics], indent=1), flush=True)
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(json.dumps(told, indent=1) + "\n")
+    options.results.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How often the small policy solves BabyAI tasks: ReAct, sampled at some temperatures and greedy.
+"""Measure the success rate of the small BabyAI policy: ReAct at several temperatures.
 
     python reproduce/babyai/evaluate.py [--model FOLDER] [--tasks 100] [--first 0] [--seeds 1] [--temperatures 1 0.7 0]
 
-Prints success with its standard error over tasks, the share of tasks that any of the seeds solves, and the mean number
+Prints the success rate with its standard error over tasks, the share of tasks that any seed solves, and the mean number
 of steps.
 """
 
@@ -24,9 +24,9 @@ from amc_agents.types import Task
 WORLDS = {"babyai-go-to": GO_TO, "babyai-pick-up": PICK_UP}
 
 
-async def play(model: EmbeddedChatModel, found: WorldSpec, task: Task, seed: int) -> tuple[bool, int]:
-    """(solved, steps) of one episode, with a random stream of its own."""
-    world = found.make()
+async def play(model: EmbeddedChatModel, spec: WorldSpec, task: Task, seed: int) -> tuple[bool, int]:
+    """Play an episode with its own random stream; return (solved, steps)."""
+    world = spec.make()
     answer = await world.reset(task)
     messages: list[BaseMessage] = [HumanMessage(answer.observation)]
     steps = 0
@@ -46,18 +46,18 @@ async def main() -> None:
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="number of the first task")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--seeds", type=int, default=1, help="episodes of each task")
+    parser.add_argument("--seeds", type=int, default=1, help="episodes per task")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[1.0, 0.7, 0.0])
     arguments = parser.parse_args()
-    for name, found in WORLDS.items():
-        tasks = list(found.tasks(arguments.tasks, arguments.split, arguments.first))
+    for name, spec in WORLDS.items():
+        tasks = list(spec.tasks(arguments.tasks, arguments.split, arguments.first))
         print(f"{name}: {len(tasks)} tasks, expert {np.mean([t.payload.expert_steps for t in tasks]):.1f} steps")
         for temperature in arguments.temperatures:
             model = EmbeddedChatModel(model=str(arguments.model), temperature=temperature)
             solved = np.empty((arguments.seeds, len(tasks)))
             steps = np.empty_like(solved)
             for seed in range(arguments.seeds):
-                played = await asyncio.gather(*(play(model, found, task, seed) for task in tasks))
+                played = await asyncio.gather(*(play(model, spec, task, seed) for task in tasks))
                 solved[seed], steps[seed] = zip(*played, strict=True)
             error = solved.mean(axis=0).std(ddof=1) / np.sqrt(len(tasks))
             best = solved.max(axis=0).mean()

@@ -1,10 +1,10 @@
-"""How often the bandit sampler's draws make each arm the best one, against exact Thompson sampling.
+"""Compare the bandit sampler's choices of the best arm with exact Thompson sampling.
 
     python reproduce/exploration/calibrate_sampler.py FOLDER_OR_NAME [--states 60] [--draws 500] [--temperature 1.0]
 
-Held-out posteriors come from bandits that classic PSRL has played for 0 to 100 pulls. Exact probabilities are
-integrals. Beside it the distances of as many exact draws, and of exact draws rounded to hundredths as the sampler's are
-(of equal means the first one counts).
+Held-out posteriors come from bandits after 0 to 100 pulls of classic PSRL. Exact probabilities are integrals. Also
+prints the distances of as many exact draws, and of exact draws rounded to hundredths like the sampler's (the first of
+equal means counts as the best).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from amc_agents.psrl.exact.roles import impossible, read_hypothesis
 from amc_agents.psrl.roles import HYPOTHESIS, SAMPLE, after
 
 SPLIT = "calibration"
-"""Seed stream of the bandits: neither what it was trained on (played nothing) nor where it is measured."""
+"""Seed stream of the bandits, which no other script uses."""
 
 
 async def held_out(number: int, n_pulls: int) -> tuple[str, Any]:
-    """The rules, and the exact posterior after some pulls."""
+    """Return the rules, and the exact posterior after `n_pulls` pulls."""
     task = bandit_task(number, SPLIT)
     model = exact_model(task)
     agent, rng = ClassicPosteriorSampling(model), np.random.default_rng([7, number])
@@ -40,29 +40,31 @@ async def held_out(number: int, n_pulls: int) -> tuple[str, Any]:
 
 
 def best_arm_probabilities(parameters: Any) -> Any:
-    """`[arms]` the probability that each has the largest mean, of `[arms, 2]` parameters of Betas."""
+    """`[arms]` probability that each arm has the largest mean, from `[arms, 2]` parameters of Betas."""
     grid = (np.arange(4000) + 0.5) / 4000
     logs = (parameters[:, :1] - 1) * np.log(grid) + (parameters[:, 1:] - 1) * np.log1p(-grid)
     density = np.exp(logs - logs.max(axis=1, keepdims=True))
     density /= density.sum(axis=1, keepdims=True)
     below = density.cumsum(axis=1) - density / 2
-    found = np.array([(density[i] * np.delete(below, i, axis=0).prod(axis=0)).sum() for i in range(len(density))])
-    return found / found.sum()
+    probabilities = np.array(
+        [(density[i] * np.delete(below, i, axis=0).prod(axis=0)).sum() for i in range(len(density))]
+    )
+    return probabilities / probabilities.sum()
 
 
 def frequencies(model: Any, world: str, posterior: Any, n_draws: int) -> tuple[Any, int]:
-    """`[arms]` how often the model's draw makes each the best, of those that can be read; how many could not be."""
+    """Return `[arms]` how often each arm is the best in the readable draws, and the number of unreadable draws."""
     names, text = list(posterior.parts), str(posterior)
     prompt = HumanMessage(SAMPLE.format(world=world, posterior=text))
-    # In parts, so that a batch's keys and values stay small.
+    # In batches, to bound the size of keys and values.
     answers = [
-        one.text
+        generation.text
         for seed in range(n_draws // 100)
-        for one in model.generate([[prompt]], n=100, seed=seed).generations[0]
+        for generation in model.generate([[prompt]], n=100, seed=seed).generations[0]
     ]
-    said = [after(answer, HYPOTHESIS) for answer in answers]
-    usable = [read_hypothesis(one) for one in said if one is not None and not impossible(text, one)]
-    best = [max(range(len(names)), key=lambda i: one[names[i]]) for one in usable]
+    hypotheses = [after(answer, HYPOTHESIS) for answer in answers]
+    usable = [read_hypothesis(each) for each in hypotheses if each is not None and not impossible(text, each)]
+    best = [max(range(len(names)), key=lambda i: means[names[i]]) for means in usable]
     return np.bincount(best, minlength=len(names)) / len(best), len(answers) - len(usable)
 
 
@@ -71,28 +73,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--states", type=int, default=60)
-    parser.add_argument("--draws", type=int, default=500, help="of each state, in hundreds")
+    parser.add_argument("--draws", type=int, default=500, help="draws per state, a multiple of 100")
     parser.add_argument("--temperature", type=float, default=1.0)
-    given = parser.parse_args()
-    model, rng = EmbeddedChatModel(model=given.model, temperature=given.temperature), np.random.default_rng(0)
+    options = parser.parse_args()
+    model, rng = EmbeddedChatModel(model=options.model, temperature=options.temperature), np.random.default_rng(0)
     distances, floors, rounded, unreadable = [], [], [], 0
-    for number in range(given.states):
+    for number in range(options.states):
         world, posterior = asyncio.run(held_out(number, int(rng.integers(0, 101))))
         parameters = np.array([(part.successes, part.failures) for part in posterior.parts.values()])
         exact = best_arm_probabilities(parameters)
-        found, n_wrong = frequencies(model, world, posterior, given.draws)
+        measured, n_wrong = frequencies(model, world, posterior, options.draws)
         unreadable += n_wrong
-        distances.append(np.abs(found - exact).sum() / 2)
-        floors.append(np.abs(rng.multinomial(given.draws, exact) / given.draws - exact).sum() / 2)
+        distances.append(np.abs(measured - exact).sum() / 2)
+        floors.append(np.abs(rng.multinomial(options.draws, exact) / options.draws - exact).sum() / 2)
         successes, failures = parameters.T
-        draws = np.floor(100 * rng.beta(successes, failures, size=(given.draws, len(exact)))).argmax(axis=1)
-        rounded.append(np.abs(np.bincount(draws, minlength=len(exact)) / given.draws - exact).sum() / 2)
-    error = np.std(distances, ddof=1) / np.sqrt(given.states)
+        draws = np.floor(100 * rng.beta(successes, failures, size=(options.draws, len(exact)))).argmax(axis=1)
+        rounded.append(np.abs(np.bincount(draws, minlength=len(exact)) / options.draws - exact).sum() / 2)
+    error = np.std(distances, ddof=1) / np.sqrt(options.states)
     print(
-        f"{given.states} posteriors, {given.draws} draws each, temperature {given.temperature:g}: total variation "
-        f"{np.mean(distances):.4f} ± {error:.4f} (largest {max(distances):.3f}); as many exact draws "
+        f"{options.states} posteriors, {options.draws} draws each, temperature {options.temperature:g}: total "
+        f"variation {np.mean(distances):.4f} ± {error:.4f} (largest {max(distances):.3f}); as many exact draws "
         f"{np.mean(floors):.4f} (largest {max(floors):.3f}), rounded {np.mean(rounded):.4f}; "
-        f"{unreadable} answers of {given.states * given.draws} that the role cannot read"
+        f"{unreadable} answers of {options.states * options.draws} that the role cannot read"
     )
 
 
