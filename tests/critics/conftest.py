@@ -1,4 +1,4 @@
-"""No test of a critic finds a key in the environment."""
+"""Tests of critics run without a key in the environment."""
 
 import pytest
 

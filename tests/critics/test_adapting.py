@@ -105,7 +105,7 @@ def test_an_adapted_critic_keeps_other_attributes():
 
 
 class Takes:
-    """Methods with wrong arguments."""
+    """A critic whose methods take wrong arguments."""
 
     def values(self):
         return []

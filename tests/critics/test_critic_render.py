@@ -19,7 +19,7 @@ def byte_level_bpe():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    # No rule keeps its merges from crossing the marker's edge: it learns tokens such as ":\nAction".
+    # Its merges may cross the edge of the marker: it learns tokens such as ":\nAction".
     corpus = ["Goal: oak gate\nValue:\nAction: get 1 clay\nObservation: Got 1 clay\nValue:\n"] * 20
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(corpus, trainer)
@@ -34,7 +34,7 @@ def tokenize(request):
 
 
 def test_tokenizing_a_prompt_at_once_would_not_be_append_only():
-    # What makes the property below worth testing: this tokenizer breaks it when a prompt is tokenized at once.
+    # This tokenizer violates the property below when a prompt is tokenized at once.
     tokenize = byte_level_bpe()
     opening, step = PLAIN.segments(Trajectory(Task("t", "Goal: oak gate"), (Step("get 1 clay", "Got 1 clay"),)))
     assert tokenize(opening + step)[: len(tokenize(opening))] != tokenize(opening)
@@ -61,7 +61,7 @@ def test_token_ids_of_a_state_are_a_prefix_of_those_of_the_next(tokenize, prompt
 
 @given(whole=trajectories, limit=st.integers(20, 60))
 def test_serving_reads_exactly_the_tokens_that_training_scored(tokenize, whole, limit):
-    # The limit is generous to the longest pair of segments, and small against the whole.
+    # The limit allows the longest pair of segments, but is small compared to the whole prompt.
     encoder = Encoder(PLAIN, tokenize)
     lengths = [len(segment) for segment in encoder.segments(whole)]
     encoder = Encoder(PLAIN, tokenize, max_tokens=lengths[0] + max(lengths[1:], default=0) + limit, prefix_ids=(7,))

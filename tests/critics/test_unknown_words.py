@@ -1,4 +1,4 @@
-"""Models with a word list of their own refuse text that they cannot read, and read all of their own worlds."""
+"""Models with a fixed word list refuse text that they cannot read, and read all texts of their own worlds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def words():
 
 
 def test_a_phrase_that_begins_in_the_template_is_known():
-    # As the BabyAI policy's vocabulary, which has a token for "Action: turn left" and none for "turn".
+    # Like the BabyAI policy's vocabulary, which has a token for "Action: turn left" and none for "turn".
     phrases = {"<unk>": 0, "Action: turn left": 1, "You": 2, "see": 3}
     pattern = re.compile("|".join([*sorted(phrases, key=len, reverse=True), r"[^ \n]+"]))
 
@@ -66,14 +66,14 @@ async def test_text_of_another_world_is_refused(critic):
         await parse_critic(critic).values([readable, REFUND])
 
 
-def test_it_is_refused_in_whole_datasets_too():
+def test_state_values_refuse_it_too():
     with pytest.raises(CriticError, match="cannot read") as caught:
         EmbeddedCritic(CRAFTING).state_values([REFUND])
     assert len(str(caught.value)) <= 400
 
 
 @pytest.mark.parametrize("actions", [None, ["inventory"] * 3, ["get 1 nonsense"], ["Nonsense!"], [""]])
-async def test_the_generated_worlds_are_read_mistakes_included(words, actions):
+async def test_text_of_the_generated_worlds_is_read_including_typos(words, actions):
     for seed in range(20):
         for split in ("train", "test"):
             task = generate_task(seed, split, optimal_steps=(4, 9))
@@ -84,7 +84,7 @@ async def test_the_generated_worlds_are_read_mistakes_included(words, actions):
             assert (count.unknown > 0) == mistaken
 
 
-def test_only_what_others_wrote_counts(words):
+def test_template_words_do_not_count(words):
     segment = Segment("Some words of a template ", "nonsense", " which the model does not know")
     assert words.unknown_words([segment])[:2] == (1, 1)
     assert words.unknown_words(["Got 1 clay", "nonsense clay"])[:2] == (1, 5)
@@ -105,7 +105,7 @@ def test_a_value_model_is_not_trained_on_words_that_its_base_does_not_know(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nor_is_a_verdict_model(tmp_path):
+def test_a_verdict_model_is_not_trained_on_unknown_words(tmp_path):
     data = [
         Judged(replace(REFUND, task=replace(REFUND.task, id=str(number))), (label,), ())
         for number in range(4)

@@ -34,7 +34,7 @@ BOTH = [EARNED, OVER]
 
 
 class Values:
-    """An object of a user's, which says nothing but numbers."""
+    """A user's object that only returns numbers."""
 
     def __init__(self, *values, **attributes):
         self._values = values
@@ -199,7 +199,7 @@ def test_a_run_with_success_reward_refuses_an_eq_5_model():
 
 
 class Unconnected(Values):
-    """As a critic behind a server: what it is comes with the first answer."""
+    """Like a critic behind a server, whose attributes are known after the first answer."""
 
     known = False
 
@@ -249,7 +249,7 @@ async def test_lac_takes_a_verdict_as_it_is():
 
 
 async def test_lac_adds_the_return_so_far_to_a_future_value():
-    # 0.25 earned and 0.5 to come; what is over has nothing to come, whatever the model says.
+    # 0.25 earned and 0.5 to come; a finished trajectory has no future return, whatever the model answers.
     odds = await for_lac(ValueModel(0.5, 0.9), returns=(0.0, 2.0)).log_odds([EARNED, OVER])
     assert odds.tolist() == pytest.approx([logit(0.375), logit(0.5)])
 

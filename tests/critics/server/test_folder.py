@@ -1,4 +1,4 @@
-"""Where the checkpoint of a served model is found."""
+"""Finding the checkpoint of a served model."""
 
 import shutil
 
@@ -28,7 +28,7 @@ async def test_the_reported_root_may_be_a_folder(folder):
 
 @pytest.fixture
 def hub_cache(folder, tmp_path, monkeypatch):
-    """A cache of the hub with the repository acme/value, and no way to the hub itself."""
+    """A cache of the hub with the repository acme/value, in offline mode."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -98,7 +98,7 @@ async def test_a_time_out_is_retried():
 
 
 async def test_the_time_out_holds_for_the_whole_request():
-    # Bytes keep coming, so that no single read takes long.
+    # Bytes keep arriving, so that no single read takes long.
     error, _ = await fault_of(Reply(body=b"1" * 100, drip=0.05), timeout=0.3)
     assert "no answer within 0.3 s" in str(error)
     assert error.status is None

@@ -1,4 +1,4 @@
-"""The handshake's judgement alone: each fault's answers, made here, and the name that they get."""
+"""The diagnosis of a wrong server: scores with each fault, and the cause that the error names."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def tokenize():
 
 
 def stored(checkpoint, fault):
-    """Answers of a server with a fault that the file knows; what it says to the probes is not known."""
+    """Scores of a server with a stored fault; the scores of the probes are arbitrary."""
     return np.array([*(golden.faults[fault] for golden in checkpoint.golden), 0.3, 0.2])
 
 
@@ -110,7 +110,7 @@ def test_a_fault_whose_scores_are_stored_is_named(checkpoint, fault, name):
     if fault == BFLOAT16:
         scores[-2:] = np.array(checkpoint.probe_scores) + 0.004
     assert name in cause(checkpoint, scores)
-    # The server may round besides.
+    # The server may also round.
     assert name in cause(checkpoint, scores * 1.005)
 
 
@@ -163,7 +163,7 @@ def test_a_loss_of_precision_says_which_tolerance_would_accept_it(checkpoint, sc
     named = cause(checkpoint, rounded)
     assert "tolerance=0.008" in named
     checkpoint.check_scores(rounded, "here", tolerance=0.008)
-    # Only the longest is out of a wider tolerance: still no cut, as the others are not exact either.
+    # Only the longest prompt exceeds a wider tolerance. This is not truncation, since the others are not exact either.
     rounded = right + np.array([1, -2, 4, 8, -40, -40, 40]) * 1e-4
     assert "less precision" in cause(checkpoint, rounded, tolerance=0.003)
 

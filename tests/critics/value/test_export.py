@@ -1,4 +1,4 @@
-"""The exported folder of the shipped value model: equal scores everywhere, written whole or not at all."""
+"""The exported folder of the shipped value model: equal scores in every program, written atomically."""
 
 import json
 import shutil

@@ -47,7 +47,7 @@ async def test_a_refusal_by_the_same_server_is_not_repeated(folder):
         server.faults = [Reply(400, {"error": {"message": "no such tokens"}})]
         with pytest.raises(CriticServerError, match="no such tokens"):
             await critic.values([trajectory(1)])
-    # Two handshakes, and the request between them.
+    # Two handshakes, with the request between them.
     assert len(server.asked("/classify")) == 3
 
 
@@ -62,7 +62,7 @@ async def test_another_model_after_the_restart_is_an_error(folder, seen):
         if seen:
             waiting = asyncio.create_task(critic.values([trajectory(2)]))
             await asyncio.sleep(0.3)
-        # Not seen: it happens between two calls, and no connection is lost.
+        # If not seen, the restart happens between two calls, and no connection is lost.
         await server.start()
         with pytest.raises(CheckpointError, match="golden scores differ"):
             await (waiting or critic.values([trajectory(2)]))
@@ -79,7 +79,7 @@ async def test_a_model_of_another_name_after_the_restart_is_an_error(folder):
 
 @pytest.mark.parametrize("status", [500, 503])
 async def test_half_of_the_requests_may_fail(folder, status):
-    """One dead server of two behind a balancer: each answer comes at the second attempt."""
+    """With one dead server of two behind a load balancer, every second attempt succeeds."""
     async with FakeVLLM() as server:
         right, count = server.respond, itertools.count()
         server.respond = lambda request: Reply(status) if next(count) % 2 == 0 else right(request)
@@ -93,7 +93,7 @@ async def test_answers_of_an_interrupted_call_count_only_after_a_new_handshake(f
         critic = VLLMCritic(server.url, checkpoint=folder)
         await critic.connect()
         server.faults = [Reply(503)]
-        # A server that answers otherwise than the checkpoint, where the control prompt does not show it.
+        # The scores differ from the checkpoint's, but not for the control prompt.
         server.value = lambda row: score(row, shift=0.0 if len(row) <= CONTROL_TOKENS else 0.2)
         with pytest.raises(CheckpointError, match="golden scores differ"):
             await critic.values([trajectory(1)])

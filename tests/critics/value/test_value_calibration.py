@@ -1,4 +1,4 @@
-"""Scores -> values: the link, the calibration and its file, in every critic that is a value model."""
+"""From scores to values: link, calibration and file, in every critic with a value model."""
 
 import json
 import math
@@ -57,12 +57,12 @@ def test_isotonic_regression_is_the_min_max_formula(pairs):
     assert all(pool.low <= pool.centre <= pool.high for pool in pools)
 
 
-def test_points_of_one_value_are_one_point():
+def test_points_of_equal_x_are_pooled():
     pools = rising_pools(np.array([2.0, 1.0, 2.0, 1.0]), np.array([1.0, 0.0, 2.0, 1.0]))
     assert pools == [Pool(1.0, 1.0, 1.0, 0.5), Pool(2.0, 2.0, 2.0, 1.5)]
 
 
-def test_the_line_is_that_of_least_squares():
+def test_the_line_is_the_least_squares_fit():
     rng = np.random.default_rng(0)
     values = rng.normal(size=200)
     targets = 0.3 * values - 0.2 + rng.normal(size=200)
@@ -72,7 +72,7 @@ def test_the_line_is_that_of_least_squares():
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]])
-def test_a_critic_that_knows_nothing_becomes_the_mean(values):
+def test_an_uninformative_critic_becomes_the_mean(values):
     line = fit_value_calibration("affine", np.array(values), np.array([3.0, 2.0, 0.1]), np.arange(3))
     assert line == AffineCalibration(0.0, 1.7)
     curve = fit_value_calibration("isotonic", np.array(values), np.array([3.0, 2.0, 0.1]), np.arange(3))
@@ -108,7 +108,7 @@ def test_a_calibration_round_trips_through_json(calibration):
         ({"kind": "spline"}, "expected an affine or isotonic calibration"),
     ],
 )
-def test_a_map_that_would_turn_a_ranking_around_is_refused(plain, says):
+def test_an_invalid_calibration_is_refused(plain, says):
     with pytest.raises(CheckpointError, match=says):
         calibration_from_json(plain)
 
@@ -123,7 +123,7 @@ def test_a_map_that_would_turn_a_ranking_around_is_refused(plain, says):
         (("spline", [1.0, 2.0], [1.0, 2.0], ["a", "b"]), "'affine' or 'isotonic', got 'spline'"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(arguments, says):
+def test_invalid_data_are_refused(arguments, says):
     kind, *rest = arguments
     with pytest.raises(ConfigurationError, match=says):
         fit_value_calibration(kind, *map(np.array, rest))
@@ -159,14 +159,14 @@ def test_a_value_is_the_calibration_of_the_scaled_link_of_a_score(shipped):
         ({"calibration": AffineCalibration(0.1, 0.2), "beta": 0.3, "scale": 2.0}, 2),
     ],
 )
-def test_the_file_keeps_both_and_older_libraries_are_told_what_they_cannot_read(shipped, tmp_path, changes, version):
+def test_link_and_calibration_round_trip_with_a_newer_version(shipped, tmp_path, changes, version):
     made = replace(shipped, **changes)
     made.save(tmp_path)
     assert ValueCheckpoint.load(tmp_path) == made
     assert json.loads((tmp_path / FILE).read_text())["version"] == version
 
 
-def test_a_file_of_the_first_version_still_loads(shipped, tmp_path):
+def test_a_file_of_version_1_loads(shipped, tmp_path):
     shipped.save(tmp_path)
     values = json.loads((tmp_path / FILE).read_text())
     del values["link"], values["calibration"]
@@ -185,7 +185,7 @@ def test_a_file_of_the_first_version_still_loads(shipped, tmp_path):
         ({"calibration": {"kind": "spline"}}, "expected an affine or isotonic calibration"),
     ],
 )
-def test_a_file_that_would_give_wrong_values_is_refused_by_its_path(shipped, tmp_path, changes, says):
+def test_an_invalid_file_is_refused_by_its_path(shipped, tmp_path, changes, says):
     shipped.save(tmp_path)
     values = json.loads((tmp_path / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(values | changes))
@@ -198,7 +198,7 @@ def test_a_file_that_would_give_wrong_values_is_refused_by_its_path(shipped, tmp
 
 
 def edited(folder, target, **changes):
-    """A copy of a checkpoint's folder whose JSON says something else."""
+    """A copy of a checkpoint folder with changed fields."""
     shutil.copytree(folder, target, dirs_exist_ok=True)
     values = json.loads((target / FILE).read_text())
     (target / FILE).write_text(json.dumps(values | changes))
@@ -213,7 +213,7 @@ CHANGES = {
 
 
 def changed(raw):
-    """What `CHANGES` make of raw scores."""
+    """Values of raw scores with `CHANGES`."""
     return np.interp(4 / (1 + np.exp(-raw)), [1.0, 3.0], [0.1, 0.9])
 
 
@@ -238,7 +238,7 @@ async def test_the_critic_of_a_server_whose_golden_scores_stay_raw(tmp_path):
     np.testing.assert_allclose(values, changed(raw), rtol=1e-5)
 
 
-def test_results_of_a_critic_and_of_the_same_one_calibrated_anew_are_not_mixed(tmp_path):
+def test_results_of_different_calibrations_are_not_mixed(tmp_path):
     plain = EmbeddedCritic(SHIPPED)
     critic = EmbeddedCritic(SHIPPED, edited(SHIPPED / ADAPTER, tmp_path, **CHANGES))
     assert _fingerprint(plain) != _fingerprint(critic)
@@ -248,7 +248,7 @@ def test_results_of_a_critic_and_of_the_same_one_calibrated_anew_are_not_mixed(t
 
 
 def eq_5_folder(tmp_path):
-    """The shipped model, as if it had been trained by eq. 5 for beta 0.3."""
+    """The shipped model, declared as trained by eq. 5 for beta 0.3."""
     folder = tmp_path / "eq5"
     shutil.copytree(SHIPPED, folder)
     edited(SHIPPED / ADAPTER, folder / ADAPTER, beta=0.3)
@@ -285,14 +285,14 @@ def test_another_beta_is_refused_wherever_the_critic_is_named(tmp_path, monkeypa
         run_by()
 
 
-def test_a_critic_that_fails_may_be_passed_over_and_one_of_another_beta_not(tmp_path):
+def test_on_critic_error_uniform_does_not_ignore_another_beta(tmp_path):
     spec = f"embedded:{eq_5_folder(tmp_path)}"
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
         run_by(call={"context": {"critic": parse_critic(spec)}}, on_critic_error="uniform")
 
 
 def test_its_own_beta_is_taken_from_the_code_a_file_or_a_call(tmp_path, monkeypatch):
-    # A world whose words it does not know will do: what it says of them does not matter here.
+    # The critic cannot read this world's words, which does not matter here.
     monkeypatch.setattr(tokenizing, "MOST_UNKNOWN", 1.0)
     spec = f"embedded:{eq_5_folder(tmp_path)}"
     file = tmp_path / "amc.toml"
@@ -316,7 +316,7 @@ def test_a_comparison_with_another_beta_is_refused_before_its_first_run(tmp_path
         Comparison(policy=coins, environment=BitWorld, tasks=tasks, methods=methods, critic=critic)
 
 
-async def test_the_doctor_tells_the_beta(tmp_path):
+async def test_the_doctor_shows_the_beta(tmp_path):
     check = await critic_scores(parse_critic(f"embedded:{eq_5_folder(tmp_path)}"))
     assert check.state == "ok"
     assert check.detail.endswith("handshake passed; trained by eq. 5, only for runs with beta=0.3")
