@@ -62,7 +62,7 @@ def test_the_help_of_amc_lists_the_defaults():
     assert "Defaults: n_particles=15, resample=AtSteps(4), scheme='systematic', beta=1.0," in str(amc.__doc__)
 
 
-def test_an_empty_file_says_nothing(load):
+def test_an_empty_file_has_no_settings(load):
     assert load("").model_dump() == Config().model_dump()
     assert Settings.chosen(load(""), {"beta": None}) == Settings()
 
@@ -84,13 +84,13 @@ def test_schedules(load, plain, schedule):
     assert schedule_of(load(f"[amc]\nresample = {plain}").amc.resample) == schedule
 
 
-def test_the_code_goes_before_the_file_and_the_file_before_the_defaults(load):
+def test_code_has_precedence_over_the_file_and_the_file_over_the_defaults(load):
     config = load('[amc]\nbeta = 0.5\nn_particles = 4\nresample = "never"')
     settings = Settings.chosen(config, {"beta": 2.0, "n_particles": None, "resample": None})
     assert (settings.beta, settings.n_particles, settings.resample, settings.horizon) == (2.0, 4, Never(), 50)
 
 
-def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
+def test_an_impossible_setting_of_the_file_names_the_file(load):
     config = load('[amc]\nselect = "return"\nbeta = 2.0')
     with pytest.raises(ConfigurationError, match=r"needs rewards.*\(select: from the config file .*amc\.toml\)"):
         Settings.chosen(config, {"beta": 1.0}, rewards=None)
@@ -137,7 +137,7 @@ def test_what_the_file_says_and_the_run_cannot_do_names_the_file(load):
         ("a = 1\nb = ]", "is not valid TOML: Invalid value (at line 2, column 5)"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_place(load, text, sentence):
+def test_faults_are_named_with_their_place(load, text, sentence):
     with pytest.raises(ConfigurationError) as caught:
         load(text)
     assert sentence in str(caught.value)
@@ -183,7 +183,7 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
         configured()
 
 
-def test_the_way_in_needs_no_pydantic(repository):
+def test_importing_the_package_needs_no_pydantic(repository):
     code = "import sys; import amc_agents, amc_agents.cli; print('pydantic' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=60)
     assert told.stdout == "False\n", told.stderr
@@ -200,7 +200,7 @@ def test_the_file_may_be_given_by_its_path(kind, tmp_path):
         configured(kind(tmp_path / "other.toml"))
 
 
-def test_what_is_no_configuration_is_refused():
+def test_an_object_that_is_not_a_configuration_is_refused():
     with pytest.raises(ConfigurationError, match=r"takes a path such as .* or a Config, got dict"):
         configured({"critic": "uniform"})
 

@@ -37,7 +37,7 @@ def test_tool_calls_become_canonical_json():
     assert two.steps[0].action.startswith("[{")
 
 
-def test_what_precedes_the_agents_first_word_is_the_instruction():
+def test_messages_before_the_agents_first_turn_are_the_instruction():
     assert trajectory_from_messages([HumanMessage("go"), AIMessage("a")]).task.instruction == "go"
     longer = [SystemMessage("be good"), HumanMessage("go"), AIMessage("a")]
     assert trajectory_from_messages(longer).task.instruction == "system: be good\nhuman: go"
@@ -68,7 +68,7 @@ def test_messages_without_ids_are_known_by_their_object():
     assert len(reader.trajectory.steps) == 2
 
 
-def test_rewards_go_to_the_last_step_and_one_without_a_step_is_an_error():
+def test_rewards_go_to_the_last_step_and_a_reward_without_a_step_is_an_error():
     start = HumanMessage("go", id="0")
     reader = MessageReader.start([start]).read([start, AIMessage("Action: 1", id="1")], reward=2.0)
     reader = reader.read([start], reward=0.5, done=True)
@@ -97,7 +97,7 @@ def test_a_list_that_has_grown_is_read_from_where_it_grew(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_an_agent_does_to_its_list_each_message_is_read_once(seed):
+def test_each_message_is_read_once_however_the_agent_edits_its_list(seed):
     rng = random.Random(seed)
     shelf = [kind(f"text {number}", id=f"id{number}" if number % 3 else None)
              for number, kind in enumerate(rng.choices([AIMessage, HumanMessage], k=30))]  # fmt: skip

@@ -30,7 +30,7 @@ def test_each_kind_of_token_is_paid_at_its_own_rate():
 
 
 @pytest.mark.parametrize("wrong", [{"input": -1}, {"output": float("nan")}, {"cached_input": float("inf")}])
-def test_what_is_no_price_is_refused(wrong):
+def test_an_invalid_price_is_refused(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Price(**{"input": 1.0, "output": 1.0, **wrong})
 
@@ -84,7 +84,7 @@ def test_a_model_without_a_price_makes_the_total_a_lower_bound():
 
 
 @pytest.mark.usefixtures("without_library")
-def test_the_library_is_no_help_for_a_server_of_ones_own():
+def test_the_library_is_not_used_for_a_self_hosted_server():
     found = cost({"critic": {"value": Usage(1, 1000)}})
     assert "pip install" not in str(found)
     assert "[prices]" in str(found)
@@ -98,7 +98,7 @@ def test_requests_without_usage_make_the_total_a_lower_bound():
     assert str(found) == "at least $1.0000 (2 requests without reported usage)"
 
 
-def test_what_used_no_tokens_needs_no_price():
+def test_usage_without_tokens_needs_no_price():
     assert cost({"critic": {"uniform": Usage(calls=5)}}) == Cost({"critic": 0.0})
 
 
@@ -141,18 +141,18 @@ class TestTheLibrary:
         assert self.dollars(Usage(3, 3000, 200, 1000)) == pytest.approx(float(listed.total_price), rel=1e-9)
         assert self.dollars(Usage(3, 3000, 200, 1000)) < self.dollars(Usage(3, 3000, 200))
 
-    def test_many_short_requests_are_not_priced_as_one_long_one(self):
+    def test_many_short_requests_are_not_priced_as_a_long_request(self):
         model = "google_genai:gemini-2.5-pro"
         short, long = self.dollars(Usage(100, 1_000_000), model), self.dollars(Usage(1, 1_000_000), model)
         assert short < long
         assert self.dollars(Usage(110, 1_000_000, missing=10), model) == pytest.approx(short)
 
-    def test_the_users_table_goes_first(self):
+    def test_the_users_table_has_precedence(self):
         found = cost({"policy": {"openai:gpt-4o-2024-08-06": Usage(1, 1_000_000)}}, {"gpt-4o": Price(7, 7)})
         assert found.total == pytest.approx(7.0)
 
     @pytest.mark.parametrize("model", ["openai:my-own", "nobody:gpt-4o", "gpt-4o", "amc_agents:crafting"])
-    def test_what_it_does_not_know_is_unpriced(self, model):
+    def test_models_unknown_to_the_library_are_unpriced(self, model):
         found = cost({"policy": {model: Usage(1, 1000)}})
         assert found.unpriced == (model,)
         assert "pip install" not in str(found)

@@ -36,7 +36,7 @@ def test_a_meter_tells_roles_and_models_apart_and_they_agree():
     assert meter.read() == {"policy": Usage(3, 60), "critic": Usage(1, 40)}
 
 
-def test_what_was_read_does_not_change_later():
+def test_a_reading_does_not_change_later():
     meter = Meter()
     meter.add("policy", Usage(1))
     before = meter.by_model()

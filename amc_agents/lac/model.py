@@ -26,7 +26,7 @@ from amc_agents.lac.types import Prior
 from amc_agents.messages import trajectory_of
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.deciding_model import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
-from amc_agents.runtime.inner_calls import world_model_answers
+from amc_agents.runtime.inner_calls import role_answers
 from amc_agents.runtime.sampling_actor import ChatActor, require_temperature, unbound
 from amc_agents.settings import OnCriticError
 from amc_agents.types import Step
@@ -142,7 +142,7 @@ class ActorCriticModel(DecidingModel):
         return self.settings.k + 1
 
     async def _decide(self, request: DecisionRequest) -> DecisionResult:
-        answers = world_model_answers(self._world, request.threads)
+        answers = role_answers(self._world, "world model", request.threads)
         shown, reflection, notes = await self._reflected(request.messages, answers)
         actor = ChatActor(
             self.actor,

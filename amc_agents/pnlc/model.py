@@ -22,7 +22,7 @@ from amc_agents.pnlc.thinker import ChatThinker, described
 from amc_agents.pnlc.types import Basis
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.deciding_model import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
-from amc_agents.runtime.inner_calls import world_model_answers
+from amc_agents.runtime.inner_calls import role_answers
 from amc_agents.runtime.sampling_actor import unbound
 from amc_agents.settings import OnCriticError
 from amc_agents.usage import Usage, counting
@@ -155,7 +155,7 @@ class CritiqueRefineModel(DecidingModel):
         if self.proposer is not None and not isinstance(self.proposer, BaseChatModel):
             return self.proposer
         model = self.actor if self.proposer is None else self.proposer
-        return ChatGoalProposer(world_model_answers(model, request.threads, run_name="goals"), prompts)
+        return ChatGoalProposer(role_answers(model, "world model", request.threads, run_name="goals"), prompts)
 
 
 def _fitting(critic: Any, settings: PnlcSettings) -> Any:

@@ -122,11 +122,6 @@ async def ask(
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
-def world_model_answers(model: BaseChatModel, threads: Executor | None, *, run_name: str = "world model") -> Answers:
-    """Wrap a chat model as a forward model: `role_answers`, counted as "world model"."""
-    return role_answers(model, "world model", threads, run_name=run_name)
-
-
 def role_answers(
     model: BaseChatModel, role: str, threads: Executor | None = None, *, run_name: str | None = None
 ) -> Answers:

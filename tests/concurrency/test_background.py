@@ -101,7 +101,7 @@ def test_a_forked_process_makes_sync_calls_too(repository):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-def test_what_has_threads_of_its_own_works_in_a_forked_process(repository):
+def test_objects_with_threads_work_in_a_forked_process(repository):
     # A sync critic, the shipped critic and the shipped policy's batcher, each used before the fork.
     program = """
     from amc_agents.models.embedded import EmbeddedChatModel
@@ -202,7 +202,7 @@ def test_a_pool_gives_errors_and_ends_its_threads():
     assert not thread.is_alive()
 
 
-def test_the_loop_has_as_many_threads_as_it_was_asked_for():
+def test_the_loop_has_the_requested_number_of_threads():
     async def all_at_once(n):
         barrier = threading.Barrier(n, timeout=20)
         await asyncio.gather(*(asyncio.to_thread(barrier.wait) for _ in range(n)))

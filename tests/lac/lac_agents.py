@@ -17,7 +17,7 @@ both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"]
 
 
 class Prefers:
-    """A verdict critic: log-odds by what the last action holds; keeps what it was asked."""
+    """A verdict critic: log-odds by words of the last action; records its calls."""
 
     def __init__(self, **odds):
         self.odds, self.asked = odds, []
@@ -31,13 +31,13 @@ class Prefers:
 
 
 def in_turn(*said):
-    """A model that says these in turn, over and over."""
+    """A model that repeats these answers in turn."""
     endless = cycle(said)
     return ScriptedChatModel(respond=lambda messages: next(endless))
 
 
 class Watching(BaseCallbackHandler):
-    """All runs that a tracer would see."""
+    """Records all runs that a tracer sees."""
 
     run_inline = True
 
@@ -55,7 +55,7 @@ class Watching(BaseCallbackHandler):
 
 
 def ask(model, *messages, sync=False, **given):
-    """One answer, by the sync or the async way."""
+    """Return an answer of the sync or the async call."""
     conversation = list(messages) or [HumanMessage("which?")]
     return model.invoke(conversation, **given) if sync else asyncio.run(model.ainvoke(conversation, **given))
 
@@ -71,7 +71,7 @@ def calling(to, n):
 
 
 def walker(*ways, rounds=1):
-    """Goes `rounds` times, one of the ways in turn, then says where it is."""
+    """A model that calls `go` for `rounds` turns, cycling through the ways, and then reports the result."""
     endless, numbers = cycle(ways), count()
 
     def respond(messages):

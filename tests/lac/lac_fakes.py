@@ -1,4 +1,4 @@
-"""Scripted parts for decisions, and a clock that jumps: waiting costs virtual time alone."""
+"""Scripted parts for decisions, and a virtual clock: waiting takes no real time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Odds:
 
 
 class Flagging(Odds):
-    """The same, but nothing that it says is to be trusted."""
+    """A critic of zeros whose judgements are all flagged."""
 
     async def judgements(self, trajectories):
         return Judgements(np.zeros(len(trajectories)), np.ones(len(trajectories), dtype=bool))

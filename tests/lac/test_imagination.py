@@ -70,13 +70,13 @@ async def test_all_candidates_advance_together_one_batch_per_step():
     assert [len(batch) for batch in world.batches] == [4, 2, 2, 2]
 
 
-async def test_once_all_have_their_verdict_nobody_is_asked_again():
+async def test_no_request_follows_once_all_rollouts_have_a_verdict():
     world = World(push=GOOD, pull=BAD)
     await ChatImagination(world, depth=4).imagine(candidates("push", "pull"))
     assert [len(batch) for batch in world.batches] == [2]
 
 
-async def test_the_model_is_told_what_happened_and_what_it_imagined_so_far():
+async def test_the_prompt_has_the_history_and_the_imagined_steps():
     world = World(wait=GO_ON)
     await ChatImagination(world, depth=2).imagine(candidates("wait"))
     first, second = (batch[0].split("---")[1] for batch in world.batches)
@@ -89,7 +89,7 @@ async def test_the_model_is_told_what_happened_and_what_it_imagined_so_far():
     )
 
 
-async def test_without_reflection_it_goes_on_to_the_depth_and_nothing_is_judged():
+async def test_without_reflection_rollouts_reach_the_depth_without_verdicts():
     world = World(push=GOOD + "\nAction: wait", wait=GO_ON)
     (found,) = await ChatImagination(world, depth=3, reflect=False).imagine(candidates("push"))
     assert [(one.action, one.observation) for one in found.steps[1:]] == [
@@ -106,7 +106,7 @@ async def test_it_stops_where_the_model_gives_no_further_action():
     assert [one.observation for one in found.steps[1:]] == ["The end.\nReflection: Who knows."]
 
 
-async def test_an_answer_that_cannot_be_read_ends_the_rollout_where_it_stands():
+async def test_an_answer_that_cannot_be_parsed_ends_the_rollout():
     world = World(push="I cannot say.", wait="Observation: Nothing.\nAction: push")
     push, wait = await ChatImagination(world, depth=4).imagine(candidates("push", "wait"))
     assert push == candidates("push")[0]

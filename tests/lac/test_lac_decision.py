@@ -61,7 +61,7 @@ async def test_with_known_success_probabilities_the_choice_is_the_best_of_prior_
         assert decision.alpha == alpha
 
 
-async def test_a_value_critic_is_asked_for_its_odds_between_the_returns_of_failure_and_success():
+async def test_a_value_between_the_returns_of_failure_and_success_becomes_log_odds():
     class Values:
         predicts = "return"
 
@@ -74,7 +74,7 @@ async def test_a_value_critic_is_asked_for_its_odds_between_the_returns_of_failu
     assert {one.action: one.q for one in decision.candidates} == pytest.approx(LOGIT)
 
 
-async def test_a_rollout_that_the_critic_cannot_read_is_left_at_its_action():
+async def test_a_rollout_too_long_for_the_critic_is_judged_at_its_action():
     class Short(Odds):
         async def log_odds(self, trajectories):
             if any(len(step.observation) > 20 for one in trajectories for step in one.steps):
@@ -101,7 +101,7 @@ async def test_a_rollout_that_the_critic_cannot_read_is_left_at_its_action():
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-async def test_an_action_that_the_critic_cannot_read_is_no_better_than_the_worst(depth):
+async def test_an_action_too_long_for_the_critic_gets_the_lowest_q(depth):
     endless = "push " * 9
 
     class Short(Odds):
@@ -149,7 +149,7 @@ async def test_a_critic_of_actions_judges_the_candidates_and_no_imagined_action(
         await decide(STATE, Script(MIXED), Actions(), LacSettings(depth=2), imagination=imagination)
 
 
-async def test_a_tie_goes_to_the_prior_and_then_to_what_came_first():
+async def test_ties_are_broken_by_the_prior_and_then_by_order():
     same = dict.fromkeys(P, 1.0)
     for alpha in (1.0, math.inf):
         decision = await decide(STATE, Script(MIXED), Odds(same), LacSettings(alpha=alpha))
@@ -163,20 +163,20 @@ async def test_a_tie_goes_to_the_prior_and_then_to_what_came_first():
     assert tied.sample.action == "push"
 
 
-async def test_where_every_answer_of_the_critic_is_flagged_the_prior_decides_and_it_is_said():
+async def test_if_every_judgement_is_flagged_the_prior_decides_with_a_note():
     decision = await decide(STATE, Script(MIXED), Flagging({}), LacSettings(alpha=10))
     assert decision.sample.action == "push"
     assert all(one.flagged and one.q == 0 for one in decision.candidates)
     assert "3 of 3 candidates" in decision.notes[0]
 
 
-async def test_without_a_critic_it_is_a_vote_and_nobody_is_asked():
+async def test_without_a_critic_it_is_a_vote_without_requests():
     settings = LacSettings(use_critic=False, depth=3, alpha=5)
     decision = await decide(STATE, Script(MIXED), None, settings)
     assert (decision.sample.action, decision.alpha, decision.round_trips) == ("push", 0.0, 1)
 
 
-async def test_without_rollout_q_is_asked_at_the_action_itself():
+async def test_without_rollout_q_is_read_at_the_action():
     critic = Odds(LOGIT)
     actor = Script([Sample("it is stuck", "push"), Sample("", "pull")])
     decision = await decide(STATE, actor, critic, LacSettings(k=2))
@@ -215,7 +215,7 @@ async def test_the_likelihood_prior_counts_each_text_once_and_adds_the_texts_of_
     assert decision.sample.action == "pull"
 
 
-async def test_the_likelihood_prior_scores_texts_where_the_samples_do_not_say_and_refuses_thoughts():
+async def test_the_likelihood_prior_scores_texts_without_reported_likelihoods_and_refuses_thoughts():
     settings = LacSettings(k=2, alpha=0, prior="likelihood")
     table = {("", "push"): 0.1, ("", "pull"): 0.3}
     found = await decide(STATE, Script(acts("push", "pull")), Odds(LOGIT), settings, rescorer=Script(table=table))
@@ -286,7 +286,7 @@ async def test_drawn_actions_follow_the_improved_policy_and_the_seed():
         await decide(STATE, Script(MIXED), Odds(LOGIT), settings)
 
 
-async def test_what_cannot_be_read_is_dropped_with_a_note_and_none_left_is_an_error():
+async def test_unreadable_samples_are_dropped_with_a_note_and_an_empty_rest_is_an_error():
     decision = await decide(STATE, Script(acts("push", " ", "", "pull")), Odds(LOGIT), LacSettings(k=5, alpha=0))
     assert probabilities(decision) == pytest.approx({"push": 0.5, "pull": 0.5})
     assert decision.notes == (
@@ -301,7 +301,7 @@ async def test_what_cannot_be_read_is_dropped_with_a_note_and_none_left_is_an_er
     assert saved.sample.action == "pull"
 
 
-async def test_failures_go_through_and_a_critic_may_be_allowed_to_fail():
+async def test_failures_are_raised_and_those_of_a_critic_may_be_tolerated():
     class Broken(Script):
         async def sample(self, k):
             raise RuntimeError("the provider is down")
@@ -332,7 +332,7 @@ async def test_failures_go_through_and_a_critic_may_be_allowed_to_fail():
         (None, "shape"),
     ],
 )
-async def test_whatever_a_critic_raises_or_answers_leaves_the_decision_to_the_prior(answer, match):
+async def test_any_failure_of_a_critic_can_leave_the_decision_to_the_prior(answer, match):
     class Answers:
         async def log_odds(self, trajectories):
             if isinstance(answer, BaseException):
@@ -346,7 +346,7 @@ async def test_whatever_a_critic_raises_or_answers_leaves_the_decision_to_the_pr
     assert "the prior decided alone" in decision.notes[0]
 
 
-async def test_a_forward_model_that_raises_is_a_critics_failure_and_a_wrong_setting_is_none():
+async def test_a_failing_forward_model_counts_as_a_critic_failure_but_a_wrong_setting_does_not():
     class Raises:
         def __init__(self, error):
             self.error = error
@@ -366,7 +366,7 @@ async def test_a_forward_model_that_raises_is_a_critics_failure_and_a_wrong_sett
             await decide(STATE, Script(MIXED), Raises(error), LacSettings(on_critic_error="uniform"))
 
 
-def test_where_one_part_fails_the_others_are_given_up():
+def test_if_a_part_fails_the_others_are_cancelled():
     given_up = []
 
     class Slow:
@@ -390,7 +390,7 @@ def test_where_one_part_fails_the_others_are_given_up():
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((1, 3)), np.full((2, 2), np.nan), np.full((2, 2), 0.5)])
-async def test_a_rescorer_that_answers_nonsense_is_an_error(wrong):
+async def test_a_malformed_answer_of_a_rescorer_is_an_error(wrong):
     class Nonsense:
         async def log_likelihoods(self, thoughts, actions):
             return wrong
@@ -421,12 +421,12 @@ async def test_a_prior_that_allows_nothing_is_an_error():
         ({"on_critic_error": "ignore"}, "on_critic_error"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong, said):
+def test_invalid_settings_are_refused(wrong, said):
     with pytest.raises(ConfigurationError, match=said):
         LacSettings(**wrong)
 
 
-async def test_what_the_settings_need_has_to_be_given():
+async def test_missing_objects_that_the_settings_need_are_errors():
     for critic, settings in [(None, LacSettings()), (Odds(LOGIT), LacSettings(depth=1))]:
         with pytest.raises(ConfigurationError, match=r"critic|imagination"):
             await decide(STATE, Script(MIXED), critic, settings)

@@ -70,7 +70,7 @@ def test_each_answer_is_chosen(sync):
 
 
 @both_ways
-def test_the_user_sees_the_chosen_messages_alone(sync):
+def test_the_user_sees_only_the_chosen_messages(sync):
     agent = an_agent(Prefers(right=1.0))
     messages = [message for message, _ in stream(agent, "messages", sync=sync)]
     assert [message.text for message in messages] == ["", "you went right", "done: you went right"]
@@ -214,7 +214,7 @@ def test_other_middleware_is_called_once_per_decision_and_its_request_holds_for_
         assert (len(calls), seen) == (1, ["Quickly!", "Quickly!"])
 
 
-def test_a_middleware_that_takes_the_decision_out_is_told_of(caplog):
+def test_a_middleware_that_removes_the_decision_is_logged(caplog):
     agent = an_agent(Prefers(right=1.0), after=[Answers()])
     assert agent.invoke(GIVEN)["messages"][-1].text == "from elsewhere"
     assert "decided nothing" in caplog.text
@@ -231,7 +231,7 @@ def test_a_fallback_outside_gets_decisions_from_both_models():
     assert agent.invoke(GIVEN)["messages"][-1].text == "done: you went right"
 
 
-def test_bad_settings_are_refused_when_it_is_made():
+def test_invalid_settings_are_refused_by_the_constructor():
     with pytest.raises(ConfigurationError, match="k must be a number"):
         ActorCritic(k=0)
     with pytest.raises(ConfigurationError, match="no setting `temperature`"):
@@ -251,7 +251,7 @@ def test_a_call_names_its_critic(sync):
 
 
 class Counted:
-    """Sure of large numbers; counts what it is asked."""
+    """A critic that prefers large numbers and counts its calls."""
 
     decisions = 0
 

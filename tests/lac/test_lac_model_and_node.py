@@ -58,7 +58,7 @@ def test_the_critic_outvotes_the_prior(sync):
 
 
 @both_ways
-def test_the_answer_is_the_chosen_message_with_an_id_of_its_own(sync):
+def test_the_answer_is_the_chosen_message_with_a_new_id(sync):
     usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
     said = [
         AIMessage("look", id="mine", tool_calls=[{"name": "go", "args": {"to": to}, "id": f"call-{to}"}],
@@ -130,7 +130,7 @@ def test_a_decision_waits_for_two_round_trips_and_for_three_with_a_reflection(re
         answer = ask(model, HumanMessage("?"), AIMessage("look"), HumanMessage("a door"))
         seconds.append(time.perf_counter() - begun)
         assert answer.response_metadata["lac"]["round_trips"] == trips
-    # A machine that pauses makes one longer, not the shortest of three.
+    # A busy machine delays some runs, but rarely all three.
     assert trips * 0.1 <= min(seconds) < (trips + 0.9) * 0.1
 
 
@@ -171,7 +171,7 @@ async def test_sync_calls_leave_nothing_on_the_background_loop():
 
 
 def test_more_sync_agents_than_threads_do_not_wait_for_each_other():
-    """Under amc a sync node holds a thread of the background loop while its model is asked."""
+    """Under amc a sync node occupies a thread of the background loop while its model is called."""
     graph: Any = StateGraph(MessagesState)
     wrapped = actor_critic_model(ScriptedChatModel(respond=lambda _: "Action: 1"), k=3)
     graph.add_node("model", lambda state: {"messages": [wrapped.invoke(state["messages"])]})
@@ -197,7 +197,7 @@ def test_a_decision_is_not_answered_from_a_cache():
 
 @both_ways
 @pytest.mark.parametrize("delays", [(0.0, 0.02, 0.04), (0.04, 0.02, 0.0)], ids=["in order", "reversed"])
-def test_samples_are_the_same_in_whatever_order_their_requests_run(sync, delays):
+def test_samples_do_not_depend_on_the_order_of_requests(sync, delays):
     begun = count()
 
     class Drawing(ScriptedChatModel):
@@ -249,7 +249,7 @@ def test_a_structured_answer_is_the_choice_among_structured_answers(sync):
     assert (model.invoke if sync else lambda x: asyncio.run(model.ainvoke(x)))("guilty?") == Verdict(guilty=False)
 
 
-# Who names the critic
+# The critic of a call
 
 
 @both_ways
@@ -296,7 +296,7 @@ def test_a_critic_that_does_not_fit_is_refused_when_the_model_is_made(monkeypatc
     actor_critic_model(in_turn("go"), Reaches(), use_critic=False)
 
 
-def test_the_file_says_what_a_failing_critic_means():
+def test_the_file_sets_the_effect_of_a_failing_critic():
     class Fails:
         async def log_odds(self, trajectories):
             raise CriticError("its server is gone")
@@ -307,7 +307,7 @@ def test_the_file_says_what_a_failing_critic_means():
     assert "gone" in answer.response_metadata["lac"]["notes"][0]
 
 
-# What others see of it
+# Traces, streams and usage
 
 
 @both_ways
@@ -438,7 +438,7 @@ class Counting(MessagesState):
 
 
 @both_ways
-def test_a_node_in_a_graph_keeps_its_decisions_where_it_is_told(sync):
+def test_a_node_in_a_graph_keeps_its_decisions_in_the_named_channel(sync):
     critic = Prefers(right=1.0)
     graph: Any = StateGraph(Counting)
     graph.add_node("model", actor_critic_node(in_turn("left", "right"), critic, k=2, decisions="decided"))
@@ -473,7 +473,7 @@ def test_rollouts_are_imagined_by_the_world_model():
     assert answer.response_metadata["lac"]["round_trips"] == 3
 
 
-def test_a_world_model_that_fails_to_reflect_may_be_passed_over():
+def test_a_failed_reflection_may_be_tolerated():
     def fails(messages):
         return OSError("its server is gone")
 
@@ -587,7 +587,7 @@ def test_all_actions_that_the_world_lists_are_candidates(sync):
     assert len(asked) == 3
 
 
-def test_a_list_of_actions_needs_what_scores_them():
+def test_a_list_of_actions_needs_a_scorer():
     for options in ({"prior": "thoughts"}, {"scorer": TwoButtons()}):
         with pytest.raises(ConfigurationError, match="needs scorer="):
             actor_critic_model(in_turn("left"), actions=["left"], **options)

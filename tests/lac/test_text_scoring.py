@@ -36,7 +36,7 @@ THOUGHTS, ACTIONS = ["oak gate using 2 clay", ""], ["get 2 clay", "get 1 silk", 
 
 
 def table(ids):
-    """`[tokens, V]` logits of what follows each token."""
+    """Return `[tokens, V]` logits of the next token."""
     tokens = np.array(ids)
     return MODEL.logits(MODEL.forward(tokens, np.array([len(tokens)]), MODEL.new_rows(), 0)).astype(np.float64)
 
@@ -50,7 +50,7 @@ def by_hand(thought, action, temperature):
 
 
 class Server:
-    """vLLM's answers, from the embedded model; `edit` may change what is said of a place."""
+    """A server that answers as vLLM, by the embedded model; `edit` may change an answer."""
 
     def __init__(self, most=20, edit=None):
         self.most, self.edit, self.bodies = most, edit or (lambda path, answer: answer), []
@@ -143,7 +143,7 @@ async def test_below_temperature_1_the_likeliest_tokens_give_it_within_half_the_
     assert found == pytest.approx(np.array(expected), abs=0.025 + 1e-4)
 
 
-async def test_likelihoods_that_are_not_known_well_enough_are_refused_with_true_bounds():
+async def test_likelihoods_with_wide_bounds_are_refused_and_the_bounds_hold():
     rescorer = ChatRescorer(Server().scorer(top=2, tolerance=0.0), DIALOGUE, temperature=0.8)
     for thought, action in itertools.product(THOUGHTS, ACTIONS):
         with pytest.raises(CriticError, match="only known to lie between") as refused:
@@ -152,7 +152,7 @@ async def test_likelihoods_that_are_not_known_well_enough_are_refused_with_true_
         assert least < by_hand(thought, action, 0.8) < most
 
 
-async def test_what_does_not_determine_a_likelihood_is_refused():
+async def test_settings_that_do_not_determine_a_likelihood_are_refused():
     with pytest.raises(CriticError, match="--max-logprobs -1"):
         await Server().scorer().log_likelihoods(DIALOGUE, [Text("", "inventory")], 1.1)
     with pytest.raises(CriticServerError, match="max allowed"):
@@ -164,7 +164,7 @@ async def test_what_does_not_determine_a_likelihood_is_refused():
         assert len(await scorer.log_likelihoods(DIALOGUE, [], 1.0)) == 0
 
 
-async def test_a_template_that_writes_answers_otherwise_asks_for_the_end_token():
+async def test_a_template_that_writes_answers_differently_needs_the_end_token():
     class Thinking(Server):
         def tokens(self, body):
             found = super().tokens(body)
@@ -222,7 +222,7 @@ def overwritten(path, answer):
         (other_tokens, "no log-probability of token"),
     ],
 )
-async def test_answers_that_make_no_sense_are_errors(edit, said):
+async def test_malformed_answers_are_errors(edit, said):
     with pytest.raises(CriticServerError, match=said):
         await Server(edit=edit).scorer().log_likelihoods(DIALOGUE, [Text("", "get"), Text("", "inventory")], 1.0)
 
@@ -230,7 +230,7 @@ async def test_answers_that_make_no_sense_are_errors(edit, said):
 def test_texts_of_one_thought_are_scored_from_the_same_token_on():
     texts = [Text("ab", "c"), Text("ab", "d"), Text("", "ab")]
     ids = {"ab": [1, 2], "abc": [1, 2, 3], "abd": [1, 9]}
-    # `bd` is one token here: what the two share begins before it.
+    # `bd` is a single token here: the shared prefix ends before it.
     assert written(texts, ids, 0) == [((1, 2, 3, 0), 1), ((1, 9, 0), 1), ((1, 2, 0), 0)]
 
 

@@ -1,4 +1,4 @@
-"""Chat models and goal critics of known behaviour, for PNLC's faces."""
+"""Chat models and goal critics of known behaviour, for PNLC's model, node and middleware."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refine(thought):
 
 
 def kind_of(messages):
-    """What a conversation asks for: "goals", "reply", "estimate", "choice", "action", or "turn"."""
+    """Classify a request: "goals", "reply", "estimate", "choice", "action", or "turn"."""
     text = messages[-1].text
     for kind, mark in (
         ("goals", "no two alike"),
@@ -41,13 +41,13 @@ def goals_for(prompt):
 
 
 def said_to(critique):
-    """Goes right where a bad outcome is likely, else keeps to its thought."""
+    """Go right if a bad outcome is likely, else keep the thought."""
     likelihoods = [float(one) for one in re.findall(r"- bad, likelihood ([\d.]+)", critique)]
     return refine("I go right.") if max(likelihoods) > 0.5 else KEEP
 
 
 def mind(turn, *, act=None, reply=said_to, seen=None):
-    """A chat model that thinks as `turn(messages)` says, reads critiques, and acts on a better thought by `act`."""
+    """A chat model: `turn(messages)` is its turn, `reply` its answer to a critique, `act` its turn after a thought."""
 
     def respond(messages):
         kind = kind_of(messages)
@@ -70,7 +70,7 @@ def go(to: str) -> str:
 
 
 def walker(thought="I go left.", *, rounds=1, seen=None):
-    """Means to go left, or wherever the thought that it is told to act on says; then tells what came of it."""
+    """A model that goes left, or right after such a thought, and then reports the result."""
     numbers = count()
 
     def calling(to, content):
@@ -93,7 +93,7 @@ def walker(thought="I go left.", *, rounds=1, seen=None):
 
 
 class Reaches:
-    """A goal critic: a likelihood by words of the thought and the goal, else 0.5; keeps what it was asked."""
+    """A goal critic: a likelihood by words of thought and goal, else 0.5; records its calls."""
 
     def __init__(self, table=None):
         self.table, self.asked = table or {}, []
@@ -107,5 +107,5 @@ class Reaches:
 
 
 WARNS = {("left", "rich"): 0.1, ("left", "poor"): 0.9}
-"""Whoever goes left will be poor."""
+"""Going left leads to poverty."""
 AGREES = {("left", "rich"): 0.9, ("left", "poor"): 0.1}

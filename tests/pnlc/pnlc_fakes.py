@@ -70,7 +70,7 @@ def goals_for(prompt):
 
 
 class Reaches:
-    """A goal critic: a number by words of the thought and the goal; keeps what it was asked."""
+    """A goal critic: a likelihood by words of thought and goal; records its calls."""
 
     def __init__(self, table, delay=0.0):
         self.table, self.delay, self.asked = table, delay, []

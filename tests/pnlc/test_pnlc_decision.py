@@ -1,4 +1,4 @@
-"""PNLC's decision with parts of known behaviour: who is asked what, in which order, and what comes of it."""
+"""PNLC's decision with scripted parts: requests, their order, and the outcome."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_at_most_m_thoughts_are_made(m):
     assert decision.thoughts[-1].goals == (), "nothing is asked about a thought that cannot be refined any more"
 
 
-async def test_each_thought_has_goals_and_a_critique_of_its_own():
+async def test_each_thought_has_its_own_goals_and_critique():
     says = iter([refine("kick it"), refine("pull it")])
     answers, critic = Proposals(), Reaches({("kick", ""): 0.4, **P})
     thinker = Script(says=lambda prompt: next(says), acts=ACTS)
@@ -111,12 +111,12 @@ async def test_refinement_stops_when_the_thought_is_kept():
     assert decision.thoughts[1].answer == KEEP
 
 
-async def test_the_same_words_are_no_new_thought():
+async def test_a_thought_with_the_same_words_is_not_new():
     decision = await deciding(Script(says=lambda prompt: refine("push  it\n")))
     assert (decision.sample.payload, len(decision.thoughts), decision.notes) == (0, 1, ())
 
 
-async def test_an_answer_that_cannot_be_read_keeps_the_thought_and_is_noted():
+async def test_an_answer_that_cannot_be_parsed_keeps_the_thought_with_a_note():
     for said in ("Hm.", "Decision: REFINE", "Decision: MAYBE\nThought: pull it", ""):
         decision = await deciding(Script(says=lambda prompt, said=said: said))
         assert decision.sample.action == "push"
@@ -124,7 +124,7 @@ async def test_an_answer_that_cannot_be_read_keeps_the_thought_and_is_noted():
         assert decision.thoughts[0].answer == said
 
 
-async def test_of_an_answer_with_an_action_the_thought_alone_is_taken():
+async def test_an_action_in_an_answer_is_ignored():
     said = refine("pull it") + "\nAction: jump"
     decision = await deciding(Script(says=lambda prompt: said, acts=ACTS))
     assert decision.sample.action == "pull"
@@ -155,7 +155,7 @@ async def test_so_many_goals_of_each_kind(good, bad):
     assert decision.thoughts[0].score == pytest.approx(0.4 * ((good > 0) - (bad > 0)))
 
 
-async def test_goals_that_cannot_be_read_are_asked_for_once_more_then_shown():
+async def test_goals_that_cannot_be_parsed_are_requested_again_and_then_quoted():
     said = {"bad": "I would rather not."}
 
     def says(prompt):
@@ -180,18 +180,18 @@ async def test_goals_that_cannot_be_read_are_asked_for_once_more_then_shown():
     "said",
     ["Goal: one", "Goal: one\nGoal: two\nGoal: three", "Goal: one\nGoal: one", "one\ntwo", "Goal:\nGoal: two", ""],
 )
-async def test_too_few_too_many_or_equal_goals_are_not_what_was_asked_for(said):
+async def test_too_few_too_many_or_equal_goals_are_refused(said):
     with pytest.raises(DecisionError, match="form that was asked for"):
         await deciding(Script(), answers=Proposals(says=lambda prompt: said))
 
 
-async def test_goals_are_read_out_of_what_is_around_them():
+async def test_goals_are_parsed_from_surrounding_text():
     said = "Sure.\n  goal 1: The  door is open.\nGoal 2: It is shut.\nThat's it."
     decision = await deciding(Script(), Reaches({("", ""): 0.5}), answers=Proposals(says=lambda prompt: said))
     assert [one.text for one in decision.thoughts[0].goals[:2]] == ["The door is open.", "It is shut."]
 
 
-async def test_a_proposer_of_ones_own_must_keep_to_the_numbers():
+async def test_a_custom_proposer_must_return_the_requested_numbers():
     class Own:
         async def propose(self, trajectory, thought, n_positive, n_negative):
             return Proposed(("won",), ("lost",))
@@ -224,7 +224,7 @@ async def test_task_style_and_examples_are_the_users():
     assert "Thought: hit it\nBetter thought: look for the key" in thinker.prompts[0]
 
 
-async def test_whole_templates_can_be_replaced_and_braces_in_a_history_do_no_harm():
+async def test_templates_can_be_replaced_and_braces_in_a_history_are_harmless():
     state = STATE.extended(Step('{"name": "go"}', "{thought}"))
     prompts = PnlcPrompts(refine="{past}|{thought}|{critique}", propose="{past} {thought} {kind} {n} {{x}}")
     thinker, answers = Script(), Proposals(says=lambda prompt: "Goal: a\nGoal: b")
@@ -235,7 +235,7 @@ async def test_whole_templates_can_be_replaced_and_braces_in_a_history_do_no_har
     assert answers.prompts[0][0].endswith(" 2 {x}")
 
 
-def test_a_template_without_what_it_is_for_is_refused():
+def test_a_template_without_a_required_field_is_refused():
     with pytest.raises(ConfigurationError, match=r"'refine' has the fields \['past'\]: it needs .*critique"):
         PnlcPrompts(refine="{past}")
     with pytest.raises(ConfigurationError, match="brace"):
@@ -245,7 +245,7 @@ def test_a_template_without_what_it_is_for_is_refused():
 # The paper's ablations
 
 
-async def test_without_goals_the_agent_is_told_a_likelihood_of_success():
+async def test_without_goals_the_agent_reads_a_likelihood_of_success():
     thinker = Script(says=lambda prompt: refine("pull it") if "of\n0.25." in prompt else KEEP, acts=ACTS)
     odds = Odds({"push": np.log(0.25 / 0.75), "pull": 3.0})
     decision = await decide(STATE, thinker, None, odds, PnlcSettings(critique="value"))
@@ -294,7 +294,7 @@ async def test_without_refinement_the_critic_takes_the_best_of_k_thoughts():
     assert [len(goals) for _, _, goals in critic.asked] == [4, 4, 4]
 
 
-async def test_the_best_of_k_needs_only_someone_who_samples():
+async def test_the_best_of_k_needs_only_an_actor():
     class Actor:
         async def sample(self, k):
             return [Sample(*one) for one in MANY]
@@ -319,7 +319,7 @@ async def test_samples_without_an_action_are_dropped_and_equal_ones_judged_once(
     assert decision.notes == ("1 of 4 samples name no action and were dropped",)
 
 
-async def test_asked_itself_the_model_says_how_likely_goals_are():
+async def test_the_model_itself_estimates_the_likelihoods_of_goals():
     def says(prompt):
         if "How likely" in prompt:
             assert "3. The door is stuck, way 1." in prompt
@@ -336,7 +336,7 @@ async def test_asked_itself_the_model_says_how_likely_goals_are():
 @pytest.mark.parametrize(
     "said", ["1: 0.2\n2: 0.1\n3: 0.75", "1: 20%\n2: 1\n3: 1\n4: 1", "1: 2\n2: 1\n3: 1\n4: 1", "likely"]
 )
-async def test_likelihoods_that_cannot_be_read_are_asked_for_once_more(said):
+async def test_likelihoods_that_cannot_be_parsed_are_requested_again(said):
     thinker = Script(says=lambda prompt: said)
     with pytest.raises(DecisionError, match=r"model's own estimate.*twice"):
         await decide(STATE, thinker, ChatGoalProposer(Proposals()), None, PnlcSettings(critique="self"))
@@ -375,7 +375,7 @@ async def test_self_plan_is_the_models_own_choice_of_k():
         ({"critique": "self", "refine": False}, 2, "thoughts, choice"),
     ],
 )
-def test_round_trips_are_counted_as_they_are_waited_for(settings, trips, expected):
+def test_round_trips_are_counted_as_on_the_clock(settings, trips, expected):
     numbers = iter(range(100))
 
     def says(prompt):
@@ -400,7 +400,7 @@ def test_a_kept_thought_takes_four():
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, 5), ({"refine": False}, 2), ({"m": 1}, 1)])
-def test_a_critic_reads_the_state_beside_the_thinking(settings, expected):
+def test_a_critic_processes_the_state_while_the_policy_thinks(settings, expected):
     class Reads(Reaches):
         read = 0
 
@@ -420,7 +420,7 @@ def test_a_critic_reads_the_state_beside_the_thinking(settings, expected):
 # When something fails
 
 
-async def test_a_critic_that_answers_nonsense_is_an_error_or_the_thought_stands():
+async def test_a_malformed_answer_of_a_critic_is_an_error_or_keeps_the_thought():
     class Nonsense:
         def __init__(self, answer):
             self.answer = answer
@@ -448,7 +448,7 @@ async def test_a_critic_that_answers_nonsense_is_an_error_or_the_thought_stands(
             assert "the thought is kept: CriticError" in decision.notes[0]
 
 
-async def test_a_proposer_whose_model_fails_is_a_critics_failure():
+async def test_a_failing_proposer_counts_as_a_critic_failure():
     def fails(prompt):
         raise ValueError("no connection")
 
@@ -459,7 +459,7 @@ async def test_a_proposer_whose_model_fails_is_a_critics_failure():
         assert decision.sample.action == "push"
 
 
-async def test_whatever_stands_beside_the_critic_may_fail_and_the_turn_is_the_plain_one():
+async def test_any_failure_beside_the_critic_can_leave_the_plain_turn():
     class Prepares:
         async def prepare(self, trajectory):
             raise OSError("gone")
@@ -482,7 +482,7 @@ async def test_whatever_stands_beside_the_critic_may_fail_and_the_turn_is_the_pl
         assert any("the goal proposer failed: AttributeError" in note for note in decision.notes)
 
 
-async def test_goals_that_cannot_be_read_let_the_thought_stand():
+async def test_goals_that_cannot_be_parsed_keep_the_thought():
     for more in ({}, {"refine": False}):
         with pytest.raises(DecisionError, match="goal proposer did not answer in the form"):
             await deciding(Script(MANY), answers=Proposals(says=lambda prompt: "hm"), **more)
@@ -492,7 +492,7 @@ async def test_goals_that_cannot_be_read_let_the_thought_stand():
         assert "the thought is kept: DecisionError" in decision.notes[0]
 
 
-async def test_what_the_agent_raises_goes_through():
+async def test_errors_of_the_agent_are_not_wrapped():
     def fails(prompt):
         raise ValueError("the policy is gone")
 
@@ -500,7 +500,7 @@ async def test_what_the_agent_raises_goes_through():
         await deciding(Script(says=fails), on_critic_error="uniform")
 
 
-async def test_what_is_needed_and_not_given_is_said():
+async def test_missing_objects_are_named():
     proposer = ChatGoalProposer(Proposals())
     with pytest.raises(ConfigurationError, match="needs a critic"):
         await decide(STATE, Script(), proposer, None, PnlcSettings())
@@ -522,7 +522,7 @@ async def test_what_is_needed_and_not_given_is_said():
         ({"on_critic_error": "keep"}, "uniform"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong, match):
+def test_invalid_settings_are_refused(wrong, match):
     with pytest.raises(ConfigurationError, match=match):
         PnlcSettings(**wrong)
 

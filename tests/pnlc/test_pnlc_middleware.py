@@ -44,7 +44,7 @@ def stream(agent, mode, *, sync, **more):
 
 
 @both_ways
-def test_each_turn_is_thought_over(sync):
+def test_each_turn_is_reconsidered(sync):
     critic, seen = Reaches(WARNS), []
     output = invoke(an_agent(critic, model=walker(seen=seen), agent={"system_prompt": "Walk."}), sync=sync)
     assert [message.text for message in output["messages"]] == [
@@ -62,7 +62,7 @@ def test_each_turn_is_thought_over(sync):
 
 
 @both_ways
-def test_nothing_is_carried_out_while_it_thinks(sync):
+def test_nothing_is_executed_before_the_decision(sync):
     done = []
 
     @tool
@@ -86,7 +86,7 @@ def test_nothing_is_carried_out_while_it_thinks(sync):
 
 
 @both_ways
-def test_the_user_sees_the_final_messages_alone(sync):
+def test_the_user_sees_only_the_final_messages(sync):
     agent = an_agent(agent={"checkpointer": InMemorySaver()})
     config = {"configurable": {"thread_id": "1"}}
     seen = stream(agent, ["messages", "values", "updates", "custom"], sync=sync, config=config)
@@ -116,7 +116,7 @@ def test_tokens_of_a_streaming_model_do_not_leak(sync):
 
 
 @both_ways
-def test_a_person_is_asked_about_the_final_turn_alone(sync):
+def test_a_person_reviews_only_the_final_turn(sync):
     asks = HumanInTheLoopMiddleware(interrupt_on={"go": True})
     agent = an_agent(before=[asks], agent={"checkpointer": InMemorySaver()})
     output = invoke(agent, sync=sync, config={"configurable": {"thread_id": "1"}})
@@ -125,7 +125,7 @@ def test_a_person_is_asked_about_the_final_turn_alone(sync):
 
 
 @both_ways
-def test_a_goal_proposal_that_cannot_be_read_ends_the_run_and_is_shown(sync):
+def test_a_goal_proposal_that_cannot_be_parsed_ends_the_run_and_is_quoted(sync):
     asked = []
 
     def respond(messages):
@@ -137,7 +137,7 @@ def test_a_goal_proposal_that_cannot_be_read_ends_the_run_and_is_shown(sync):
     assert len(asked) == 4, "both kinds of goals, each twice"
 
 
-def test_bad_settings_are_refused_when_it_is_made():
+def test_invalid_settings_are_refused_by_the_constructor():
     with pytest.raises(ConfigurationError, match="m must be a number"):
         CritiqueRefine(Reaches(), m=0)
     with pytest.raises(ConfigurationError, match="pnlc does not take"):
@@ -149,7 +149,7 @@ def test_bad_settings_are_refused_when_it_is_made():
 @both_ways
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_with_a_checkpoint_by_its_string(sync, calibrated, tmp_path):
-    """As `amc train goal` writes it: what the agent is told are its numbers, probabilities where it is calibrated."""
+    """A checkpoint as `amc train goal` writes it: the agent reads its likelihoods, or probabilities if calibrated."""
     changes = {"calibration": Calibration((0.0, 1.0), (0.625, 0.625))} if calibrated else {}
     asyncio.run(checkpoint_for(HashedWords(64), 64, **changes)).save(tmp_path / "goals")
     critic = f"goal:{tmp_path / 'goals'}"

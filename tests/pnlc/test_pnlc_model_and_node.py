@@ -70,7 +70,7 @@ def test_the_action_changes_exactly_when_the_critic_warns(sync):
 
 
 @both_ways
-def test_who_is_asked_what(sync):
+def test_requests_and_their_conversations(sync):
     seen, critic = [], Reaches(WARNS)
     conversation = [SystemMessage("Be brief."), HumanMessage("Find it."), AIMessage("look"), HumanMessage("A fork.")]
     ask(critique_refine_model(text_mind(seen=seen), critic), *conversation, sync=sync)
@@ -89,7 +89,7 @@ def test_who_is_asked_what(sync):
 
 
 @both_ways
-def test_the_answer_is_the_final_message_with_an_id_of_its_own(sync):
+def test_the_answer_is_the_final_message_with_a_new_id(sync):
     said = AIMessage(LEFT, id="mine", usage_metadata=USAGE, additional_kwargs={"kept": 1},
                      response_metadata={"model_name": "m"})  # fmt: skip
     answer = ask(critique_refine_model(mind(lambda messages: said), Reaches(AGREES)), sync=sync)
@@ -113,7 +113,7 @@ def test_the_answer_is_the_final_message_with_an_id_of_its_own(sync):
     assert "left" not in json.dumps(changed.model_dump(), default=str), "a thought that was given up is not in it"
 
 
-async def test_a_conversation_that_ends_with_a_tool_gets_a_message_more():
+async def test_a_conversation_that_ends_with_a_tool_gets_a_further_message():
     seen = []
     model = critique_refine_model(text_mind(seen=seen), Reaches(WARNS))
     called = AIMessage("", tool_calls=[{"name": "go", "args": {}, "id": "1"}])
@@ -124,7 +124,7 @@ async def test_a_conversation_that_ends_with_a_tool_gets_a_message_more():
     assert [block["type"] for block in seen[-1][1][-1].content] == ["text", "image", "text"]
 
 
-def test_round_trips_are_waited_for_one_after_the_other():
+def test_round_trips_are_sequential():
     class Slow(Reaches):
         async def reach(self, trajectory, thought, goals):
             await asyncio.sleep(0.1)
@@ -189,7 +189,7 @@ async def test_the_thought_of_a_reasoning_model_is_its_reasoning(message):
     assert (critic.asked[1][1], answer.content) == ("I go left.", text)
 
 
-async def test_what_was_reasoned_when_it_acted_stays_as_it_is():
+async def test_reasoning_of_the_acting_request_is_unchanged():
     blocks = [{"type": "reasoning", "reasoning": "So I go right.", "extras": {"signature": "x"}}]
     call = {"name": "go", "args": {"to": "right"}, "id": "1"}
     model = mind(lambda messages: LEFT, act=lambda messages: AIMessage(blocks, tool_calls=[call]))
@@ -197,7 +197,7 @@ async def test_what_was_reasoned_when_it_acted_stays_as_it_is():
     assert answer.content == blocks, "a provider refuses reasoning that was changed"
 
 
-def test_a_final_message_carries_its_thought_where_it_has_none():
+def test_a_final_message_without_a_thought_gets_the_thought():
     call = {"name": "go", "args": {}, "id": "1"}
     assert carrying(AIMessage("", tool_calls=[call]), "so").content == "so"
     assert carrying(AIMessage("mine", tool_calls=[call]), "so").content == "mine"
@@ -207,7 +207,7 @@ def test_a_final_message_carries_its_thought_where_it_has_none():
     assert carrying(AIMessage("You are rich."), "so").content == "You are rich.", "an answer to the user is left alone"
 
 
-def test_tools_are_bound_for_turns_and_told_in_words_else():
+def test_tools_are_bound_for_turns_and_described_in_words_otherwise():
     seen = []
 
     class Tooled(ChatOpenAI):
@@ -228,7 +228,7 @@ def test_tools_are_bound_for_turns_and_told_in_words_else():
 
 
 @both_ways
-def test_a_structured_answer_is_thought_over_too(sync):
+def test_a_structured_answer_is_reconsidered_too(sync):
     class Verdict(BaseModel):
         """A verdict."""
 
@@ -266,7 +266,7 @@ def test_the_best_of_k_thoughts_for_a_policy_that_reads_no_critique(sync):
 
 
 @both_ways
-def test_the_model_alone_without_a_critic(sync):
+def test_the_model_judges_itself_without_a_critic(sync):
     seen = []
     replan = critique_refine_model(text_mind(seen=seen), critique="self")
     assert ask(replan, sync=sync).text == "Thought: I go right.\nAction: right"
@@ -296,7 +296,7 @@ async def test_a_likelihood_of_success_without_goals():
         critique_refine_model(text_mind(), Odds())
 
 
-async def test_a_proposer_of_ones_own_and_prompts_of_ones_own():
+async def test_a_custom_proposer_and_custom_prompts():
     class Own:
         async def propose(self, trajectory, thought, n_positive, n_negative):
             return Proposed(("won",) * n_positive, ("lost",) * n_negative)
@@ -329,7 +329,7 @@ def test_a_call_names_its_critic(sync, monkeypatch):
         critique_refine_model(text_mind())
 
 
-def test_the_file_says_what_a_failing_critic_means():
+def test_the_file_sets_the_effect_of_a_failing_critic():
     class Fails:
         async def reach(self, trajectory, thought, goals):
             raise CriticError("its server is gone")
@@ -341,7 +341,7 @@ def test_the_file_says_what_a_failing_critic_means():
     assert "gone" in answer.response_metadata["pnlc"]["notes"][0]
 
 
-# What others see of it
+# Traces, streams and usage
 
 
 class Watching(BaseCallbackHandler):
@@ -367,7 +367,7 @@ class Counting(MessagesState):
 
 
 @both_ways
-def test_a_node_streams_its_final_message_alone_and_tells_of_its_decision(sync):
+def test_a_node_streams_only_its_final_message_and_emits_its_decision(sync):
     watching = Watching()
     graph: Any = StateGraph(Counting)
     graph.add_node("model", critique_refine_node(text_mind(), Reaches(WARNS), decisions="decided"))
@@ -428,7 +428,7 @@ async def test_under_amc_all_is_counted_once_and_particles_differ():
     graph = amc(text_agent(critique_refine_model(mind(turn), Reaches())), n_particles=4, resample=AtSteps(1), seed=0,
                 environment=lambda state: (SumWorld(2), TASK))  # fmt: skip
     run = await graph.arun({"messages": [HumanMessage(TASK.instruction)]})
-    # Whoever keeps its thought is asked twice: for the turn, and what it says to the critique.
+    # A kept thought takes two requests: the turn, and the answer to the critique.
     assert run.usage["policy"] == Usage(2 * len(asked), 10 * len(asked), 2 * len(asked))
     assert run.usage["world model"].calls == 2 * len(asked)
     assert len(set(asked[:4])) > 1

@@ -1,4 +1,4 @@
-"""A critic finds its server before the policy is called, and only where it may be asked."""
+"""A critic connects to its server before the first call of the policy, and only if it may be called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEAD = "vllm:http://127.0.0.1:9?model=value&retry_for=0"
 
 
 class Policy:
-    """Says 1 and counts how often it was asked."""
+    """Answers 1 and counts its calls."""
 
     def __init__(self):
         self.calls = 0
@@ -33,7 +33,7 @@ class Policy:
 
 
 class Server:
-    """A critic behind a server, which is found or not; remembers in which order it was asked."""
+    """A critic whose connection succeeds or fails; records the order of calls."""
 
     def __init__(self, error=None):
         self.error, self.asked = error, []
@@ -61,14 +61,14 @@ def test_a_dead_server_costs_no_call_of_the_policy():
     assert policy.calls == 0
 
 
-def test_a_dead_server_that_a_call_names_costs_none_either():
+def test_a_call_that_names_a_dead_server_makes_no_policy_request():
     policy = Policy()
     with pytest.raises(CriticServerError):
         graph("uniform", policy).run(start(), context={"critic": DEAD})
     assert policy.calls == 0
 
 
-def test_a_run_may_go_on_without_its_critic_and_says_so():
+def test_a_run_may_continue_without_its_critic_with_a_note():
     run = graph(DEAD, on_critic_error="uniform").run(start())
     assert run.notes[0].startswith("before the first step: the critic could not be connected")
     assert run.best.return_ == 4.0
@@ -94,7 +94,7 @@ def test_a_critic_that_may_be_asked_is_connected_first(settings):
     assert run.usage["critic"].calls == 1, "what connecting costs is the run's"
 
 
-def test_whatever_connect_raises_is_the_critics_error():
+def test_any_exception_of_connect_becomes_a_critic_error():
     with pytest.raises(CriticError, match=r"critic Server: connect\(\) failed: ConnectionError: gone"):
         graph(Server(ConnectionError("gone"))).run(start())
     run = graph(Server(ConnectionError("gone")), on_critic_error="uniform").run(start())
@@ -107,7 +107,7 @@ def test_another_model_than_the_checkpoints_is_never_passed_over():
 
 
 class OfBeta(Server):
-    """It says what it is once it was connected."""
+    """Its description is known after it is connected."""
 
     predicts = "return"
 
@@ -118,7 +118,7 @@ class OfBeta(Server):
         return 0.3
 
 
-async def test_what_a_server_says_of_itself_is_compared_as_it_is_connected():
+async def test_a_servers_own_description_is_compared_when_it_connects():
     policy = Policy()
     with pytest.raises(ConfigurationError, match=r"for beta 0\.3 and the run has beta 1"):
         await graph(OfBeta(), policy).arun(start())

@@ -1,4 +1,4 @@
-"""One critic's string, in six places, and which of them wins."""
+"""The critic's string in six places, and their precedence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, say, start, sum_world, tool_caller
 
 asked = []
-"""Names of the critics that were asked, in order."""
+"""Names of the called critics, in order."""
 loop_goes_on = threading.Event()
 """What the critic "waiting" needs to be loaded: set by the event loop, which a load upon it would stop."""
 
@@ -75,7 +75,7 @@ def loads(monkeypatch):
 
 
 def hand_written():
-    """An agent without langchain's `create_agent`: one node that acts, three times."""
+    """An agent without langchain's `create_agent`: a node that acts three times."""
 
     def act(state):
         return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")]}
@@ -102,7 +102,7 @@ def module_critic(name):
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("first", range(len(PLACES)), ids=PLACES)
 async def test_the_highest_place_that_names_a_critic_wins(agent, is_async, first, monkeypatch, tmp_path):
-    """Every place from `first` down names a critic of its own: that of `first` is used."""
+    """Every place from `first` down names a different critic: that of `first` is used."""
     named = set(PLACES[first:])
     file = tmp_path / "amc.toml"
     if "AMC_CRITIC" in named:
@@ -151,7 +151,7 @@ def test_an_object_is_reported_by_its_class():
 
 
 @pytest.mark.parametrize("nonsense", [3, Recording, object()])
-def test_what_is_no_critic_is_refused(nonsense):
+def test_an_object_that_is_not_a_critic_is_refused(nonsense):
     with pytest.raises(CriticSpecError, match="expected a critic or its string"):
         graph().run(start(), context={"critic": nonsense})
 
@@ -247,7 +247,7 @@ async def test_calls_at_the_same_time_load_their_critic_once_and_off_the_event_l
     assert loads == ["waiting", True]
 
 
-def test_calls_from_threads_share_what_is_kept(loads):
+def test_calls_from_several_threads_share_the_cached_critics(loads):
     mine = graph()
     threads = [
         threading.Thread(target=mine.run, args=(start(),), kwargs={"context": {"critic": "recording:slow"}})
@@ -260,7 +260,7 @@ def test_calls_from_threads_share_what_is_kept(loads):
     assert loads == ["slow"]
 
 
-async def test_what_is_kept_is_bounded(loads):
+async def test_the_cache_of_critics_is_bounded(loads):
     mine = graph()
     names = [str(number) for number in range(MOST_KEPT + 4)]
     for name in names:
@@ -302,7 +302,7 @@ def test_where_the_graph_is_built_keys_may_be_named(loads):
     assert loads == ["a"]
 
 
-# --- what nobody would read ----------------------------------------------------------------------------------
+# --- contexts that are not read ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -315,7 +315,7 @@ def test_where_the_graph_is_built_keys_may_be_named(loads):
         (3, "context= is of type int, and the agent has no context schema"),
     ],
 )
-async def test_a_context_that_nobody_reads_is_refused(is_async, context, message):
+async def test_an_unread_context_is_refused(is_async, context, message):
     mine = graph()
 
     async def call():
@@ -459,7 +459,7 @@ def test_a_graphs_own_critic_may_be_one_that_it_offers():
     assert (run.config["critic"], run.config["critic_from"]) == ("small", "constructor")
 
 
-def test_what_is_offered_is_read_when_the_graph_is_built():
+def test_offered_critics_are_read_when_the_graph_is_built():
     with pytest.raises(CriticSpecError, match="was not understood"):
         graph(critics={"bad": "nonsense:x"})
     assert graph(critics={}).run(start()).config["critic"] == "uniform"

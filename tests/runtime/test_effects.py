@@ -140,7 +140,7 @@ HOLES = {
 @pytest.mark.filterwarnings("ignore:The 'config' parameter")
 @pytest.mark.parametrize("name", HOLES)
 @pytest.mark.parametrize("world", [False, True], ids=["no world", "beside a world"])
-def test_what_was_not_declared_is_refused_before_it_runs(name, world):
+def test_undeclared_tools_are_refused_before_the_run(name, world):
     SENT.clear()
     agent = loop(HOLES[name](), name="tools")
     with pytest.raises(AgentContractError, match=r"(tool send|node tools).* N times") as raised:
@@ -168,11 +168,11 @@ def test_a_node_of_which_all_tools_are_declared_needs_no_declaration_of_its_own(
     assert [output["messages"][-1].text for output in run.outputs] == ["done"] * 3
 
 
-# --- where it is said -----------------------------------------------------------------------------------------
+# --- declarations -----------------------------------------------------------------------------------------
 
 
 def refused(agent, **settings):
-    """What `amc` says against an agent; nothing where it takes it."""
+    """Return the error of `amc` for an agent; empty if it accepts the agent."""
     try:
         amc(agent, **settings)
     except AgentContractError as error:
@@ -248,7 +248,7 @@ def test_a_declaration_by_name_goes_before_the_tools_own_and_that_before_its_nod
     assert "own world: send" in refused(create_agent(model, [send]), tools={"tools": "world"})
 
 
-def test_what_cannot_carry_a_declaration_says_what_can():
+def test_an_object_that_cannot_be_marked_is_an_error_with_an_alternative():
     with pytest.raises(ConfigurationError, match=r"cannot mark a method.*tools=\{name: 'read'\}"):
         effect("read")(Office([]).work)
 
@@ -274,10 +274,10 @@ def test_an_unknown_name_is_refused_with_the_nearest():
     assert "It has model, send, tools" in said
 
 
-# --- what is looked into --------------------------------------------------------------------------------------
+# --- the search for tools --------------------------------------------------------------------------------------
 
 
-def test_a_tool_beside_the_world_must_be_declared_and_those_of_the_world_need_one():
+def test_a_tool_must_be_declared_even_with_a_world_and_world_tools_need_a_world():
     agent = create_agent(tool_caller(1), [say, send])
     said = refused(agent, environment=sum_world)
     assert "tool send" in said
@@ -341,7 +341,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_is_known_to_be_harmless_needs_no_declaration(name):
+def test_harmless_parts_need_no_declaration(name):
     agent, node = HARMLESS[name]()
     world = {"environment": sum_world} if name == "text_agent's model" else {}
     assert refused(agent, step_after=[node], **world) == ""

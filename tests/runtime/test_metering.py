@@ -99,7 +99,7 @@ async def test_a_stream_without_usage_is_a_request_with_missing_usage(server, me
     assert meter.by_model() == {"policy": {f"openai:{ANSWERED}": Usage(1, missing=1)}}
 
 
-async def test_models_of_init_chat_model_are_told_apart(server, meter, metered):
+async def test_models_of_init_chat_model_are_counted_separately(server, meter, metered):
     await init_chat_model("openai:small", n=2, **openai(server)).ainvoke("hello", metered)
     chosen = init_chat_model(configurable_fields=("model", "model_provider"), **openai(server))
     await chosen.ainvoke("hello", {**metered, "configurable": {"model": "small", "model_provider": "openai"}})
@@ -153,7 +153,7 @@ HARMLESS: dict[str, Any] = {"step_after": "act", "stateless_tools": True}
 
 
 def in_a_node(model, act):
-    """An agent of one step, whose node calls `act(model, config)`."""
+    """An agent with a single step, whose node calls `act(model, config)`."""
     builder = StateGraph(MessagesState)
 
     async def awaited(state, config):

@@ -20,7 +20,7 @@ from tests.scripted_http import scripted_server
 
 
 def completions(told, *, n_given=None):
-    """A chat completions server whose candidates differ; `told` gets the bodies."""
+    """A chat completions server whose candidates differ; `told` collects the request bodies."""
 
     def answer(body):
         told.append(body)
@@ -49,7 +49,7 @@ def openai(server, **settings):
 
 
 @both_ways
-def test_a_model_that_takes_n_is_asked_once(sync):
+def test_a_model_that_supports_n_gets_a_single_request(sync):
     told = []
     with completions(told) as server:
         model = actor_critic_model(openai(server, streaming=True), Prefers(word3=9.0), k=5)
@@ -68,7 +68,7 @@ def test_a_server_that_ignores_n_is_asked_again():
     assert answer.response_metadata["lac"]["candidates"] == 3
 
 
-def test_the_responses_api_is_never_asked_for_candidates():
+def test_the_responses_api_is_never_used_for_candidates():
     told = []
     with completions(told) as server:
         chosen = ChatActor(openai(server, use_responses_api=True), [HumanMessage("x")])
@@ -79,7 +79,7 @@ def test_the_responses_api_is_never_asked_for_candidates():
         assert left_open._model.use_responses_api is False
 
 
-def test_the_greedy_turn_comes_beside_the_samples():
+def test_the_greedy_turn_is_sampled_concurrently():
     told = []
     with completions(told) as server:
         answer = ask(actor_critic_model(openai(server, temperature=0.8), Prefers(cold=2.0), k=3, greedy=True))
@@ -114,14 +114,14 @@ def test_a_text_without_its_end_token_has_no_likelihood():
     assert actor._sample(message).log_likelihood == -1.0
 
 
-def test_a_token_whose_probability_is_not_said_leaves_the_text_without_a_likelihood():
+def test_a_token_without_a_reported_probability_leaves_the_text_without_a_likelihood():
     content = [entry("Action: go", -1.0), entry("<end>", -9999.0)]
     message = AIMessage("Action: go", response_metadata={"finish_reason": "stop", "logprobs": {"content": content}})
     actor = ChatActor(ChatOpenAI(model="small", api_key="none"), [], log_likelihoods=True)
     assert actor._sample(message).log_likelihood is None
 
 
-def test_copies_made_by_a_cache_or_a_seed_are_told_of(caplog):
+def test_copies_made_by_a_cache_or_a_seed_are_noted(caplog):
     class Seeded(ScriptedChatModel):
         seed: int | None = None
         temperature: float | None = None
@@ -141,20 +141,20 @@ def test_copies_made_by_a_cache_or_a_seed_are_told_of(caplog):
     assert agreed == [], "a model that is sure of itself is no mistake"
 
 
-async def test_requests_of_an_actor_alone_are_kept_out_of_streams_too():
+async def test_requests_of_a_bare_actor_are_not_streamed_either():
     watching = Watching()
     await ChatActor(in_turn("go"), [HumanMessage("?")], callbacks=[watching]).sample(2)
     assert [tags for _, tags in watching.runs.values()] == [["nostream"]] * 2
 
 
-def test_what_is_built_on_a_chat_model_goes_around():
+def test_wrappers_of_a_chat_model_apply_to_the_returned_model():
     for built in (in_turn("go").with_retry(), in_turn("go").with_config(tags=["x"]), "gpt"):
         with pytest.raises(ConfigurationError, match="expected a chat model"):
             actor_critic_model(built)
     assert ask(actor_critic_model(in_turn("go"), k=2).with_retry()).text == "go"
 
 
-def test_no_answer_that_says_anything_is_an_error_and_a_malformed_call_is_an_action():
+def test_empty_answers_are_an_error_and_a_malformed_call_is_an_action():
     with pytest.raises(DecisionError, match="none of 2 samples"):
         ask(actor_critic_model(in_turn(""), k=2))
     broken = AIMessage("", invalid_tool_calls=[{"name": "go", "args": "{", "id": "1", "error": "no JSON"}])
