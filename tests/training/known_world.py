@@ -1,4 +1,4 @@
-"""A world whose every path is known, so that values are sums over paths, and a sample can be the population itself."""
+"""A world with known paths, in which values are sums over paths and a sample can be the whole population."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from amc_agents.types import Step, Task, Trajectory
 
 TASK = Task("tree", "walk")
 
-# What was done so far -> [(chance out of the whole, action, reward)].
+# Actions so far -> [(relative probability, action, reward)].
 TREE = {
     "": [(1, "a", 0.0), (3, "b", 0.25)],
     "a": [(1, "x", 1.0), (1, "y", -1.0)],
@@ -22,7 +22,7 @@ def chance(state, weight):
 
 
 def soft_value(state, beta):
-    """beta log E[exp(G / beta)], by the recursion over the tree: nothing is sampled or grouped."""
+    """beta log E[exp(G / beta)], by recursion over the tree, without sampling or grouping."""
     if state not in TREE:
         return 0.0
     terms = [chance(state, w) * math.exp((r + soft_value(state + a, beta)) / beta) for w, a, r in TREE[state]]
@@ -43,10 +43,10 @@ def paths(state="", steps=(), probability=1.0):
 
 
 def population():
-    """Every path as often as its probability says: sample means over it are expectations."""
-    found = [one for one, probability in paths() for _ in range(round(64 * probability))]
-    assert len(found) == 64
-    return found
+    """Every path in proportion to its probability, so that sample means are expectations."""
+    trajectories = [trajectory for trajectory, probability in paths() for _ in range(round(64 * probability))]
+    assert len(trajectories) == 64
+    return trajectories
 
 
 def name(trajectory, t):

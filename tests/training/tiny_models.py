@@ -1,4 +1,4 @@
-"""Tiny random models of the usual families, and rows to read with them."""
+"""Tiny random models of the usual families, and rows for them."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ CONFIGS: dict[str, Any] = {
     "qwen2": lambda **more: transformers.Qwen2Config(**COMMON | more),
     "qwen3": lambda **more: transformers.Qwen3Config(**COMMON | {"head_dim": 8} | more),
     "gemma": lambda **more: transformers.GemmaConfig(**COMMON | {"head_dim": 8} | more),
-    # Layers with a window of 8 tokens beside layers that see all.
+    # Layers with a window of 8 tokens, and layers with full attention.
     "gemma3": lambda **more: transformers.Gemma3TextConfig(
         **COMMON | {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8} | more
     ),
@@ -56,22 +56,22 @@ CONFIGS: dict[str, Any] = {
 
 
 def rows(count: int = 3, states: int = 4, seed: int = 1) -> list[TargetRow]:
-    """Rows of unequal length, the last mark of each at its end; all longer than the windows of 8 tokens."""
+    """Rows of different lengths above 8 tokens, the size of the windows, with the last mark at the end."""
     draw = torch.Generator().manual_seed(seed)
-    found = []
+    drawn = []
     for number in range(count):
         length = 14 + 5 * number
         ids = torch.randint(4, 64, (length,), generator=draw).tolist()
         earlier = sorted(torch.randperm(length - 3, generator=draw)[: states - 1].add(2).tolist())
         targets, rewards, weights = (torch.randn(states, generator=draw).tolist() for _ in range(3))
-        found.append(
+        drawn.append(
             TargetRow(
                 ids=tuple(ids), marks=(*earlier, length - 1), states=tuple(range(states)), targets=tuple(targets),
                 final=(*[False] * (states - 1), True), success=True, rewards=tuple(rewards),
                 weights=tuple(abs(one) for one in weights),
             )
         )  # fmt: skip
-    return found
+    return drawn
 
 
 def classifier_of(name: str, **more: Any) -> Any:
@@ -82,7 +82,7 @@ def classifier_of(name: str, **more: Any) -> Any:
 
 
 def adapted(name: str, **more: Any) -> Any:
-    """The same with LoRA on all its linear layers, both matrices far from zero."""
+    """A `classifier_of` with LoRA on all linear layers, both matrices far from zero."""
     model = get_peft_model(
         classifier_of(name, **more), LoraConfig(task_type="SEQ_CLS", r=4, lora_alpha=8, target_modules="all-linear")
     )
@@ -93,7 +93,7 @@ def adapted(name: str, **more: Any) -> Any:
 
 
 def norms_keep_their_type(model: Any) -> None:
-    """Transformers' RMSNorm computes in float32 whatever comes in; here it stays in float64."""
+    """Replace transformers' RMSNorm, which always computes in float32, by one in float64."""
 
     def normed(self: Any, hidden: Any) -> Any:
         scale = self.weight if hasattr(self, "variance_epsilon") else 1 + self.weight

@@ -60,7 +60,7 @@ def test_the_gradients_of_one_pass_are_those_of_one_pass_per_prefix(family, norm
     expected = gradients(model, weighted_error(one_by_one, batch["targets"].double(), batch["weights"].double()))
     assert relative_difference(of_one_pass(model, batch), expected) <= tolerance
     assert relative_difference(of_one_pass(model, collate(whole, PAD, packed=True)), expected) <= tolerance
-    # Without the wall between trajectories, or with one state missing, it would not be so.
+    # The comparison fails if trajectories attend to each other, or if a state is missing.
     unwalled = collate(whole, PAD, packed=True)
     del unwalled["position_ids"]
     assert relative_difference(of_one_pass(model, unwalled), expected) > 1e-3
@@ -95,7 +95,7 @@ def test_a_padded_batch_needs_no_mask_and_takes_the_causal_kernel(monkeypatch):
 
 @pytest.fixture
 def flash_varlen(monkeypatch):
-    """A kernel with the contract of flash attention's, for the CPU: it knows no mask, and walls from lengths alone."""
+    """A CPU kernel with the contract of flash attention: it takes lengths of sequences and no mask."""
     calls = []
 
     def attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
@@ -117,7 +117,7 @@ def flash_varlen(monkeypatch):
     return calls
 
 
-def test_a_kernel_of_variable_length_is_told_where_trajectories_begin(flash_varlen):
+def test_a_variable_length_kernel_gets_the_bounds_of_trajectories(flash_varlen):
     model, whole = adapted("llama"), rows()
     expected = of_one_pass(model, collate(whole, PAD))
     model.config._attn_implementation = "flash_on_the_cpu"
@@ -128,7 +128,7 @@ def test_a_kernel_of_variable_length_is_told_where_trajectories_begin(flash_varl
     assert relative_difference(of_one_pass(model, collate(whole, PAD)), expected) <= 1e-6
 
 
-def test_the_head_sees_the_marks_alone():
+def test_the_head_is_applied_only_to_marks():
     model, seen = adapted("llama"), []
     for name, module in model.named_modules():
         if name.endswith("score.modules_to_save.default"):
@@ -137,7 +137,7 @@ def test_the_head_sees_the_marks_alone():
     assert seen == [(12, 32)]
 
 
-def test_a_batch_tells_the_loss_what_belongs_to_each_mark():
+def test_a_batch_holds_the_targets_of_each_mark():
     whole = rows(count=2, states=3)
     ended = [whole[0], replace(whole[1], final=(False,) * 3)]
     batch = collate(ended, PAD)
@@ -166,18 +166,18 @@ def test_a_mark_on_the_padding_token_is_refused():
         collate([row], row.ids[row.marks[0]], packed=True)
 
 
-def test_values_come_back_in_the_order_of_the_rows_and_leave_the_mode_as_it_was():
+def test_values_keep_the_order_of_rows_and_the_mode_is_restored():
     model, whole = adapted("qwen3"), rows(count=5)
     order = [3, 0, 4, 1, 2]
-    found = row_values(model, [whole[i] for i in order], batch_size=2)
+    ordered = row_values(model, [whole[i] for i in order], batch_size=2)
     with torch.no_grad():
-        for values, index in zip(found, order, strict=True):
+        for values, index in zip(ordered, order, strict=True):
             np.testing.assert_allclose(values, prefix_scores(model, whole[index]), rtol=1e-6)
     assert model.training
-    assert all(values.dtype == np.float64 for values in found)
+    assert all(values.dtype == np.float64 for values in ordered)
 
 
-def test_without_marks_a_classifier_answers_as_before():
+def test_without_marks_a_classifier_is_unchanged():
     model = classifier_of("llama").eval()
     ids = torch.tensor([rows()[0].ids])
     before = model(input_ids=ids, labels=torch.tensor([1.0]).double())
@@ -187,7 +187,7 @@ def test_without_marks_a_classifier_answers_as_before():
     assert torch.equal(before.loss, after.loss)
 
 
-def test_a_copy_of_a_model_reads_with_its_own_weights():
+def test_a_copy_of_a_model_uses_its_own_weights():
     model, batch = adapted("llama"), collate(rows(), PAD)
     before = scores_at_marks(model, batch)
     copied = copy.deepcopy(model)
@@ -199,7 +199,7 @@ def test_a_copy_of_a_model_reads_with_its_own_weights():
 
 
 def pass_through_data_parallel(store):
-    """Check one pass in a process of its own, which ends without destroying its process group.
+    """Check one pass in a separate process, which ends without destroying its process group.
 
     The group's destructor joins a thread that may wait for the interpreter's lock, which the destructor holds.
     """

@@ -1,4 +1,4 @@
-"""The benchmark's path for a GPU, with a small shape on the CPU: what cannot run here must at least be able to."""
+"""The benchmark's GPU path, run on the CPU with a small shape."""
 
 import importlib.util
 import json
@@ -31,16 +31,16 @@ def benchmark_module():
 def test_the_path_of_a_gpu_runs(benchmark_module, tmp_path, capsys):
     out = tmp_path / "results" / "one_pass.json"
     given = ["--shape", "llama-3.1-8b", *SMALL, "--tokens", "96", "--steps", "2,4", "--out", str(out)]
-    found = benchmark_module.main([*given, "--paper-set", "--paper-trajectories", "20"])
-    assert json.loads(out.read_text())["runs"] == [found]
+    run = benchmark_module.main([*given, "--paper-set", "--paper-trajectories", "20"])
+    assert json.loads(out.read_text())["runs"] == [run]
     assert str(tmp_path) not in out.read_text()
-    for result, steps in zip(found["results"], (2, 4), strict=True):
+    for result, steps in zip(run["results"], (2, 4), strict=True):
         assert (result["steps"], result["states"], result["bound"]) == (steps, 3 * (steps + 1), (steps + 1) / 2)
         one, prefixes = result["one_pass"], result["prefixes"]
         assert result["ratio_of_tokens"] == pytest.approx(prefixes["tokens"] / one["tokens"], abs=0.01)
         assert (steps + 1) / 2 < result["ratio_of_tokens"] < steps + 1
         assert one["mfu"] > 0
-    assert found["paper_set"]["steps"] == found["paper_set"]["steps_measured"] == 3  # 16 trajectories, three epochs
+    assert run["paper_set"]["steps"] == run["paper_set"]["steps_measured"] == 3  # 16 trajectories, three epochs
     assert "min left" in capsys.readouterr().err
     given[given.index("2,4")] = "2"
     benchmark_module.main([*given, "--shape", "qwen2.5-3b"])

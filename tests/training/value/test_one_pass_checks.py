@@ -8,21 +8,21 @@ from tests.training.tiny_models import classifier_of
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral", "gpt2", "opt", "bloom", "gpt_oss"])
-def test_causal_models_are_let_through_in_the_mode_they_were_in(family):
+def test_causal_models_pass_and_keep_their_mode(family):
     model = classifier_of(family, **_NO_DROPOUT.get(family, {})).float().eval()
     check_one_pass(model)
     assert not model.training
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral", "gpt2"])
-def test_a_model_whose_masks_know_packed_rows_can_pack(family):
+def test_a_model_whose_masks_separate_packed_rows_can_pack(family):
     model = classifier_of(family, **_NO_DROPOUT.get(family, {})).float()
     assert can_pack(model)
     assert use_packing(model, True)
 
 
 @pytest.mark.parametrize("family", ["opt", "bloom", "gpt_oss"])
-def test_a_model_that_would_let_packed_rows_see_each_other_is_found_out(family):
+def test_a_model_whose_packed_rows_see_each_other_cannot_pack(family):
     model = classifier_of(family, **_NO_DROPOUT.get(family, {})).float()
     assert not can_pack(model)
     with pytest.raises(ConfigurationError, match="lets packed trajectories see each other"):
@@ -30,14 +30,14 @@ def test_a_model_that_would_let_packed_rows_see_each_other_is_found_out(family):
     assert use_packing(model, False) is False
 
 
-def test_walls_without_restarted_positions_are_not_enough():
+def test_separated_rows_without_restarted_positions_cannot_be_packed():
     model = classifier_of("gpt2", **_NO_DROPOUT["gpt2"]).float()
     model.transformer.wpe.register_forward_pre_hook(lambda _, given: torch.arange(given[0].shape[1])[None])
     check_one_pass(model)
     assert not can_pack(model)
 
 
-def test_a_leak_that_rounding_could_hide_is_found():
+def test_a_leak_of_the_size_of_rounding_errors_is_detected():
     model = classifier_of("llama").bfloat16()
     model.model.norm.register_forward_hook(lambda _, __, hidden: hidden + 0.15 * hidden[:, :1])
     check_one_pass(model)
@@ -48,7 +48,7 @@ def test_sdpa_pads_by_default():
     assert use_packing(classifier_of("llama").float(), "auto") is False
 
 
-def test_a_model_without_its_weights_is_not_asked(monkeypatch):
+def test_a_model_without_weights_is_not_checked(monkeypatch):
     monkeypatch.setattr(one_pass_checks.frameworks, "is_fsdp_enabled", lambda: True)
     model = classifier_of("gemma3", use_bidirectional_attention=True).float()
     check_one_pass(model)

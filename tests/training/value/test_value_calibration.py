@@ -21,7 +21,7 @@ from amc_agents.training.value.calibrating import (
 from amc_agents.training.value.data import TargetRow
 
 
-def too_sure(n_tasks=60, per_task=10, seed=0):
+def overconfident(n_tasks=60, per_task=10, seed=0):
     """A critic whose values are twice as far apart as they should be, and shifted; outcomes vary much."""
     rng = np.random.default_rng(seed)
     n = n_tasks * per_task
@@ -34,15 +34,15 @@ def too_sure(n_tasks=60, per_task=10, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["affine", "isotonic"])
-def test_a_critic_that_is_too_sure_is_put_right(kind):
-    states = too_sure()
+def test_an_overconfident_critic_is_corrected(kind):
+    states = overconfident()
     calibration, report = calibrate(kind, states)
     right = (states.values - 1) / 2
     assert np.mean(np.abs(calibration(states.values) - right)) < 0.15
     if kind == "affine":
         assert isinstance(calibration, AffineCalibration)
         assert (calibration.slope, calibration.intercept) == pytest.approx((0.5, -0.5), abs=0.1)
-    # What was said is off by |right + 1|, of which bins of ten keep nearly all.
+    # Values are off by |right + 1|, nearly all of which remains in ten bins.
     assert report.error_before.mean == pytest.approx(np.mean(np.abs(right + 1)), abs=0.15)
     assert report.error_after.mean < 0.25
     for change in (report.error_change, report.squared_change):
@@ -52,9 +52,9 @@ def test_a_critic_that_is_too_sure_is_put_right(kind):
     assert sum(one.n for one in report.after) == sum(one.n for one in report.before) == 600
 
 
-def test_no_state_is_judged_by_a_map_that_has_seen_its_task(monkeypatch):
+def test_no_state_is_predicted_by_a_map_fitted_on_its_task(monkeypatch):
     def memory(kind, values, targets, groups, weights):
-        return lambda asked: np.isin(asked, values).astype(float)
+        return lambda queried: np.isin(queried, values).astype(float)
 
     monkeypatch.setattr(value_calibration, "fit_value_calibration", memory)
     task = np.repeat(np.arange(12.0), 5)
@@ -65,8 +65,8 @@ def test_no_state_is_judged_by_a_map_that_has_seen_its_task(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["affine", "isotonic"])
 def test_a_state_of_weight_two_counts_as_two_states(kind):
-    """Every state of a task has the same weight: the task's states are then there once or twice."""
-    once = too_sure(n_tasks=12, per_task=3)
+    """All states of a task have the same weight, 1 or 2."""
+    once = overconfident(n_tasks=12, per_task=3)
     weights = np.where(np.arange(36) % 6 < 3, 2.0, 1.0)
     twice = States(*(np.repeat(one, weights.astype(int)) for one in once))
     by_weight, by_copies = calibrate(kind, once._replace(weights=weights)), calibrate(kind, twice)
@@ -77,7 +77,7 @@ def test_a_state_of_weight_two_counts_as_two_states(kind):
 
 
 def test_a_model_of_tilted_means_is_calibrated_to_tilted_means():
-    """The loss's weights exp(G / beta): values that are right in that sense stay as they are."""
+    """With the weights exp(G / beta) of the loss, values that are tilted means are calibrated already."""
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.9, size=40_000)
     came = (rng.random(40_000) < p).astype(float)
@@ -103,8 +103,8 @@ def test_the_error_of_calibrated_values_is_the_noise_floor():
     assert error == pytest.approx(floor, rel=0.07)
 
 
-def test_copies_of_a_tasks_states_make_no_figure_surer():
-    states = too_sure(per_task=3)
+def test_copies_of_states_do_not_reduce_standard_errors():
+    states = overconfident(per_task=3)
     copies = States(*(np.repeat(one, 8) for one in states))
     few, many = calibrate("affine", states).report, calibrate("affine", copies).report
     for name in ("error_before", "error_after", "error_change", "squared_before", "squared_after", "squared_change"):
@@ -112,7 +112,7 @@ def test_copies_of_a_tasks_states_make_no_figure_surer():
 
 
 def test_the_standard_error_is_that_of_leaving_one_task_out():
-    values, targets, tasks, _ = states = too_sure(n_tasks=7, per_task=9)
+    values, targets, tasks, _ = states = overconfident(n_tasks=7, per_task=9)
     bins = bin_numbers(values)
 
     def error(kept):
@@ -125,8 +125,8 @@ def test_the_standard_error_is_that_of_leaving_one_task_out():
     assert report.error_before.standard_error == pytest.approx(np.sqrt(6 / 7 * np.sum((left - left.mean()) ** 2)))
 
 
-def test_the_report_is_plain_and_the_same_again():
-    first, again = calibrate("isotonic", too_sure(), seed=3), calibrate("isotonic", too_sure(), seed=3)
+def test_the_report_is_json_and_deterministic():
+    first, again = calibrate("isotonic", overconfident(), seed=3), calibrate("isotonic", overconfident(), seed=3)
     assert first == again
     assert isinstance(first.calibration, IsotonicCalibration)
     plain = json.loads(json.dumps(first.report.as_plain()))
@@ -137,29 +137,29 @@ def test_the_report_is_plain_and_the_same_again():
 
 
 def test_the_report_is_printed_with_the_metrics():
-    report = calibrate("affine", too_sure()).report
+    report = calibrate("affine", overconfident()).report
     written = io.StringIO()
     metrics = {**dict.fromkeys(LABELS), "auc_by_step": {}, "calibration": report.as_plain()}
     print_metrics(metrics, Console(file=written, width=120))
-    told = written.getvalue()
+    text = written.getvalue()
     for name in ("before", "after", "change"):
         mean, error = getattr(report, f"error_{name}")
-        assert f"{mean:.3f} ± {error:.3f}" in told
-    assert f"error of about {report.noise_floor:.3f}" in told
-    assert "affine calibration, cross-validated over 60 tasks" in told
+        assert f"{mean:.3f} ± {error:.3f}" in text
+    assert f"error of about {report.noise_floor:.3f}" in text
+    assert "affine calibration, cross-validated over 60 tasks" in text
 
 
 @pytest.mark.parametrize("n_tasks", [1, LEAST_TASKS - 1])
 def test_too_few_tasks_are_refused(n_tasks):
     with pytest.raises(ConfigurationError, match=f"states of {n_tasks} tasks and needs 3"):
-        calibrate("affine", too_sure(n_tasks))
-    assert calibrate("affine", too_sure(LEAST_TASKS)).report.n_folds == LEAST_TASKS
+        calibrate("affine", overconfident(n_tasks))
+    assert calibrate("affine", overconfident(LEAST_TASKS)).report.n_folds == LEAST_TASKS
 
 
 # --- which states --------------------------------------------------------------------------------------------------
 
 
-def test_some_held_out_tasks_are_for_calibration_alone():
+def test_some_held_out_tasks_are_only_for_calibration():
     held_out = [f"t{i}" for i in range(20)]
     chosen = calibration_tasks(held_out, seed=0)
     assert len(chosen) == 10
@@ -176,17 +176,17 @@ ROW = TargetRow(
 )  # fmt: skip
 
 
-def test_a_model_of_the_future_is_not_judged_at_ends_where_it_is_never_asked():
+def test_a_model_of_the_future_is_not_calibrated_on_final_states():
     rows = [ROW, replace(ROW, targets=(0.5, 0.25), final=(False, False))]
     values = [np.array([0.9, 0.1]), np.array([0.6, 0.3])]
-    found = states_of(rows, values, ["a", "b"], target="future")
-    assert [one.tolist() for one in found] == [[0.9, 0.6, 0.3], [1.0, 0.5, 0.25], ["a", "b", "b"], [1.0] * 3]
-    found = states_of(rows, values, ["a", "b"], target="return")
+    states = states_of(rows, values, ["a", "b"], target="future")
+    assert [array.tolist() for array in states] == [[0.9, 0.6, 0.3], [1.0, 0.5, 0.25], ["a", "b", "b"], [1.0] * 3]
+    states = states_of(rows, values, ["a", "b"], target="return")
     everything = [[0.9, 0.1, 0.6, 0.3], [1.0, 0.0, 0.5, 0.25], ["a", "a", "b", "b"], [1.0] * 4]
-    assert [one.tolist() for one in found] == everything
+    assert [array.tolist() for array in states] == everything
 
 
-def test_the_weights_of_the_loss_are_kept_and_none_is_nothing():
+def test_the_weights_of_the_loss_are_kept_and_stay_positive():
     rows = [ROW, replace(ROW, weights=(0.0, 4.0))]
-    found = states_of(rows, [np.zeros(2)] * 2, ["a", "b"], target="return")
-    assert found.weights.tolist() == [1.0, 1.0, 4e-12, 4.0]
+    states = states_of(rows, [np.zeros(2)] * 2, ["a", "b"], target="return")
+    assert states.weights.tolist() == [1.0, 1.0, 4e-12, 4.0]

@@ -1,4 +1,4 @@
-"""What training writes of typical faults is what those faults give."""
+"""The golden scores under typical faults are the scores that those faults give."""
 
 import shutil
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_probes_that_do_not_fit_the_model_are_left_out(trained, merged):
         assert len(golden_scores(merged.float(), prompts, [0.0] * len(prompts), encoder).probe_scores) == expected
 
 
-def test_all_of_it_is_in_the_file(trained):
+def test_golden_and_probe_scores_are_saved(trained):
     loaded = ValueCheckpoint.load(trained.out)
     assert loaded.golden == trained.checkpoint.golden
     assert loaded.probe_scores == trained.checkpoint.probe_scores

@@ -40,9 +40,9 @@ def batch_of(rows, dtype=torch.float64):
     }
 
 
-def test_td_lambda_is_what_a_hand_computes():
+def test_td_lambda_agrees_with_a_calculation_by_hand():
     # Rewards 0.5, 0, 1, then the end; values 0.2, 0.4, 0.6, 0.9; lambda 0.5.
-    #   y2 = 1                                     (the end is known: its 0.9 is not read)
+    #   y2 = 1                                     (the return at the end is known: 0.9 is not used)
     #   y1 = 0   + 0.5 x 0.6 + 0.5 x 1    = 0.8
     #   y0 = 0.5 + 0.5 x 0.4 + 0.5 x 0.8  = 1.1
     whole = row([1.5, 1.0, 1.0, 0.0], [0.5, 0.0, 1.0, 0.0], [False, False, False, True])
@@ -52,15 +52,15 @@ def test_td_lambda_is_what_a_hand_computes():
     # lambda 0: the reward and the next value.
     at_zero = lambda_targets(values, batch_of([whole]), Objective(td_lambda=0.0))
     assert at_zero.tolist() == pytest.approx([0.9, 0.6, 1.0, 0.0])
-    # Of the whole return, 1.5: no reward is added, and the end's return is known.
+    # Targets of the whole return, 1.5: no reward is added, and the return at the end is known.
     #   y2 = 1.5, y1 = 0.5 x 0.6 + 0.5 x 1.5 = 1.05, y0 = 0.5 x 0.4 + 0.5 x 1.05 = 0.725
     of_return = replace(whole, targets=(1.5,) * 4)
-    found = lambda_targets(values, batch_of([of_return]), Objective(td_lambda=0.5, target="return"))
-    assert found.tolist() == pytest.approx([0.725, 1.05, 1.5, 1.5])
+    targets = lambda_targets(values, batch_of([of_return]), Objective(td_lambda=0.5, target="return"))
+    assert targets.tolist() == pytest.approx([0.725, 1.05, 1.5, 1.5])
 
 
-def test_td_lambda_of_a_binary_loss_leans_on_probabilities():
-    # Scores 0, log 3, -9: values 0.5, 0.75 and an end that is not read; lambda 0.5; success is the last step's.
+def test_td_lambda_of_a_binary_loss_uses_probabilities():
+    # Scores 0, log 3, -9: values 0.5, 0.75 and an unused one at the end; lambda 0.5; the last step succeeds.
     #   y1 = 1, y0 = 0.5 x 0.75 + 0.5 x 1 = 0.875
     whole = row([1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [False, False, True])
     scores = torch.tensor([0.0, np.log(3.0), -9.0], dtype=torch.float64)
@@ -71,24 +71,24 @@ def test_td_lambda_of_a_binary_loss_leans_on_probabilities():
     assert loss(scores, batch_of([whole]), objective).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_window_that_ends_before_its_trajectory_leans_on_the_monte_carlo_return():
+def test_a_window_that_ends_before_its_trajectory_uses_the_monte_carlo_return():
     # The same trajectory, its states 0 and 1 in one window and 2 and 3 in the next: y1 = G1 = 1, y0 = .5 + .2 + .5.
     windows = [
         row([1.5, 1.0], [0.5, 0.0], [False, False]),
         row([1.0, 0.0], [1.0, 0.0], [False, True]),
     ]
     values = torch.tensor([0.2, 0.4, 0.6, 0.9], dtype=torch.float64)
-    found = lambda_targets(values, batch_of(windows), Objective(td_lambda=0.5))
-    assert found.tolist() == pytest.approx([1.2, 1.0, 1.0, 0.0])
+    targets = lambda_targets(values, batch_of(windows), Objective(td_lambda=0.5))
+    assert targets.tolist() == pytest.approx([1.2, 1.0, 1.0, 0.0])
 
 
 def by_definition(row, values, rate):
-    """y_t = r_{t+1} + (1 - lambda) v(s_{t+1}) + lambda y_{t+1}, one state after the other, from the end."""
-    found = [row.targets[-1]]
+    """y_t = r_{t+1} + (1 - lambda) v(s_{t+1}) + lambda y_{t+1}, state by state from the end."""
+    returns = [row.targets[-1]]
     for t in reversed(range(len(row.marks) - 1)):
         value = row.targets[t + 1] if row.final[t + 1] else values[t + 1]
-        found.insert(0, row.rewards[t] + (1 - rate) * value + rate * found[0])
-    return found
+        returns.insert(0, row.rewards[t] + (1 - rate) * value + rate * returns[0])
+    return returns
 
 
 ROWS = st.lists(
@@ -101,15 +101,15 @@ ROWS = st.lists(
 def test_td_lambda_is_the_recursion_for_rows_of_any_length(drawn, rate, seed):
     rows = []
     for rewards, ended, tail in drawn:
-        # The reward of the last state leads out of the window; `tail` is what the rest of the trajectory earned.
+        # The step from the last state leaves the window; `tail` is the return of the rest of the trajectory.
         rewards = [*rewards, 0.0 if ended else tail]
         targets = np.cumsum(rewards[::-1])[::-1]
         rows.append(row(targets, rewards, [False] * (len(rewards) - 1) + [ended]))
     values = torch.from_numpy(np.random.default_rng(seed).normal(size=sum(len(one.marks) for one in rows)))
-    found = lambda_targets(values, batch_of(rows), Objective(td_lambda=rate))
+    returns = lambda_targets(values, batch_of(rows), Objective(td_lambda=rate))
     parts = torch.split(values, [len(one.marks) for one in rows])
     expected = [y for one, part in zip(rows, parts, strict=True) for y in by_definition(one, part.tolist(), rate)]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(returns, expected, rtol=0, atol=1e-12)
 
 
 def test_lambda_one_is_monte_carlo_to_the_last_bit():
@@ -119,7 +119,7 @@ def test_lambda_one_is_monte_carlo_to_the_last_bit():
     batch = batch_of([one], torch.float32)
     scores = torch.from_numpy(rng.normal(size=30)).float()
     assert torch.equal(lambda_targets(scores, batch, Objective()), batch["targets"])
-    # And by continuity: the recursion itself, not a special case, comes to it as lambda does.
+    # The recursion itself, without the special case, converges to it.
     near = lambda_targets(scores, batch, Objective(td_lambda=1 - 1e-9))
     torch.testing.assert_close(near, batch["targets"], rtol=0, atol=1e-6)
 
@@ -137,26 +137,26 @@ def test_targets_have_no_gradient(objective):
     torch.testing.assert_close(scores.grad, slope * weights * (values - targets))
 
 
-def test_binary_targets_that_lean_on_values_stay_probabilities():
-    # The reward comes before the end, and the state after it still hopes: r + v = 1.5 would be no probability.
+def test_binary_targets_that_use_values_stay_probabilities():
+    # The reward comes before the end, and the next state has the value 0.5: r + v = 1.5 is not a probability.
     one = row([1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [False, False, True])
     scores = torch.tensor([0.0, 0.0, 0.0], dtype=torch.float64)
-    found = lambda_targets(scores, batch_of([one]), Objective(loss="bce", td_lambda=0.0))
-    assert found.tolist() == [1.0, 0.0, 0.0]
+    targets = lambda_targets(scores, batch_of([one]), Objective(loss="bce", td_lambda=0.0))
+    assert targets.tolist() == [1.0, 0.0, 0.0]
 
 
-def test_the_loss_is_a_sum_in_the_scores_own_number_type():
+def test_the_loss_is_a_sum_in_the_data_type_of_the_scores():
     one = row([1.0, 0.0], [1.0, 0.0], [False, True], (3.0, 1.0))
     scores = torch.tensor([0.5, 0.5])
-    found = loss(scores, batch_of([one], torch.float64), Objective(loss="weighted", beta=1.0))
-    assert found.dtype == torch.float32
-    assert found.item() == 3 * 0.25 + 0.25
+    total = loss(scores, batch_of([one], torch.float64), Objective(loss="weighted", beta=1.0))
+    assert total.dtype == torch.float32
+    assert total.item() == 3 * 0.25 + 0.25
     twice = loss(scores.repeat(2), batch_of([one, one]), Objective(loss="weighted", beta=1.0))
-    assert twice.item() == 2 * found.item()
+    assert twice.item() == 2 * total.item()
 
 
 def gradient_at(objective, value, rows, trajectories):
-    """The gradient of the population's loss in a table with one score for each state, at stated scores."""
+    """The gradient of the population's loss at given scores, for a table with a score per state."""
     states = [name(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps) + 1)]
     known = sorted(set(states))
     table = torch.tensor([value(state) for state in known], dtype=torch.float64, requires_grad=True)
@@ -182,7 +182,7 @@ def test_each_loss_is_least_at_the_value_that_it_states(objective, value):
     trajectories = population()
     rows = target_rows(trajectories, ENCODER, objective)
     assert gradient_at(objective, value, rows, trajectories) < 1e-14
-    # The three values do differ, so that a loss with another minimiser has a gradient there.
+    # The three values differ, so that a loss with another minimiser has a gradient at this one.
     others = [mean_value, lambda state: soft_value(state, 0.4), lambda state: tilted_mean(state, 0.4)]
     assert sum(gradient_at(objective, other, rows, trajectories) > 1e-3 for other in others) == 2
 
@@ -190,9 +190,9 @@ def test_each_loss_is_least_at_the_value_that_it_states(objective, value):
 def test_binary_cross_entropy_is_least_at_the_log_odds_of_success():
     objective = Objective(loss="bce")
     succeeds = {"a": True, "bx": True, "by": False, "bz": False}
-    found = population()
+    played = population()
     trajectories = []
-    for one in found:
+    for one in played:
         good = any(name(one, len(one.steps)).startswith(prefix) for prefix, yes in succeeds.items() if yes)
         steps = tuple(replace(step, reward=0.0) for step in one.steps)
         trajectories.append(replace(one, steps=(*steps[:-1], replace(steps[-1], reward=float(good)))))

@@ -17,12 +17,12 @@ from amc_agents.training.value.state import TrainingState
 from amc_agents.training.value.training import EMBEDDED, train_value
 from tests.training.value.value_worker import run
 
-# 24 trajectories to train on: 4 steps an epoch, the last of them smaller.
+# 24 training trajectories: 4 steps per epoch, the last one smaller.
 SETTINGS = replace(EMBEDDED, epochs=2, batch_size=7, save_steps=3)
 
 
 class Killed(BaseException):
-    """Ends a training as a kill does: nothing catches it."""
+    """Ends a training like a kill: no handler catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,11 @@ def data(toy_trajectories):
 
 
 def killed_after(step):
-    def told(progress):
+    def stop(progress):
         if progress.step == step:
             raise Killed
 
-    return told
+    return stop
 
 
 def hidden(out: Path) -> Path:
@@ -43,10 +43,10 @@ def hidden(out: Path) -> Path:
 
 
 def kept(out: Path) -> dict[str, bytes]:
-    """What a training left, apart from the time that it took and the name of its folder."""
+    """The files of a result, without the card, which contains times and the name of the folder."""
     files = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert files.pop("README.md")
-    # peft writes a set in the order of its hashes, which differs from process to process.
+    # peft writes a set, whose order differs between processes.
     described = json.loads(files["adapter/adapter_config.json"])
     described["target_modules"].sort()
     return {**files, "adapter/adapter_config.json": json.dumps(described).encode()}
@@ -59,9 +59,9 @@ def uninterrupted(base_model, data, tmp_path_factory):
     return kept(out)
 
 
-# Before the first state, after one, at the end of an epoch, and at the very end.
+# Before the first checkpoint, after it, in the second epoch, and in the last step.
 @pytest.mark.parametrize("step", [2, 4, 5, 8])
-def test_a_training_that_is_killed_goes_on_to_the_same_bytes(base_model, data, tmp_path, uninterrupted, step):
+def test_a_killed_training_resumes_to_the_same_bytes(base_model, data, tmp_path, uninterrupted, step):
     out = tmp_path / "value"
     with pytest.raises(Killed):
         train_value(base_model, data, out, SETTINGS, progress=killed_after(step))
@@ -75,7 +75,7 @@ def test_a_training_that_is_killed_goes_on_to_the_same_bytes(base_model, data, t
 
 @pytest.fixture
 def killed_while_writing(monkeypatch):
-    """Trains up to the writing of the result."""
+    """Trains until the result is written."""
 
     def fails(*args, **kwargs):
         raise Killed
@@ -101,7 +101,7 @@ def test_a_kill_while_the_result_is_written_costs_no_training(
     assert kept(out) == uninterrupted
 
 
-def test_a_state_that_is_half_written_does_not_count(base_model, data, tmp_path, uninterrupted):
+def test_a_half_written_checkpoint_is_ignored(base_model, data, tmp_path, uninterrupted):
     out = tmp_path / "value"
     with pytest.raises(Killed):
         train_value(base_model, data, out, SETTINGS, progress=killed_after(7))
@@ -113,13 +113,13 @@ def test_a_state_that_is_half_written_does_not_count(base_model, data, tmp_path,
     assert kept(out) == uninterrupted
 
 
-def test_what_was_best_and_when_to_stop_outlive_a_kill(base_model, data, tmp_path, killed_while_writing):
+def test_the_best_model_and_the_early_stop_survive_a_kill(base_model, data, tmp_path, killed_while_writing):
     settings = replace(SETTINGS, epochs=8, learning_rate=5e-2, evaluate_steps=2, keep_best=True, early_stopping=3)
     whole = train_value(base_model, data, tmp_path / "whole", settings).metrics["epochs"]
     losses = [one["validation_loss"] for one in whole]
     best = losses.index(min(losses))
     assert len(losses) == best + 1 + 3 < 16
-    # Killed after what turns out to be the best, so that it must be known from before.
+    # Killed after the best evaluation, which the resumed training has to remember.
     step = whole[best]["step"] + 4
     with pytest.raises(Killed):
         train_value(base_model, data, tmp_path / "killed", settings, progress=killed_after(step))
@@ -130,7 +130,7 @@ def test_what_was_best_and_when_to_stop_outlive_a_kill(base_model, data, tmp_pat
     assert kept(tmp_path / "whole") == kept(tmp_path / "killed")
 
 
-def test_a_stop_in_the_first_epoch_outlives_a_kill(base_model, data, tmp_path, killed_while_writing):
+def test_an_early_stop_in_the_first_epoch_survives_a_kill(base_model, data, tmp_path, killed_while_writing):
     settings = replace(SETTINGS, batch_size=2, learning_rate=0.1, evaluate_steps=1, early_stopping=1, save_steps=None)
     seen = []
     killed_while_writing(base_model, data, tmp_path / "value", settings, progress=lambda one: seen.append(one.step))
@@ -154,7 +154,7 @@ def test_without_save_steps_a_state_is_saved_after_each_epoch(base_model, data, 
     assert kept(out)["model.safetensors"] == uninterrupted["model.safetensors"]
 
 
-def test_leftovers_of_another_training_are_refused_by_name(base_model, data, tmp_path, toy_trajectories):
+def test_a_changed_training_is_refused_and_the_change_named(base_model, data, tmp_path, toy_trajectories):
     out = tmp_path / "value"
     with pytest.raises(Killed):
         train_value(base_model, data, out, SETTINGS, progress=killed_after(4))
@@ -167,12 +167,12 @@ def test_leftovers_of_another_training_are_refused_by_name(base_model, data, tmp
         train_value(base_model, data, out, replace(SETTINGS, objective=other), resume=True)
     with pytest.raises(ConfigurationError, match="data_hash"):
         train_value(base_model, toy_trajectories(10, 3, seed=1), out, SETTINGS, resume=True)
-    # What decides the speed alone may be another.
+    # Settings that affect only speed may change.
     train_value(base_model, data, out, replace(SETTINGS, max_batch_tokens=200, save_steps=100), resume=True)
     assert not hidden(out).exists()
 
 
-def test_an_out_that_holds_something_is_refused_and_a_failure_leaves_nothing(base_model, data, tmp_path):
+def test_an_out_that_is_not_empty_is_refused_and_a_failure_leaves_nothing(base_model, data, tmp_path):
     (tmp_path / "value").mkdir()
     (tmp_path / "value" / "mine").touch()
     with pytest.raises(ConfigurationError, match="is not empty"):
@@ -205,7 +205,7 @@ def two_processes(jobs, **environment) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def job(base_model, dataset, tmp_path):
-    """(name, settings) -> a job of `value_worker`."""
+    """A function (name, settings) -> job of `value_worker`."""
 
     def made(name, settings, **more):
         paths = {"base": base_model, "data": dataset, "out": tmp_path / name, "weights": tmp_path / f"{name}.weights"}
@@ -215,7 +215,7 @@ def job(base_model, dataset, tmp_path):
 
 
 def furthest(one: Path, other: Path) -> float:
-    """The largest difference of what was trained, which must be something."""
+    """The largest difference of trained weights, which must not be zero."""
     weights, others = load_file(one), load_file(other)
     assert weights.keys() == others.keys()
     assert max(float(tensor.abs().max()) for tensor in weights.values()) > 1e-3
@@ -223,14 +223,14 @@ def furthest(one: Path, other: Path) -> float:
 
 
 ROUNDING = 1e-4
-"""Most that weights may differ where sums were added in another order: up to 5e-6 was seen. Another order of the rows
-changes .35, passes that are weighted wrongly .01."""
+"""Largest difference of weights if sums are added in another order; up to 5e-6 was seen. Another order of rows changes
+.35, wrongly weighted passes .01."""
 
 
 @pytest.mark.thorough
-def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
+def test_two_processes_train_like_one_and_resume_after_a_kill(job, tmp_path):
     plain = {"epochs": 2, "batch_size": 7, "save_steps": 3, "keep_best": True}
-    # Packed rows of several passes a process, some of them idle; a loss that follows from state to state.
+    # Packed rows in several passes per process, some of them idle, and a loss over consecutive states.
     other = {"epochs": 1, "batch_size": 5, "packing": True, "max_batch_tokens": 150, "objective": {"td_lambda": 0.5}}
 
     killed = two_processes([job("plain-2", plain), job("other-2", other), job("killed-2", plain, die_at=5)])
@@ -253,7 +253,7 @@ def test_two_processes_train_as_one_does_and_go_on_after_a_kill(job, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_model_that_is_sharded_over_two_processes_is_trained_as_a_whole_one(job, tmp_path):
+def test_a_model_sharded_over_two_processes_trains_like_a_whole_one_and_resumes(job, tmp_path):
     settings = {"epochs": 2, "batch_size": 7, "save_steps": 5, "keep_best": True, "max_batch_tokens": 300}
     sharded = {
         "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true",

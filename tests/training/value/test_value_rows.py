@@ -27,7 +27,7 @@ def encoder(prompt_format=PLAIN, max_tokens=160, prefix_ids=(300_000,)):
 
 
 def played(number, group):
-    """Short texts that siblings often share, so that states are shared; lengths that need one to several windows."""
+    """Short texts, so that siblings often share states, of lengths that need up to several windows."""
     rng = np.random.default_rng([number, group])
     steps = tuple(
         Step(str(rng.choice(["left", "right"])), "seen " * int(rng.choice([1, 4])), reward=float(rng.random() < 0.3))
@@ -38,7 +38,7 @@ def played(number, group):
 
 @pytest.fixture
 def data(tmp_path):
-    """Nine tasks, collected in no order, in five shards."""
+    """Nine tasks in random order, in five shards."""
     records = [LoggedTrajectory(played(number, group), group, "mine") for number in range(9) for group in range(5)]
     order = np.random.default_rng(0).permutation(len(records))
     for part in np.array_split(order, 5):
@@ -47,13 +47,13 @@ def data(tmp_path):
 
 
 def state(trajectory, t):
-    """What makes two states the same one: the task and the steps so far."""
+    """The identity of a state: the task and the steps so far."""
     steps = tuple((step.thought, step.action, step.observation) for step in trajectory.steps[:t])
     return trajectory.task.id, trajectory.task.instruction, steps
 
 
 def target_rows(trajectories, encoder, objective=None, *, success=1.0):
-    """By definition, in memory, and with no code of the rows on disk."""
+    """The rows by their definition, in memory, without code of the rows on disk."""
     objective = objective or Objective()
     whole = objective.target == "return"
     targets = [np.full(len(t.steps) + 1, t.return_) if whole else returns_to_come(t) for t in trajectories]
@@ -85,7 +85,7 @@ def target_rows(trajectories, encoder, objective=None, *, success=1.0):
 
 
 def shuffled_targets(rows, rng):
-    """By definition: for each number of a state, in rising order, one permutation of the targets."""
+    """The control by its definition: a permutation of the targets for each state number, in rising order."""
     marks = [(number, index) for number, row in enumerate(rows) for index in range(len(row.states))]
     targets, weights = [list(row.targets) for row in rows], [list(row.weights) for row in rows]
     for t in sorted({t for row in rows for t in row.states}):
@@ -101,7 +101,7 @@ def shuffled_targets(rows, rng):
 
 
 def assert_same(rows, expected):
-    """To the last bit, but for weights and eq. 5: sums in another order."""
+    """Compare rows exactly, except targets and weights, whose sums are added in another order."""
     for row, other in zip(rows, expected, strict=True):
         assert replace(row, weights=(), targets=()) == replace(other, weights=(), targets=())
         np.testing.assert_allclose(row.targets, other.targets, rtol=1e-14, atol=1e-14)
@@ -122,7 +122,7 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_rows_on_disk_are_the_rows_in_memory(data, tmp_path, objective):
+def test_rows_on_disk_equal_their_definition(data, tmp_path, objective):
     whole = build_rows(data, tmp_path / "cache", encoder(), objective, tokenizer="bytes", success=2.0)
     trajectories = read_trajectories(data)
     assert_same(whole, target_rows(trajectories, encoder(), objective, success=2.0))
@@ -148,7 +148,7 @@ def test_continuations_are_grouped_a_few_tasks_at_a_time(data, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_split_and_control_are_those_in_memory(data, tmp_path, objective):
+def test_split_and_control_equal_their_definitions(data, tmp_path, objective):
     whole = build_rows(data, tmp_path / "cache", encoder(), objective, tokenizer="bytes")
     training, validation = split(whole, 0.3, np.random.default_rng(5))
     parts = split_by_task(read_trajectories(data), 0.3, np.random.default_rng(5))
@@ -180,7 +180,7 @@ def test_the_summary_counts_what_is_there(data, tmp_path):
     assert len(whole.about["data_hash"]) == 64
 
 
-def test_rows_are_used_again_and_made_anew_where_anything_differs(data, tmp_path):
+def test_rows_are_reused_and_rebuilt_if_anything_differs(data, tmp_path):
     cache = tmp_path / "cache"
 
     def build(**changes):
@@ -239,7 +239,7 @@ def test_two_builders_at_once_do_not_disturb_each_other(data, tmp_path):
     def overtaken(text):
         if not others:
             others.append(None)
-            # Another process would have another id, and so another place to write to.
+            # Another process has another id, and so another folder to write to.
             pid, os.getpid = os.getpid, lambda: 0
             others[0] = build_rows(data, cache, encoder(), tokenizer="bytes")
             os.getpid = pid
@@ -271,7 +271,7 @@ def test_damaged_rows_are_named(data, tmp_path):
         again()
 
 
-def test_rows_travel_to_other_processes_as_a_name(data, tmp_path):
+def test_pickled_rows_are_small_and_open_the_same_files(data, tmp_path):
     objective = Objective(loss="weighted", beta=0.7)
     rows = build_rows(data, tmp_path / "cache", encoder(), objective, tokenizer="bytes")
     training, _ = split(rows, 0.3, np.random.default_rng(0))
@@ -295,7 +295,7 @@ def test_trajectories_in_memory_keep_their_order(tmp_path, best_of):
         build_rows(trajectories, tmp_path, encoder(), tokenizer="bytes", policies=["mine"])
 
 
-def test_a_tokenizers_fingerprint_sees_its_rules(base_model):
+def test_the_fingerprint_of_a_tokenizer_depends_on_its_rules(base_model):
     from transformers import AutoTokenizer
 
     one, other = (AutoTokenizer.from_pretrained(base_model) for _ in range(2))
@@ -321,7 +321,7 @@ pyarrow.set_io_thread_count(1)
 render._REMEMBERED = 50_000  # what an encoder remembers is bounded too, but by more than this test has room for
 data, cache, room = sys.argv[1], sys.argv[2], int(sys.argv[3])
 encoder = render.Encoder(render.PLAIN, lambda text: [len(word) for word in text.split()], 2000)
-# Private memory alone: files that are mapped in order to be read are not counted.
+# Only private memory counts, not files that are mapped for reading.
 resource.setrlimit(resource.RLIMIT_DATA, (heap() + room,) * 2)
 rows = build_rows(data, cache, encoder, Objective(soft=True, beta=1.0), tokenizer="words")
 print(sum(len(row.ids) for row in rows), rows.summary.trajectories)
@@ -346,7 +346,7 @@ def test_a_dataset_larger_than_memory_is_built_within_a_limit(tmp_path):
             )
         write_shard(tmp_path / "data", records)
     assert letters > 1.9 * room
-    # malloc's arenas, one for each thread, would be counted as well.
+    # The arenas of malloc, one per thread, would count too.
     environment = {
         **os.environ,
         "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -360,4 +360,4 @@ def test_a_dataset_larger_than_memory_is_built_within_a_limit(tmp_path):
     built, *larger = done.stdout.splitlines()
     assert int(built.split()[0]) > 960 * 8 * 1000
     assert built.split()[1:] == ["960"]
-    assert larger == ["larger than memory"]  # the limit is one: reading all at once breaks it
+    assert larger == ["larger than memory"]  # reading all at once exceeds the limit

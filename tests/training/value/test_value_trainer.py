@@ -33,14 +33,14 @@ def total(rows):
     return sum(LENGTHS[list(rows)])
 
 
-def test_an_epoch_has_every_row_once_in_an_order_of_its_own():
+def test_an_epoch_has_every_row_once_in_its_own_order():
     one = plan(seed=3)
     epochs = [[rows.tolist() for rows in one.steps(epoch)] for epoch in (0, 1, 0)]
     assert len(epochs[0]) == one.steps_per_epoch == 7
     assert sorted(row for rows in epochs[0] for row in rows) == list(range(50))
     assert epochs[0] == epochs[2] != epochs[1]
     assert epochs[0] != [rows.tolist() for rows in plan(seed=4).steps(0)]
-    # Rows of like length go together.
+    # Rows of similar length are in the same batch.
     wasted = sum(padded(rows) for rows in epochs[0]) / LENGTHS.sum()
     assert wasted < 1.15 < sum(padded(range(at, min(at + 8, 50))) for at in range(0, 50, 8)) / LENGTHS.sum()
 
@@ -66,7 +66,7 @@ def test_passes_hold_a_steps_rows_once_within_the_limit_and_as_many_on_each_proc
             assert len(passes) <= max(processes, 2 * size(rows) / max_tokens + processes, len(rows) + processes - 1)
 
 
-def test_processes_that_wait_for_each_other_get_passes_of_like_size():
+def test_the_passes_of_different_processes_are_of_similar_size():
     one = plan(processes=4, batch_size=32)
     for rows in list(one.steps(0))[:-1]:
         sizes = [padded(each.rows) for each in one.passes(rows)]
@@ -75,7 +75,7 @@ def test_processes_that_wait_for_each_other_get_passes_of_like_size():
 
 @pytest.fixture
 def job(base_model, tmp_path, toy_trajectories):
-    """(name, settings) -> what was trained, before it is rounded."""
+    """A function (name, settings) -> trained weights, before rounding."""
     data = toy_trajectories(10, 3)
 
     def trained(name, **settings):
@@ -94,8 +94,8 @@ def furthest(one, other):
 @pytest.mark.thorough
 def test_how_a_step_is_cut_into_passes_does_not_change_what_is_learnt(job):
     whole = job("whole")
-    # Rounding is 1e-7 of a gradient, but Adam divides by gradients that may be small: up to 2e-5 was seen.
-    # Another order of the rows changes .35; passes weighted equally instead of by their states change .01.
+    # Rounding is 1e-7 of a gradient, but Adam divides by small gradients; differences up to 2e-5 were seen.
+    # Another order of rows changes .35; passes weighted equally instead of by their states change .01.
     rounding = 1e-3 * furthest(whole, job("seed", seed=1))
     assert furthest(whole, job("cut", max_batch_tokens=120)) < rounding
     assert furthest(whole, job("packed", packing=True)) < rounding
@@ -107,7 +107,7 @@ def test_how_a_step_is_cut_into_passes_does_not_change_what_is_learnt(job):
 @pytest.mark.parametrize(
     "settings", [{}, {"shuffle_targets": True}, {"objective": Objective(loss="weighted", beta=0.5), "best_of": 2}]
 )
-def test_a_dataset_on_disk_trains_what_its_trajectories_do(base_model, tmp_path, toy_trajectories, settings):
+def test_a_dataset_gives_the_same_training_as_its_trajectories(base_model, tmp_path, toy_trajectories, settings):
     pytest.importorskip("pyarrow")
     data = sorted(toy_trajectories(10, 3), key=lambda one: one.task.id)
     for number, start in enumerate((14, 0)):
@@ -131,7 +131,7 @@ def test_a_training_stops_early_and_keeps_its_best(base_model, tmp_path, toy_tra
     assert metrics["loss"] == pytest.approx(min(losses), rel=0.02)
 
 
-def test_objective_and_calibration_are_kept_with_the_model(base_model, tmp_path, toy_trajectories):
+def test_objective_and_calibration_are_saved_with_the_model(base_model, tmp_path, toy_trajectories):
     data = toy_trajectories(30, 3)
     settings = replace(EMBEDDED, epochs=1, calibration="affine", validation_share=0.4)
     bce = replace(settings, objective=Objective(loss="bce", target="return"))
@@ -146,7 +146,7 @@ def test_objective_and_calibration_are_kept_with_the_model(base_model, tmp_path,
     assert train_value(base_model, data, tmp_path / "soft", soft).beta == 0.5
 
 
-def test_progress_tells_speed_and_the_time_left_and_nothing_else_is_printed(
+def test_progress_reports_loss_speed_and_time_left_and_nothing_is_printed(
     base_model, tmp_path, toy_trajectories, capfd
 ):
     seen = []
@@ -166,17 +166,17 @@ def test_a_reporter_of_transformers_gets_the_metrics(base_model, tmp_path, toy_t
     from transformers import TrainerCallback
     from transformers.integrations import integration_utils
 
-    told = []
+    logged = []
 
     class Reporter(TrainerCallback):
         def on_log(self, args, state, control, logs=None, **kwargs):
-            told.append((state.global_step, set(logs)))
+            logged.append((state.global_step, set(logs)))
 
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "mlflow", Reporter)
     settings = replace(EMBEDDED, epochs=5, report_to=("mlflow",))
     train_value(base_model, toy_trajectories(10, 3), tmp_path / "value", settings)
-    assert (10, {"loss", "grad_norm", "learning_rate", "epoch"}) in told
-    assert [step for step, names in told if "eval_loss" in names] == [2, 4, 6, 8, 10]
+    assert (10, {"loss", "grad_norm", "learning_rate", "epoch"}) in logged
+    assert [step for step, names in logged if "eval_loss" in names] == [2, 4, 6, 8, 10]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     settings = replace(settings, report_to=("tensorboard",))
     with pytest.raises(MissingExtra, match="tensorboard"):
@@ -199,12 +199,12 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(base_model, tmp_pa
 
 
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"max_batch_tokens": 0}, {"early_stopping": 0}, {"calibration": "x"}])
-def test_settings_without_meaning_are_refused(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         replace(EMBEDDED, **wrong)
 
 
-def test_sharding_that_would_not_happen_is_refused(base_model, tmp_path, toy_trajectories, monkeypatch):
+def test_sharding_that_is_not_supported_is_refused(base_model, tmp_path, toy_trajectories, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(ConfigurationError, match="does not shard on 'cpu'"):
         train_value(base_model, toy_trajectories(10, 3), tmp_path / "value", EMBEDDED)

@@ -53,11 +53,11 @@ def test_the_unmerged_adapter_the_merged_folder_and_training_agree(trained):
     assert evaluate(rows, one)["loss"] == pytest.approx(trained.checkpoint.metrics["loss"], abs=1e-6)
 
 
-def test_training_learns_what_can_be_learnt(trained):
+def test_training_learns_a_learnable_problem(trained):
     metrics = trained.checkpoint.metrics
     by_step = metrics["auc_by_step"]
     assert by_step[1] > 0.95
-    assert by_step[0] < 0.8  # nothing to be known yet
+    assert by_step[0] < 0.8  # nothing is observed yet
     assert metrics["pearson"] > 0.6
     assert metrics["loss"] < 0.7 * metrics["baseline_loss"]
     assert ValueCheckpoint.load(trained.out).metrics["auc_by_step"] == {str(t): one for t, one in by_step.items()}
@@ -70,7 +70,7 @@ def test_shuffled_targets_teach_nothing(trained, base_model, tmp_path):
     assert control["loss"] > 0.8 * control["baseline_loss"]
 
 
-def test_a_seed_fixes_the_result_and_another_changes_it(base_model, tmp_path, toy_trajectories):
+def test_the_result_depends_on_the_seed_only(base_model, tmp_path, toy_trajectories):
     trajectories = toy_trajectories(10, 3)
 
     def scores(seed: int, name: str) -> list[float]:
@@ -82,7 +82,7 @@ def test_a_seed_fixes_the_result_and_another_changes_it(base_model, tmp_path, to
     assert scores(1, "c") != scores(2, "dd")
 
 
-def test_progress_is_told_after_each_step(base_model, tmp_path, toy_trajectories):
+def test_progress_is_reported_after_each_step(base_model, tmp_path, toy_trajectories):
     seen = []
     settings = replace(EMBEDDED, epochs=2, batch_size=8)
     train_value(base_model, toy_trajectories(10, 3), tmp_path, settings, progress=seen.append)
@@ -90,7 +90,7 @@ def test_progress_is_told_after_each_step(base_model, tmp_path, toy_trajectories
     assert {one.steps for one in seen} == {6}
 
 
-def test_keeping_the_best_epoch_keeps_the_least_validation_loss(base_model, tmp_path, toy_trajectories):
+def test_keep_best_keeps_the_lowest_validation_loss(base_model, tmp_path, toy_trajectories):
     settings = replace(EMBEDDED, epochs=5, learning_rate=3e-2, keep_best=True)
     metrics = train_value(base_model, toy_trajectories(12, 3), tmp_path, settings).metrics
     least = min(epoch["validation_loss"] for epoch in metrics["epochs"])
@@ -121,7 +121,7 @@ def test_shuffling_keeps_the_targets_of_each_step(trained, tmp_path):
     assert [row.targets for row in rows] != [row.targets for row in shuffled]
 
 
-def test_shuffled_targets_do_not_say_what_success_looks_like(trained, tmp_path):
+def test_shuffled_targets_do_not_reveal_success(trained, tmp_path):
     encoder = make_encoder(AutoTokenizer.from_pretrained(trained.base), DIALOGUE, None)
     won = Trajectory(Task("t", "x"), (Step("a"), Step("b", reward=1.0)), done=True)
     lost = Trajectory(Task("t", "x"), (Step("a"), Step("c"), Step("d")), done=True)
@@ -151,7 +151,7 @@ def test_auc_counts_ties_half_and_needs_both_kinds():
     assert auc(values, np.ones(5)) is None
 
 
-def test_the_defaults_are_the_papers():
+def test_the_defaults_are_those_of_the_paper():
     settings = ValueTrainingSettings()
     assert (settings.learning_rate, settings.epochs, settings.warm_up, settings.max_grad_norm) == (1e-5, 3, 0.1, 1.0)
     assert (settings.lora_rank, settings.lora_alpha, settings.validation_share) == (8, 16, 0.2)

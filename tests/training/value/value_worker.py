@@ -1,7 +1,7 @@
-"""One process of a training, for tests that kill it or run two: torchrun ... value_worker.py JOBS
+"""A process of a training, for tests that kill it or run two of them: torchrun ... value_worker.py JOBS
 
-JOBS: a JSON list of {"base", "data", "out", "settings", "weights", "resume", "die_at"}. What was trained is written to
-`weights` before it is rounded to half precision; at step `die_at` the first process kills itself.
+JOBS: a JSON list of {"base", "data", "out", "settings", "weights", "resume", "die_at"}. The trained weights are
+written to `weights` before rounding to half precision. At step `die_at` the first process kills itself.
 """
 
 import json
@@ -32,7 +32,7 @@ def run(job):
                 trained[name] = whole.detach().clone()
         round_to_half(model)
 
-    def told(progress):
+    def die(progress):
         if progress.step == job.get("die_at"):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -40,9 +40,7 @@ def run(job):
     settings = replace(EMBEDDED, **given)
     original, value.round_to_half = value.round_to_half, rounded
     try:
-        value.train_value(
-            job["base"], job["data"], job["out"], settings, progress=told, resume=job.get("resume", False)
-        )
+        value.train_value(job["base"], job["data"], job["out"], settings, progress=die, resume=job.get("resume", False))
     finally:
         value.round_to_half = original
     if os.environ.get("RANK", "0") == "0":
@@ -50,7 +48,7 @@ def run(job):
 
 
 def the_cpu_is_an_accelerator():
-    """Accelerate shards on accelerators alone, although torch shards on the CPU as well."""
+    """Make accelerate, which shards only on accelerators, treat the CPU as an accelerator."""
     accelerate = import_module("accelerate")
     prepare = accelerate.PartialState._prepare_backend
 
