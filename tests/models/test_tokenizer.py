@@ -72,6 +72,8 @@ def test_equals_the_transformers_tokenizer(folder, model_folder):
     for text in TEXTS:
         ids = reference.encode(text, add_special_tokens=False)
         assert tokenizer.encode(text) == ids, text
+        split = reference.encode(text, add_special_tokens=False, split_special_tokens=True)
+        assert tokenizer.encode(text, special=False) == split, text
         for skip in (True, False):
             assert tokenizer.decode(ids, skip_special=skip) == reference.decode(ids, skip_special_tokens=skip)
     messages = [{"role": role, "content": content} for role, content in DIALOGUE]
