@@ -50,7 +50,7 @@ class Learning:
 
 
 @dataclass
-class Progress:
+class EpisodeProgress:
     """Number of steps of an episode that are stored as evidence."""
 
     episode: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -85,7 +85,7 @@ class Learner:
         except UpdateError as error:
             return await self._after_failure(error)
 
-    async def keep(self, progress: Progress, steps: Sequence[Step], context: str = "") -> Evidence | None:
+    async def keep(self, progress: EpisodeProgress, steps: Sequence[Step], context: str = "") -> Evidence | None:
         """Store the new steps of an episode as evidence, without an update.
 
         Args:
@@ -151,7 +151,7 @@ class LearningAgent:
         self._updater, self._learning, self._given_world = updater, learning, world
         self._world, self._posterior, self._rng = "", "", np.random.default_rng(0)
         self._learner: Learner | None = None
-        self._progress = Progress()
+        self._progress = EpisodeProgress()
         self._seen: tuple[Step, ...] = ()
 
     async def begin(self, task: Task, rng: np.random.Generator) -> None:
@@ -165,7 +165,7 @@ class LearningAgent:
             self._learner = Learner(self.memory, resolved(self._updater, "updater", task), self._learning)
         with use_rng(rng):
             await self._learner.keep(self._progress, self._seen)
-            self._progress, self._seen = Progress(f"{task.id}#{uuid.uuid4().hex[:8]}"), ()
+            self._progress, self._seen = EpisodeProgress(f"{task.id}#{uuid.uuid4().hex[:8]}"), ()
             self._world = self._given_world or task.instruction
             self._posterior = (await self._learner.catch_up(self._world)).text
 

@@ -31,7 +31,7 @@ class Entered(NamedTuple):
     feedback: Feedback
 
 
-class _Progress(NamedTuple):
+class _State(NamedTuple):
     place: int
     all_right: bool
 
@@ -60,18 +60,18 @@ class HiddenSequence(Instance):
         """The symbols that can be entered."""
         return tuple(self.symbols)
 
-    def start(self) -> _Progress:
+    def start(self) -> _State:
         """Return the state before the first symbol."""
-        return _Progress(0, True)
+        return _State(0, True)
 
-    def advance(self, state: _Progress, action: str, rng: np.random.Generator) -> tuple[_Progress, TimeStep]:
+    def advance(self, state: _State, action: str, rng: np.random.Generator) -> tuple[_State, TimeStep]:
         """Enter a symbol at the next place. The last place ends the episode."""
         symbol = action.lower()
         if len(symbol) == 1 and symbol in self.symbols:
             text = f"Place {state.place + 1}: {symbol} {_PHRASES[feedback_on(symbol, state.place, self.answer)]}."
         else:
             text = f"Place {state.place + 1}: that cannot be entered, and the place is lost."
-        after = _Progress(state.place + 1, state.all_right and symbol == self.answer[state.place])
+        after = _State(state.place + 1, state.all_right and symbol == self.answer[state.place])
         if after.place < len(self.answer):
             return after, TimeStep.transition(text)
         ending = self.solved if after.all_right else self.unsolved

@@ -36,7 +36,7 @@ class Swum(NamedTuple):
     """Cave where the step ended, from 1."""
 
 
-class _Progress(NamedTuple):
+class _State(NamedTuple):
     cave: int
     steps: int
 
@@ -65,11 +65,11 @@ class RiverSwim(Instance):
         """Names of the tunnels."""
         return TUNNELS
 
-    def start(self) -> _Progress:
+    def start(self) -> _State:
         """Return the state in the first cave."""
-        return _Progress(0, 0)
+        return _State(0, 0)
 
-    def advance(self, state: _Progress, action: str, rng: np.random.Generator) -> tuple[_Progress, TimeStep]:
+    def advance(self, state: _State, action: str, rng: np.random.Generator) -> tuple[_State, TimeStep]:
         """Swim through a tunnel. The last step ends the episode."""
         reward, cave = 0.0, state.cave
         if action.upper() in TUNNELS:
@@ -82,7 +82,7 @@ class RiverSwim(Instance):
             text += f"and are now in cave {cave + 1}."
         else:
             text = f"That is no tunnel: the step is lost, and you are still in cave {cave + 1}."
-        after = _Progress(cave, state.steps + 1)
+        after = _State(cave, state.steps + 1)
         if after.steps < self.horizon:
             return after, TimeStep.transition(text, reward)
         return after, TimeStep.termination(f"{text} The episode is over.", reward)

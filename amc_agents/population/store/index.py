@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, IndexConfig, ensure_embeddings
+from typing_extensions import override
 
 
 class CachedEmbeddings(Embeddings):
@@ -17,24 +18,24 @@ class CachedEmbeddings(Embeddings):
         self._documents: dict[str, list[float]] = {}
         self._queries: dict[str, list[float]] = {}
 
+    @override
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """See `Embeddings`."""
         new = self._uncached(texts)
         return self._cached(texts, new, self._inner.embed_documents(new) if new else [])
 
+    @override
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """See `Embeddings`."""
         new = self._uncached(texts)
         return self._cached(texts, new, await self._inner.aembed_documents(new) if new else [])
 
+    @override
     def embed_query(self, text: str) -> list[float]:
-        """See `Embeddings`."""
         if text not in self._queries:
             self._queries[text] = self._inner.embed_query(text)
         return self._queries[text]
 
+    @override
     async def aembed_query(self, text: str) -> list[float]:
-        """See `Embeddings`."""
         if text not in self._queries:
             self._queries[text] = await self._inner.aembed_query(text)
         return self._queries[text]

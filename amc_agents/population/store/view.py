@@ -10,6 +10,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore, GetOp, IndexConfig, Item, ListNamespacesOp, Op, PutOp, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
+from typing_extensions import override
 
 from amc_agents.population.containers import own_containers
 from amc_agents.population.store.filter import matches
@@ -69,8 +70,8 @@ class ParticleStore(BaseStore):
         except StopIteration as done:
             return list(done.value)
 
+    @override
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run operations; see `batch`."""
         requests = self._requests(list(ops))
         try:
             store, store_ops = next(requests)

@@ -30,7 +30,7 @@ from amc_agents.psrl.conversation.messages import (
     request_text,
 )
 from amc_agents.psrl.conversation.options import ExplorerOptions, Place
-from amc_agents.psrl.learning import Learner, Learning, Progress
+from amc_agents.psrl.learning import EpisodeProgress, Learner, Learning
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_statements
 from amc_agents.psrl.role_models import RoleModel, as_role_model, as_updater
@@ -102,7 +102,7 @@ class Explorer:
         if episode and episode["open"]:
             earlier = messages[: len(messages) - len(newest_input(messages))]
             interrupted, steps = await self._current(episode, earlier, journal)
-            progress = Progress(interrupted["name"], interrupted["n_recorded"])
+            progress = EpisodeProgress(interrupted["name"], interrupted["n_recorded"])
             await learner.keep(progress, steps, interrupted["told"])
             await journal.close(interrupted["name"])
         for record in await journal.all():
@@ -185,7 +185,7 @@ class Explorer:
 
     async def _learn(self, memory: PosteriorMemory, episode: Record, steps: tuple[Step, ...], place: Place) -> Record:
         learner = self._learner(memory, place)
-        progress = Progress(episode["name"], episode["n_recorded"])
+        progress = EpisodeProgress(episode["name"], episode["n_recorded"])
         evidence = await learner.keep(progress, steps, episode["told"])
         assert evidence is not None
 
@@ -206,7 +206,7 @@ class Explorer:
     async def _recover(self, learner: Learner, journal: OpenEpisodes, record: OpenEpisode) -> None:
         """Store the steps of an abandoned episode as evidence. If the episode resumes, it sees what was recorded."""
         if len(record.steps) > record.n_recorded:
-            await learner.keep(Progress(record.name, record.n_recorded), record.steps, record.context)
+            await learner.keep(EpisodeProgress(record.name, record.n_recorded), record.steps, record.context)
             await journal.write(replace(record, n_recorded=len(record.steps)))
         elif time.time() - record.at > RECORDS_EXPIRE_AFTER:
             await journal.close(record.name)
