@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +17,11 @@ from amc_agents.critics.value.embedded import check_words, shipped_folder
 from amc_agents.critics.verdict.checkpoint import FILE, VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict.reading import Verdicts
 from amc_agents.critics.verdict.spellings import Ids, Spellings
-from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
+from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
+from amc_agents.models.embedded.export import export_merged
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.models.embedded.weights import merge_adapter, read_json, read_weights
 from amc_agents.models.sampling import log_softmax
 from amc_agents.usage import Usage, record
 
@@ -143,25 +140,9 @@ def export_embedded_verdict(folder: str | Path, out: str | Path) -> Path:
         CheckpointError: `folder` is not an embedded policy with a verdict adapter.
         ConfigurationError: `out` is not empty.
     """
-    from safetensors.numpy import save
-
-    folder, out = Path(folder), Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out} is not empty: choose another folder, or remove it first")
-    merged = merge_adapter(read_weights(folder), folder / ADAPTER)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Beside `out`, so that the last step is a rename.
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        whole = Path(scratch) / "model"
-        whole.mkdir()
-        (whole / "model.safetensors").write_bytes(save(merged, metadata={"format": "pt"}))
-        config = read_json(folder / "config.json") | {"dtype": "float32"}
-        (whole / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-            shutil.copyfile(folder / name, whole / name)
-        shutil.copyfile(folder / ADAPTER / FILE, whole / FILE)
-        whole.rename(out)
-    return out
+    adapter = Path(folder) / ADAPTER
+    copied = [*(Path(folder) / name for name in _TOKENIZER), adapter / FILE]
+    return export_merged(Path(folder), adapter, Path(out), config={}, copied=copied)
 
 
 def from_spec(target: str, options: Mapping[str, str]) -> EmbeddedVerdictReader:
@@ -172,3 +153,4 @@ def from_spec(target: str, options: Mapping[str, str]) -> EmbeddedVerdictReader:
 
 _WORD = 8
 """Tokens reserved for a verdict word."""
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
