@@ -1,5 +1,6 @@
 """Environments, and wrappers that fork worlds without a `fork` of their own."""
 
+from amc_agents.envs.real import DirectoryFork, SqliteFork, WorldBundle
 from amc_agents.envs.replay import CopyFork, NoFork, ReplayFork, Reseedable, World
 
-__all__ = ["CopyFork", "NoFork", "ReplayFork", "Reseedable", "World"]
+__all__ = ["CopyFork", "DirectoryFork", "NoFork", "ReplayFork", "Reseedable", "SqliteFork", "World", "WorldBundle"]

@@ -1,0 +1,60 @@
+"""Copy folders, sharing the files' blocks where the file system supports it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Literal
+
+from amc_agents.errors import ForkError
+
+Method = Literal["reflink", "copy"]
+_FICLONE = 0x40049409
+"""The ioctl of Linux that makes a file share another's blocks until either is written."""
+_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.EBADF}
+
+
+def copy_tree(source: Path, target: Path) -> Method:
+    """Copy a folder with its files, links, times and permissions, and return how files were copied.
+
+    Raises:
+        ForkError: a file cannot be copied, such as a socket or a file without read permission.
+    """
+    copier = _Copier()
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=copier)
+    except shutil.Error as error:
+        path, _, reason = error.args[0][0]
+        raise ForkError(f"cannot copy {path}: {reason}. Remove it from the folder, or name it in ignore=") from error
+    return copier.method
+
+
+class _Copier:
+    """Copies files by reflink until the first that does not support it."""
+
+    def __init__(self) -> None:
+        self.method: Method = "reflink" if sys.platform == "linux" else "copy"
+
+    def __call__(self, source: str, target: str) -> str:
+        if self.method == "reflink" and not _reflink(source, target):
+            self.method = "copy"
+        if self.method == "copy":
+            shutil.copyfile(source, target)
+        shutil.copystat(source, target)
+        return target
+
+
+def _reflink(source: str, target: str) -> bool:
+    import fcntl
+
+    with open(source, "rb") as read, open(target, "wb") as written:
+        try:
+            fcntl.ioctl(written.fileno(), _FICLONE, read.fileno())
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            return os.fstat(read.fileno()).st_size == 0
+    return True

@@ -1,0 +1,91 @@
+"""Temporary folders for the copies of a run, which are removed even if the process was killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from itertools import count
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from amc_agents.files import storage_errors
+
+PREFIX = "amc-worlds-"
+"""Beginning of the names of all workspaces."""
+_LOCK = "in-use.lock"
+
+
+class Workspace:
+    """A temporary folder with one entry per copy of a world.
+
+    The folder is removed with the last copy. A lock file marks it as in use. The operating system releases the lock if
+    the process is killed, and the next workspace in the same place then removes the folder.
+
+    Args:
+        parent: folder for the workspace; None: the system's temporary folder.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        remove_orphans(parent)
+        with storage_errors(parent):
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._lock = FileLock(self.path / _LOCK)
+        self._lock.acquire()
+        self._numbers = count()
+        self._in_use: set[Path] = set()
+
+    def reserve(self) -> Path:
+        """Return a new path in the workspace, for a copy that `release` removes."""
+        path = self.path / f"{next(self._numbers)}"
+        self._in_use.add(path)
+        return path
+
+    def release(self, path: Path) -> None:
+        """Remove a copy, and the workspace with the last one. Safe to call twice."""
+        if path not in self._in_use:
+            return
+        self._in_use.discard(path)
+        _remove(path)
+        if not self._in_use:
+            self._lock.release()
+            _remove(self.path)
+
+
+def remove_orphans(parent: Path) -> list[Path]:
+    """Remove workspaces of processes that no longer run, and return their paths."""
+    removed = []
+    for folder in parent.glob(f"{PREFIX}*"):
+        lock = FileLock(folder / _LOCK)
+        try:
+            if not (folder / _LOCK).exists():
+                continue  # Another process is creating it.
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            continue
+        lock.release()
+        _remove(folder)
+        removed.append(folder)
+    return removed
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, onerror=_make_writable_and_retry)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make_writable_and_retry(function: object, path: str, _: object) -> None:
+    # Package managers and git make files and folders read-only.
+    try:
+        os.chmod(Path(path).parent, 0o700)
+        os.chmod(path, 0o700)
+        if Path(path).is_dir() and not Path(path).is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+    except OSError:
+        pass
