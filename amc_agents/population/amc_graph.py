@@ -15,7 +15,7 @@ from amc_agents.errors import AgentContractError
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.run import Run
-from amc_agents.runtime import contract
+from amc_agents.runtime import calls
 from amc_agents.runtime.effects import effect
 
 
@@ -49,7 +49,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         return _last_run([event async for event in events if _is_run(event)])
 
     def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
-        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        calls.check_context(self.builder.context_schema, kwargs.get("context"))
         events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
         try:
             yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
@@ -59,7 +59,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     async def _astream(
         self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        contract.check_context(self.builder.context_schema, kwargs.get("context"))
+        calls.check_context(self.builder.context_schema, kwargs.get("context"))
         events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
         try:
             async with aclosing(events):

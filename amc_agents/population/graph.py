@@ -23,7 +23,7 @@ from amc_agents.population.particle import TrajectoryFunction
 from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
 from amc_agents.population.settings import Settings
 from amc_agents.population.start import EnvironmentFunction, WrappedAgent
-from amc_agents.runtime import contract
+from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.effects import Effect
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
@@ -164,7 +164,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
     builder, nodes = wrapped.agent.builder, Nodes(wrapped)
     graph = StateGraph(
         builder.state_schema,
-        context_schema=builder.context_schema or contract.AmcContext,
+        context_schema=builder.context_schema or calls.AmcContext,
         input_schema=builder.input_schema,
         output_schema=builder.output_schema,
     )

@@ -22,7 +22,7 @@ from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.start import WrappedAgent, overwriting, start
 from amc_agents.population.streamed_run import StreamedRun
-from amc_agents.runtime import contract
+from amc_agents.runtime import calls
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Nodes:
 
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Run the particles to the next weighing point."""
-        await state["amc_system"].propagate(contract.particle_config(config))
+        await state["amc_system"].propagate(calls.particle_config(config))
         return Command(goto="weigh")
 
     async def weigh(self, state: RunState, config: RunnableConfig) -> Command[str]:

@@ -31,7 +31,7 @@ from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
 from amc_agents.population.store.view import ParticleStore
 from amc_agents.population.time_limits import Deadline
-from amc_agents.runtime import contract
+from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
@@ -84,7 +84,7 @@ async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runti
     settings = wrapped.settings
     seed = secrets.randbelow(2**63) if settings.seed is None else settings.seed
     worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(settings.n_particles + 1)
-    call = contract.read_call(wrapped.agent, runtime.context, config)
+    call = calls.read_call(wrapped.agent, runtime.context, config)
     chosen = await wrapped.critics.for_call(call.critic, call.critic_from)
     settings = replace(settings, critic=chosen.name, critic_from=chosen.source)
     settings.require_source_of_weights()

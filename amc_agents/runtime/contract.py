@@ -1,19 +1,14 @@
-"""Check the agent that `amc` wraps, and pass the settings of a call on to its particles."""
+"""Check the agent that `amc` wraps: its graph, its pausing nodes, and the effects of its tools."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple, NotRequired
+from typing import Any, NamedTuple
 
-from langchain_core.callbacks import AsyncCallbackManager
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from amc_agents.critics.options import near
 from amc_agents.errors import AgentContractError, ConfigurationError
@@ -80,44 +75,57 @@ def check_effects(
     """
     if not isinstance(tools, Mapping):
         raise ConfigurationError(f'tools= must map names to effects, as {{"search": "read"}}, got {tools!r:.100}')
-    for kind in tools.values():
-        check_effect(kind)
-    names = set(agent.nodes)
-    undeclared: dict[str, str] = {}
-    of_the_world: set[str] = set()
-    for node, pregel_node in agent.nodes.items():
-        for part in parts_of(pregel_node.bound):
-            if part.name is None and part.effect is None and node not in (*step_after, "tools"):
-                continue
-            name = part.name or node
-            names.add(name)
-            declared = tools.get(name) or part.effect or tools.get(node)
-            label = f"{'node' if part.name is None else 'tool'} {name}"
-            if part.store and declared != "read":
-                raise AgentContractError(_PRIVATE_STORE.format(label=label, store=part.store, name=name))
-            resolved = declared or ("read" if stateless_tools else None)
-            if resolved is None:
-                undeclared[name] = label
-            elif resolved == "world":
-                of_the_world.add(name)
-    unknown = sorted(set(tools) - names)
-    if unknown:
-        known = sorted(names - {"__start__"})
-        raise AgentContractError(
-            f"tools= names {unknown[0]!r}, which is neither a tool nor a node of the agent{near(unknown[0], known)}. "
-            f"It has {_listed(known)}"
-        )
-    if undeclared:
+    for effect in tools.values():
+        check_effect(effect)
+    uses = list(_uses(agent, step_after, tools))
+    for use in uses:
+        if use.store and use.effect != "read":
+            raise AgentContractError(_PRIVATE_STORE.format(label=use.label, store=use.store, name=use.name))
+    _check_names(tools, {*agent.nodes, *(use.name for use in uses)})
+    undeclared = {use.name: use.label for use in uses if use.effect is None}
+    if undeclared and not stateless_tools:
         first = next(iter(undeclared))
         raise AgentContractError(
             f"every particle would run {_listed(undeclared.values())} for real, N times over. Declare their effects: "
             f'amc(..., tools={{"{first}": "read"}}), or @effect("read") at the function or tool ("read": may be '
             'repeated without harm; "world": acts on the particle\'s own world), or stateless_tools=True: all "read"'
         )
+    of_the_world = {use.name for use in uses if use.effect == "world"}
     if of_the_world and not has_world:
         raise AgentContractError(
             f'declared as "world", acting on the particle\'s own world: {_listed(sorted(of_the_world))}. They need '
             "environment=, a function of the agent's input that returns (Environment, Task)"
+        )
+
+
+class _Use(NamedTuple):
+    """A tool or a node's own code, as particles run it."""
+
+    name: str
+    label: str
+    """The name with its kind, for errors."""
+    effect: Effect | None
+    store: str | None
+    """Class of a store that it holds."""
+
+
+def _uses(agent: Agent, step_after: tuple[str, ...], tools: Mapping[str, Effect]) -> Iterator[_Use]:
+    for node, pregel_node in agent.nodes.items():
+        for part in parts_of(pregel_node.bound):
+            if part.name is None and part.effect is None and node not in (*step_after, "tools"):
+                continue
+            name = part.name or node
+            label = f"{'node' if part.name is None else 'tool'} {name}"
+            yield _Use(name, label, tools.get(name) or part.effect or tools.get(node), part.store)
+
+
+def _check_names(tools: Mapping[str, Effect], names: set[str]) -> None:
+    known = sorted(names - {"__start__"})
+    unknown = min(set(tools) - names, default=None)
+    if unknown is not None:
+        raise AgentContractError(
+            f"tools= names {unknown!r}, which is neither a tool nor a node of the agent{near(unknown, known)}. "
+            f"It has {_listed(known)}"
         )
 
 
@@ -165,115 +173,6 @@ def as_mapping(state: Any) -> dict[str, Any]:
     if is_dataclass(state):
         return {field.name: getattr(state, field.name) for field in fields(state)}
     raise AgentContractError(f"the agent's state is a {type(state).__name__}; amc() needs one with named channels")
-
-
-class AmcContext(TypedDict):
-    """The run-time context of a graph whose agent has no context schema."""
-
-    critic: NotRequired[str]
-    """The critic's string for this call."""
-
-
-def check_context(schema: Any, context: Any) -> None:
-    """Check that every key of a call's context is read.
-
-    Args:
-        schema: the graph's context schema: the agent's own, or `AmcContext`.
-        context: the context of the call.
-
-    Raises:
-        ConfigurationError: an unknown key, if the agent has no schema; or a critic, if the agent's schema has no
-            field for it.
-    """
-    if schema is AmcContext:
-        if context is not None and not isinstance(context, Mapping):
-            raise ConfigurationError(
-                f"context= is of type {type(context).__name__}, and the agent has no context schema: give it one "
-                '(context_schema=...), or a dictionary with a "critic"'
-            )
-        unknown = next((key for key in context or () if key != "critic"), None)
-        if unknown is not None:
-            meant = ", did you mean 'critic'?" if _means_critic(unknown) else ""
-            raise ConfigurationError(
-                f"context= has no key {unknown!r}{meant}: the agent has no context schema, so a call can only name its "
-                '"critic". Give the agent a schema (context_schema=...) for further keys'
-            )
-    elif isinstance(context, Mapping) and "critic" in context and not _has_place(schema, "critic"):
-        raise ConfigurationError(
-            f"the agent's context schema {schema.__name__} has no field `critic`: name the critic of a call by "
-            'config={"configurable": {"critic": ...}}'
-        )
-
-
-def _means_critic(key: Any) -> bool:
-    return key != "critic" and bool(difflib.get_close_matches(str(key).lower(), ["critic"], cutoff=0.8))
-
-
-def _has_place(schema: Any, name: str) -> bool:
-    """Whether a context may have this key: a mapping may have any key, a class its fields."""
-    if is_dataclass(schema):
-        return name in {field.name for field in fields(schema)}
-    return not (isinstance(schema, type) and issubclass(schema, BaseModel)) or name in schema.model_fields
-
-
-class Call(NamedTuple):
-    """The context, critic and notes of a call."""
-
-    context: Any
-    """The agent's own run-time context."""
-    critic: Any
-    """The critic of this call, a string or an object; None: not named."""
-    critic_from: str
-    """Place of the critic: "context" or "configurable"."""
-    notes: tuple[str, ...] = ()
-    """Notes for the run."""
-
-
-def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
-    """Take the critic out of a call's context, or else read it from `configurable`."""
-    named, source = None, "context"
-    if isinstance(context, Mapping) and "critic" in context:
-        named = context["critic"]
-        context = {key: value for key, value in context.items() if key != "critic"}
-    if isinstance(context, Mapping) and not context and agent.builder.context_schema is None:
-        context = None
-    if named is None:
-        named, source = config.get("configurable", {}).get("critic"), "configurable"
-    # Any library may add keys to `configurable`, so unknown keys are not refused.
-    misspelt = [key for key in _own_keys(config) if named is None and _means_critic(key)]
-    notes = tuple(f"configurable has {key!r}, which amc does not read: did you mean 'critic'?" for key in misspelt)
-    return Call(context, named, source, notes)
-
-
-def particle_config(config: RunnableConfig) -> RunnableConfig:
-    """Return the config of particles: tracing, tags and the user's `configurable` of the outer run.
-
-    It omits the keys that tie a run to its thread and checkpoint, and the handlers that stream: tokens and events of
-    all N particles would reach the user's stream.
-    """
-    manager = AsyncCallbackManager.configure(inheritable_callbacks=config.get("callbacks"))
-    for handler in [*manager.handlers]:
-        if hasattr(handler, "tap_output_aiter"):
-            manager.remove_handler(handler)
-    inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic")}
-    inner: RunnableConfig = {"callbacks": manager, "configurable": inherited}
-    # Without a user's limit a node sees LangChain's default; leaving it out applies LangGraph's, which is far higher.
-    if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:
-        inner["recursion_limit"] = config["recursion_limit"]
-    if config.get("tags"):
-        inner["tags"] = [tag for tag in config["tags"] if not tag.startswith(("graph:", "seq:"))]
-    if config.get("metadata"):
-        inner["metadata"] = {
-            key: value for key, value in config["metadata"].items() if not key.startswith(("langgraph_", "checkpoint"))
-        }
-    return inner
-
-
-def _own_keys(config: RunnableConfig) -> dict[str, Any]:
-    """Return the user's keys of `configurable`, without those that LangGraph adds."""
-    return {
-        key: value for key, value in config.get("configurable", {}).items() if not key.startswith(("__", "checkpoint"))
-    }
 
 
 def _state_channels(agent: Agent) -> list[str]:

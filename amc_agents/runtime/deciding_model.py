@@ -218,32 +218,33 @@ class DecidingModel(BaseChatModel):
     ) -> AIMessage:
         named, source = call.pop("critic", None), call.pop("critic_from", "call")
         chosen = await self.critics.for_call(*(named_critic() if named is None else (named, source)))
-        callbacks = callbacks_below(run_manager)
-        write = stream_writer()
-        parameters = {**self._identifying_params, "critic": chosen.name}
-        run = await callbacks.on_chain_start({}, parameters, name=f"{self.method}.decision")
-        rng = self._rng(len(messages))
-        request = DecisionRequest(messages, {**self.bound, **call}, chosen, rng, run.get_child(), threads)
-        try:
-            with running_below(run.get_child()), nullcontext() if rng is None else use_rng(rng):
-                result = await self._decide(request._replace(chosen=await self._connected(chosen)))
-        except BaseException as error:
-            await run.on_chain_error(error)
-            raise
-        record = {
-            "type": f"{self.method}.decision",
-            "critic": chosen.name,
-            "critic_from": chosen.source,
-            **result.record,
-        }
-        await run.on_chain_end(record)
-        write(record)
+        callbacks, write, rng = callbacks_below(run_manager), stream_writer(), self._rng(len(messages))
+        request = DecisionRequest(messages, {**self.bound, **call}, chosen, rng, callbacks, threads)
+        result = await self._traced_decision(request)
+        write(result.record)
         if self.sink is not None:
-            self.sink(record)
+            self.sink(result.record)
         message = self._with_summary(result.message, {"critic": chosen.name, **result.summary})
         # A stream shows the chunk and the whole message: they need the same id.
         message.id = None if run_manager is None else f"lc_run--{run_manager.run_id}"
         return message
+
+    async def _traced_decision(self, request: DecisionRequest) -> DecisionResult:
+        """Make a decision as a run of its own in the trace; the requests are traced below it."""
+        name, chosen, rng = f"{self.method}.decision", request.chosen, request.rng
+        inputs = {**self._identifying_params, "critic": chosen.name}
+        run = await request.callbacks.on_chain_start({}, inputs, name=name)
+        below = run.get_child()
+        try:
+            with running_below(below), nullcontext() if rng is None else use_rng(rng):
+                connected = await self._connected(chosen)
+                result = await self._decide(request._replace(chosen=connected, callbacks=below))
+        except BaseException as error:
+            await run.on_chain_error(error)
+            raise
+        record = {"type": name, "critic": chosen.name, "critic_from": chosen.source, **result.record}
+        await run.on_chain_end(record)
+        return result._replace(record=record)
 
     async def _connected(self, chosen: ChosenCritic) -> ChosenCritic:
         """Connect the critic to its server. A failure is raised at once, or by each call if failures are tolerated."""
