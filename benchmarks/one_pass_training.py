@@ -47,9 +47,10 @@ import torch
 from value_shapes import PAD, SHAPES, Trained, make, prefixes, set_checkpointing, trajectories
 
 from amc_agents.training.value.data import TargetRow
+from amc_agents.training.value.loader import collate
 from amc_agents.training.value.loss import loss
 from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.one_pass import collate, scores_at_marks
+from amc_agents.training.value.one_pass import scores_at_marks
 from amc_agents.training.value.plan import Pass, StepPlan
 from amc_agents.training.value.settings import ValueTrainingSettings
 

@@ -23,7 +23,7 @@ def loss(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> T
 
     Args:
         scores: `[M]` float32 scores at the marks.
-        batch: `targets`, `weights`, `follows`, `ends`, each `[M]` (`one_pass.collate`).
+        batch: `targets`, `weights`, `follows`, `ends`, each `[M]` (`loader.collate`).
         objective: the loss, and lambda.
 
     Returns:

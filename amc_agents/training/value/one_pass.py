@@ -3,77 +3,21 @@
 Prompts are append-only and attention is causal, so the score at the mark of a state is the score of that prefix alone.
 A trajectory of T + 1 states costs one pass over its tokens instead of T + 1 passes over growing prefixes. The gradient
 of a sum over marks is the sum of the gradients of the separate passes.
-
-Rows of a batch are padded on the right, where causal attention needs no mask and the kernel takes its fast path. Or
-they are packed: concatenated into one row in which positions restart with each trajectory. Transformers' masks and
-variable-length kernels then allow no attention between trajectories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
 from amc_agents.errors import ConfigurationError, MissingExtra
-from amc_agents.training.value.data import TargetRow
-from amc_agents.types import FloatArray
 
 try:
     import torch
     from torch import Tensor
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
-
-
-def collate(rows: Sequence[TargetRow], pad_id: int, *, packed: bool = False) -> dict[str, Tensor]:
-    """Collate rows into the tensors of one pass: B rows (packed: 1) of S tokens, and M marks.
-
-    Args:
-        rows: at least one row.
-        pad_id: fills up shorter rows. A mark must not be this token: a classifier pools the last token that is not
-            padding.
-        packed: concatenate the rows into a single row, restarting positions.
-
-    Returns:
-        input_ids `[B, S]`; position_ids `[1, S]`, packed only; and for the marks of all rows, in order: mark_rows,
-        mark_columns `[M]` (their places), targets, weights, rewards `[M]` float32, follows `[M]` (index of the mark of
-        the next state in the row, -1 for the last), ends `[M]` (whether the state is the end of its trajectory).
-
-    Raises:
-        ConfigurationError: a mark is the padding token.
-    """
-    for row in rows:
-        if any(row.ids[mark] == pad_id for mark in row.marks):
-            raise ConfigurationError(
-                f"a state's mark ends in token {pad_id}, which is the padding token: a sequence classifier would read "
-                "the token before it. Choose another pad token for the tokenizer, or another marker for the prompt "
-                "format"
-            )
-    counts = [len(row.marks) for row in rows]
-    columns = [torch.tensor(row.marks) for row in rows]
-    batch: dict[str, Tensor] = {}
-    if packed:
-        lengths = [len(row.ids) for row in rows]
-        batch["input_ids"] = torch.tensor([[token for row in rows for token in row.ids]])
-        batch["position_ids"] = torch.cat([torch.arange(length) for length in lengths])[None]
-        starts = [sum(lengths[:index]) for index in range(len(rows))]
-        batch["mark_rows"] = torch.zeros(sum(counts), dtype=torch.long)
-        batch["mark_columns"] = torch.cat([start + column for start, column in zip(starts, columns, strict=True)])
-    else:
-        ids = torch.full((len(rows), max(len(row.ids) for row in rows)), pad_id)
-        for index, row in enumerate(rows):
-            ids[index, : len(row.ids)] = torch.tensor(row.ids)
-        batch["input_ids"] = ids
-        batch["mark_rows"] = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
-        batch["mark_columns"] = torch.cat(columns)
-    for name in ("targets", "weights", "rewards"):
-        batch[name] = torch.tensor([value for row in rows for value in getattr(row, name)], dtype=torch.float32)
-    follows = torch.arange(1, sum(counts) + 1)
-    follows[torch.tensor(counts).cumsum(0) - 1] = -1
-    batch["follows"] = follows
-    batch["ends"] = torch.tensor([final for row in rows for final in row.final])
-    return batch
 
 
 def scores_at_marks(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
@@ -84,7 +28,7 @@ def scores_at_marks(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
 
     Args:
         model: a sequence classifier with a `score` head, plain or wrapped (PEFT, DDP, FSDP).
-        batch: from `collate`, on any device.
+        batch: from `loader.collate`, on any device.
 
     Returns:
         `[M]` scores, float32 (float64 for a float64 model).
@@ -95,23 +39,6 @@ def scores_at_marks(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
     inputs = {name: batch[name].to(device, non_blocking=True) for name in _INPUTS if name in batch}
     scores: Tensor = model(**inputs, **_varlen(inner, inputs))["logits"]
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
-
-
-def row_values(model: Any, rows: Sequence[TargetRow], batch_size: int = 16) -> list[FloatArray]:
-    """Return the `[S]` scores at the marks of each row, in the order of the rows."""
-    inner = classifier(model)
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
-    scores: dict[int, FloatArray] = {}
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            batch = collate([rows[index] for index in chosen], inner.config.get_text_config().pad_token_id)
-            parts = torch.split(scores_at_marks(model, batch).cpu(), [len(rows[index].marks) for index in chosen])
-            scores |= {index: part.double().numpy() for index, part in zip(chosen, parts, strict=True)}
-    model.train(was_training)
-    return [scores[index] for index in range(len(rows))]
 
 
 def classifier(model: Any) -> Any:

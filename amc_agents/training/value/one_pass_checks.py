@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.value.data import TargetRow
-from amc_agents.training.value.one_pass import classifier, collate, scores_at_marks
+from amc_agents.training.value.loader import collate
+from amc_agents.training.value.one_pass import classifier, scores_at_marks
 
 try:
     import torch

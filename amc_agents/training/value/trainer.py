@@ -48,10 +48,10 @@ except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
 from amc_agents.training.value.arguments import OneDevice
-from amc_agents.training.value.loader import PassDataset, StepLoader, StepSampler
+from amc_agents.training.value.loader import PassDataset, StepLoader, StepSampler, collate
 from amc_agents.training.value.loss import loss as value_loss
 from amc_agents.training.value.model import quiet
-from amc_agents.training.value.one_pass import collate, scores_at_marks
+from amc_agents.training.value.one_pass import scores_at_marks
 
 
 class TrainingProgress(NamedTuple):

@@ -11,7 +11,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value.one_pass import classifier, collate, row_values, scores_at_marks
+from amc_agents.training.value.loader import collate
+from amc_agents.training.value.one_pass import classifier, scores_at_marks
 from amc_agents.training.value.one_pass_checks import use_packing
 from tests.training.tiny_models import PAD, adapted, classifier_of, norms_keep_their_type, prefix_scores, rows
 
@@ -166,15 +167,12 @@ def test_a_mark_on_the_padding_token_is_refused():
         collate([row], row.ids[row.marks[0]], packed=True)
 
 
-def test_values_keep_the_order_of_rows_and_the_mode_is_restored():
+def test_scores_of_a_padded_batch_are_those_of_the_prefixes_in_the_order_of_rows():
     model, whole = adapted("qwen3"), rows(count=5)
-    order = [3, 0, 4, 1, 2]
-    ordered = row_values(model, [whole[i] for i in order], batch_size=2)
+    mixed = [whole[index] for index in (3, 0, 4, 1, 2)]
     with torch.no_grad():
-        for values, index in zip(ordered, order, strict=True):
-            np.testing.assert_allclose(values, prefix_scores(model, whole[index]), rtol=1e-6)
-    assert model.training
-    assert all(values.dtype == np.float64 for values in ordered)
+        scores = scores_at_marks(model, collate(mixed, PAD))
+        np.testing.assert_allclose(scores, torch.cat([prefix_scores(model, row) for row in mixed]), rtol=1e-6)
 
 
 def test_without_marks_a_classifier_is_unchanged():

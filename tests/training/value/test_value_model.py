@@ -22,8 +22,10 @@ import amc_agents.models.embedded
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.value import model as value_model
 from amc_agents.training.value import text_tower
+from amc_agents.training.value.loader import collate
 from amc_agents.training.value.model import context, export, load_base, round_to_half
-from amc_agents.training.value.one_pass import classifier, collate, row_values, scores_at_marks
+from amc_agents.training.value.one_pass import classifier, scores_at_marks
+from tests.training.target_rows import row_values
 from tests.training.tiny_models import COMMON, CONFIGS, prefix_scores, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's, not ours

@@ -12,11 +12,10 @@ from amc_agents.training.splits import split_by_task
 from amc_agents.training.value.metrics import auc, evaluate
 from amc_agents.training.value.model import make_encoder
 from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.one_pass import row_values
 from amc_agents.training.value.row_building import build_rows
 from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, train_value
 from amc_agents.types import Step, Task, Trajectory
-from tests.training.target_rows import target_rows
+from tests.training.target_rows import row_values, target_rows
 
 
 @pytest.mark.parametrize("max_tokens", [512, 90])
