@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, Tuned, amc, amc_hidden, best_of_n, react
+from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, SMC, Tuned, amc, amc_hidden, best_of_n, react
 from amc_agents.bench.report import Results
 from amc_agents.bench.statistics import Estimate
 from amc_agents.bench.tuning import Cell, Grid, choose, config_text, read_chosen, retuned, tune
@@ -52,7 +52,10 @@ def test_eq_5_is_tried_where_the_return_of_success_is_known():
     best = choose([AMC], grid, scored(lambda tuned: (tuned.success_reward or 0) * tuned.beta)).best[AMC].tuned
     assert (best.success_reward, best.beta) == (2.0, 0.4)
     without = choose([AMC], GRID, scored(lambda tuned: float(tuned.success_reward is not None)))
-    assert all(one.tuned.success_reward is None for one in without.tried)
+    assert all(cell.tuned.success_reward is None for cell in without.tried)
+    # SMC has no critic whose prediction could be a probability.
+    uncritical = choose([SMC], grid, scored(lambda tuned: float(tuned.success_reward is not None)))
+    assert all(cell.tuned.success_reward is None for cell in uncritical.tried)
 
 
 def test_every_combination_where_that_is_asked_for():
