@@ -81,17 +81,17 @@ async def test_no_more_items_are_in_progress_than_allowed():
 
 
 async def test_an_error_stops_the_others_even_if_they_never_wait():
-    store = Store(ITEMS)
+    items = [WorkItem("method", str(number), 0) for number in range(50)]
+    store = Store(items)
 
     async def broken(item):
-        if item == ITEMS[2]:
+        if item == items[2]:
             raise RuntimeError("the power is out")
         return Line(*item.key)
 
     with pytest.raises(RuntimeError, match="the power is out"):
         await work_off(store, broken, n_concurrent=2)
-    assert len(store.claimed) < len(ITEMS)
-    assert "c" not in {item.task for item in store.results}
+    assert len(store.claimed) < 10
 
 
 def test_shares_are_whole_tasks_and_together_everything():
