@@ -1,4 +1,4 @@
-"""Copies of what an agent's state is made of: its containers, never what they hold."""
+"""Copy the containers of an agent's state without their contents."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from langgraph.types import Send
 
 
 def own_containers(value: Any) -> Any:
-    """A copy of nested lists, dicts, sets, tuples and `Send`s, with everything else shared.
+    """Copy nested lists, dicts, sets, tuples and `Send`s, and share all other objects.
 
-    Two particles must not see each other's changes to a container that an agent mutates in place.
+    An agent may mutate a container in place; other particles must not see the change.
     """
     kind = type(value)
     if kind is list:
@@ -32,5 +32,5 @@ def own_containers(value: Any) -> Any:
 
 
 def _nested(items: Iterable[Any]) -> bool:
-    # A conversation's hundreds of messages are of three types.
+    # Checking types is fast: a conversation of hundreds of messages has three.
     return any(issubclass(kind, (list, dict, set, tuple, Send)) for kind in {*map(type, items)})

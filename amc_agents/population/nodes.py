@@ -114,7 +114,7 @@ def restarting(work: Any) -> Any:
     async def work_or_restart(state: RunState, config: RunnableConfig) -> Any:
         if "amc_system" in state:
             return await work(state, config)
-        _log.warning("this thread's run broke off before %r and starts again: particles are not kept", work.__name__)
+        _log.warning("a thread's run broke off before %r and restarts: particles are not checkpointed", work.__name__)
         return Command(goto="init")
 
     return work_or_restart

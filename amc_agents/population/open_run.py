@@ -1,4 +1,4 @@
-"""The owner of everything that one run of an `amc` graph has open, whatever ends it."""
+"""Own the worlds and agents of a run, and close them however the run ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _KEY = "__amc_open_run"
 
 
 class OpenRun:
-    """Worlds and paused agents of one run. `init` fills it, whoever reads the graph's stream closes it.
+    """The worlds and paused agents of a run. The node `init` fills it, and the reader of the graph's stream closes it.
 
     Args:
-        wants_events: the reader of the custom stream wants what the agents write to it. Hearing them costs a tenth of
-            a step.
+        wants_events: whether the reader of the custom stream uses the events that agents write to it, which cost a
+            tenth of a step.
     """
 
     def __init__(self, *, wants_events: bool = True) -> None:
@@ -28,32 +28,32 @@ class OpenRun:
 
     @classmethod
     def of(cls, config: RunnableConfig) -> OpenRun:
-        """The owner of the run that a node belongs to."""
+        """Return the owner of the run to which a node belongs."""
         owner = config.get("configurable", {}).get(_KEY)
         if not isinstance(owner, cls):
             raise AgentContractError(
-                "this graph was compiled again from the builder of an amc() graph, and nothing would close its worlds: "
+                "this graph was compiled again from the builder of an amc() graph, so nothing would close its worlds: "
                 "run the graph that amc() returned; graph.copy(update={...}) gives it another checkpointer or store"
             )
         return owner
 
     def within(self, config: RunnableConfig | None) -> RunnableConfig:
-        """The config of a call, which leads its nodes to this owner."""
+        """Return the config of a call with this owner, for the nodes of the graph."""
         config = config or {}
         return {**config, "configurable": {**config.get("configurable", {}), _KEY: self}}
 
     def close(self) -> None:
-        """Stop the agents and close the worlds; after a finished run there are none."""
+        """Stop the agents and close the worlds; do nothing after a finished run."""
         if not self._is_open:
             return
         if on_background_loop():
-            # An abandoned stream that the garbage collector ends there.
+            # The garbage collector closes an abandoned stream on this loop, which must not wait for itself.
             start_in_background(self._close())
         else:
             run_in_background(self._close(), n_workers=1)
 
     async def aclose(self) -> None:
-        """Like `close`, and not given up when the caller is cancelled meanwhile."""
+        """Like `close`, and finish closing even if the caller is cancelled."""
         if not self._is_open:
             return
         await to_its_end(self._close())

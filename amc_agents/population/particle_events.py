@@ -1,4 +1,4 @@
-"""Custom events that agents write while they run as particles, for the reader of the outer run's custom stream."""
+"""Pass the custom events of the particles' agents on to the outer run's custom stream."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from contextvars import copy_context
 from typing import Any
 
 EventListener = Callable[[int, int, Any], None]
-"""Takes a particle's index, the steps it has made, and what its agent wrote."""
+"""Receives a particle's index, its number of steps, and the event that its agent wrote."""
 
 
 def event_listener(writer: Callable[[Any], None]) -> EventListener | None:
-    """Pass events on by `writer`, the outer run's stream writer, in the context of the node that calls this.
+    """Create a listener that writes events to the outer run's stream, in the context of the calling node.
 
-    None where nobody reads the custom stream: hearing particles costs a tenth of a step.
+    Args:
+        writer: the outer run's stream writer.
+
+    Returns:
+        None if the custom stream has no reader: listening to particles costs a tenth of a step.
     """
-    # There LangGraph's writer is a function that refers to nothing, as a stream.
+    # Without a reader, LangGraph's writer is a function without a closure, hence without a stream.
     if getattr(writer, "__closure__", writer) is None:
         return None
     context = copy_context()

@@ -257,16 +257,16 @@ def _remaining_limit(limit: int, supersteps: int) -> int:
 def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
     allowed = "LangGraph's own recursion limit" if limit is None else f"Recursion limit of {limit}"
     return GraphRecursionError(
-        f"{allowed} reached without hitting a stop condition, the steps before a fork included: raise recursion_limit "
+        f"{allowed} reached without hitting a stop condition, including the steps before a fork: raise recursion_limit "
         "in the config of the call"
     )
 
 
 _INTERRUPTED = (
-    "the agent asked for human input ({!r:.100}) while running as particles: one question would be asked by every "
-    "particle. Ask before or after amc(), in a node of the graph around it, or leave the interrupting tool out"
+    "the agent asked for human input ({!r:.100}) while running as particles: every particle would ask the question. "
+    "Ask before or after amc(), in a node of the surrounding graph, or remove the interrupting tool"
 )
 _NO_PARENT = (
-    "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), and no graph is around amc()'s: make it a "
-    "node of the swarm, supervisor or graph that has the other agents, or leave the hand-off tool out"
+    "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), but the amc() graph has no surrounding graph: "
+    "make it a node of the swarm, supervisor or graph that has the other agents, or remove the hand-off tool"
 )

@@ -1,7 +1,7 @@
-"""How a particle shows in traces: one run of its own, which carries its place in the population and its outcome.
+"""Trace each particle as a run of its own, with its place in the population and its outcome.
 
-A particle is paused by not reading further from its agent's stream. Closing that stream would show as an error of the
-agent's run, so the run is ended as an interrupt ends it.
+A particle is paused by not reading further from its agent's stream. Closing the stream would appear in traces as an
+error of the agent's run, so the run is ended like an interrupted run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from langgraph.types import StreamMode
 from amc_agents.runtime.metering import PolicyMeter
 
 Outcome = Literal["horizon", "forked", "discarded", "unfinished"]
-"""Why a run was ended: the particle was cut at the horizon, stopped at a resampling to go on with its offspring, or not
-drawn there; or the population ended."""
+"""Why a particle's run was ended: the horizon was reached, a resampling forked or discarded the particle, or the
+population's run ended."""
 
 
 class Traced(Protocol):
-    """What a trace says about a particle."""
+    """The attributes of a particle that appear in its trace."""
 
     index: int
     ancestor: int | None
@@ -33,12 +33,12 @@ class Traced(Protocol):
 
 
 class ParticleTrace:
-    """The run of one particle's agent, in every trace that is being taken.
+    """The run of a particle's agent in the active traces.
 
     Args:
-        particle: whose agent it is.
-        config: for every particle alike, with an `AsyncCallbackManager`.
-        amc_run: names the population.
+        particle: the agent's particle.
+        config: shared by all particles, with an `AsyncCallbackManager`.
+        amc_run: identifier of the population.
     """
 
     def __init__(self, particle: Traced, config: RunnableConfig, amc_run: str) -> None:
@@ -46,13 +46,13 @@ class ParticleTrace:
         assert isinstance(callbacks, AsyncCallbackManager)
         self._run_id = uuid4()
         self._handlers = callbacks.handlers
-        self._heard = any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers)
+        self._traced = any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers)
         origin = "" if particle.ancestor is None else f" from particle {particle.ancestor} at step {particle.steps}"
         place = {"amc_run": amc_run, "particle": particle.index, "ancestor": particle.ancestor}
-        # Where nobody listens, each node would still copy the callbacks and merge the metadata.
+        # Even without listeners, each node would copy the callbacks and merge the metadata.
         self.config: RunnableConfig = {**config, "callbacks": None}
         self.stream_mode: list[StreamMode] = ["values", "updates"]
-        if self._heard:
+        if self._traced:
             self.config["callbacks"] = _stamping(callbacks, particle)
             self.config["metadata"] = {**config.get("metadata", {}), **place}
             self.config["run_name"] = f"particle {particle.index}{origin}"
@@ -60,17 +60,17 @@ class ParticleTrace:
             self.stream_mode.append("tasks")
 
     async def end(self, stream: AsyncGenerator[Any, None], outcome: Outcome) -> None:
-        """End a paused agent."""
+        """End the run of a paused agent."""
         try:
-            if self._heard:
+            if self._traced:
                 self._label(outcome)
                 with suppress(StopAsyncIteration, GraphInterrupt, GraphRecursionError):
-                    await _read_to_the_end(stream)
+                    await _drain(stream)
         finally:
             await stream.aclose()
 
     def _label(self, outcome: Outcome) -> None:
-        """Tag the run in the tracers that keep a record of it: callbacks are given a run's tags at its start alone."""
+        """Tag the run in the tracers that record it: callbacks receive a run's tags only at its start."""
         for handler in self._handlers:
             run = handler.run_map.get(str(self._run_id)) if isinstance(handler, BaseTracer) else None
             if run is not None:
@@ -79,7 +79,7 @@ class ParticleTrace:
 
 
 class _StepStamp(BaseCallbackHandler):
-    """Adds the particle's step to the metadata of each run, before any other handler reads it."""
+    """Adds the particle's step to the metadata of each run before other handlers read it."""
 
     run_inline = True
 
@@ -87,7 +87,7 @@ class _StepStamp(BaseCallbackHandler):
         self._particle = particle
 
     def on_chain_start(self, *_: Any, metadata: dict[str, Any] | None = None, **__: Any) -> None:
-        """Of a node."""
+        """Add the step to the metadata of a node's run."""
         if metadata is not None:
             metadata["step"] = self._particle.steps
 
@@ -101,8 +101,8 @@ def _stamping(callbacks: AsyncCallbackManager, particle: Traced) -> AsyncCallbac
     return stamping
 
 
-async def _read_to_the_end(stream: AsyncGenerator[Any, None]) -> None:
-    """Read what a paused graph has left to say, without starting its next tasks."""
+async def _drain(stream: AsyncGenerator[Any, None]) -> None:
+    """Read the remaining events of a paused graph without starting its next tasks."""
     async for mode, _ in stream:
         # LangGraph announces tasks before it starts them.
         if mode == "tasks":

@@ -240,7 +240,7 @@ class ParticleSystem:
             raise QuorumLost(alive, self.settings.least_alive, causes) from cause_of(causes[0])
         if causes:
             note = (
-                f"{len(causes)} of {len(self.particles)} particles failed: log Z is that of runs that do not fail "
+                f"{len(causes)} of {len(self.particles)} particles failed: log Z refers to runs that do not fail "
                 f"({brief_causes(causes)})"
             )
             if note not in self.notes:

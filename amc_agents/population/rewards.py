@@ -34,20 +34,19 @@ def reward_source(
     if given is None:
         if has_world and has_function:
             raise ConfigurationError(
-                'environment= and reward= may both give rewards: say which count by rewards="world", "function" or '
-                '"both" (their sum)'
+                'environment= and reward= can both give rewards: choose rewards="world", "function" or "both" (sum)'
             )
         return "world" if has_world else "function" if has_function else None
     if given is not False and given not in get_args(RewardSource):
         raise ConfigurationError(f'rewards must be "world", "function", "both" or False, got {given!r}')
     if given is False:
         if has_function:
-            raise ConfigurationError("rewards=False says that there are none: leave reward= out")
+            raise ConfigurationError("rewards=False means that the run has no rewards: omit reward=")
         return None
     if given != "function" and not has_world:
-        raise ConfigurationError(f'rewards="{given}" needs worlds that give them: give environment=')
+        raise ConfigurationError(f'rewards="{given}" needs worlds with rewards: give environment=')
     if given != "world" and not has_function:
-        raise ConfigurationError(f'rewards="{given}" needs a function that gives them: give reward=')
+        raise ConfigurationError(f'rewards="{given}" needs a function of the state: give reward=')
     return given
 
 

@@ -1,7 +1,7 @@
-"""A private checkpoint saver in memory, whose threads are copied by reference.
+"""An in-memory checkpoint saver that copies threads by reference.
 
-Nothing is serialised: a particle never leaves the process. LangGraph's own savers refuse `copy_thread`, and copying
-through their interface costs a serialisation of the whole state for each copy.
+Nothing is serialised, because a particle never leaves the process. LangGraph's own savers do not implement
+`copy_thread`, and a copy through their interface serialises the whole state.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from langgraph.checkpoint.base import (
     copy_checkpoint,
     get_checkpoint_id,
 )
+from typing_extensions import override
 
 from amc_agents.population.containers import own_containers
 
 
 class _Saved(NamedTuple):
-    """One checkpoint as it was put. Its containers belong to nobody else, so threads may share it."""
+    """A checkpoint with its own containers, so that threads can share it."""
 
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
@@ -43,17 +44,17 @@ class _Write(NamedTuple):
 
 @dataclass
 class _Thread:
-    """One thread's checkpoints, by namespace and id, oldest first."""
+    """The checkpoints of a thread by namespace and id, oldest first."""
 
     checkpoints: dict[str, dict[str, _Saved]] = field(default_factory=dict)
     writes: dict[tuple[str, str], dict[tuple[str, int], _Write]] = field(default_factory=dict)
-    """What tasks wrote after a checkpoint (namespace, id), by task id and index."""
+    """(namespace, checkpoint id) -> what tasks wrote after the checkpoint, by task id and index."""
 
 
 class ForkSaver(BaseCheckpointSaver[int]):
-    """Keeps checkpoints without serialising them.
+    """A checkpoint saver that does not serialise.
 
-    Whoever puts a checkpoint and whoever reads it has containers of its own, as after a serialisation.
+    Like with serialisation, the stored checkpoint, its writer and its readers each have their own containers.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
         self._threads: dict[str, _Thread] = {}
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Make the target a copy of the source, checkpoints shared by reference."""
+        """Make the target thread a copy of the source thread; the checkpoints are shared by reference."""
         source = self._threads.get(source_thread_id, _Thread())
         self._threads[target_thread_id] = _Thread(
             {namespace: dict(saved) for namespace, saved in source.checkpoints.items()},
@@ -69,9 +70,9 @@ class ForkSaver(BaseCheckpointSaver[int]):
         )
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Drop all but each namespace's newest checkpoint, or with "delete" everything.
+        """Delete all checkpoints except the newest of each namespace; with "delete", delete all.
 
-        Ancestors from which a `DeltaChannel` of the newest checkpoint is rebuilt are kept too.
+        Older checkpoints from which a `DeltaChannel` of the newest is rebuilt are kept too.
         """
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f'strategy must be "keep_latest" or "delete", got {strategy!r}')
@@ -84,12 +85,12 @@ class ForkSaver(BaseCheckpointSaver[int]):
                 self._threads[thread_id] = _Thread(checkpoints, writes)
 
     def supersteps(self, thread_id: str) -> int:
-        """Number of supersteps up to a thread's newest checkpoint."""
+        """Return the number of supersteps up to a thread's newest checkpoint."""
         saved = self._threads[thread_id].checkpoints[""]
         return int(saved[next(reversed(saved))].metadata["step"]) + 1
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that `config` names, or the thread's newest."""
+        """Return the checkpoint that `config` names, or the thread's newest."""
         configurable = config["configurable"]
         thread_id, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
         thread = self._threads.get(thread_id, _Thread())
@@ -106,7 +107,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint."""
+        """Store a checkpoint."""
         configurable = config["configurable"]
         thread_id, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
         saved = self._threads.setdefault(thread_id, _Thread()).checkpoints.setdefault(namespace, {})
@@ -116,7 +117,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Keep what tasks wrote after a checkpoint. An ordinary write is kept once, special ones are replaced."""
+        """Store what tasks wrote after a checkpoint. The first ordinary write wins, the last special write wins."""
         configurable = config["configurable"]
         thread = self._threads.setdefault(configurable["thread_id"], _Thread())
         kept = thread.writes.setdefault((configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"]), {})
@@ -133,41 +134,42 @@ class ForkSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first, of one thread or all, of one namespace or all.
+        """List checkpoints, newest first, of one or all threads and namespaces.
 
         Args:
-            config: names the thread, and the namespace and the checkpoint where it has them; None: all threads.
-            filter: what their metadata must hold.
-            before: names a checkpoint; only older ones are given.
-            limit: the most that are given.
+            config: names the thread, and optionally the namespace and the checkpoint; None: all threads.
+            filter: keys and values that their metadata must have.
+            before: names a checkpoint; only older ones are listed.
+            limit: maximum number of checkpoints.
         """
         matching = (
             _as_tuple(thread, thread_id, namespace, checkpoint_id)
             for thread_id, thread in self._threads.items()
             for namespace, saved in thread.checkpoints.items()
             for checkpoint_id in reversed(saved)
-            if _asked_for(config, thread_id, namespace, checkpoint_id)
+            if _matches(config, thread_id, namespace, checkpoint_id)
             and _is_before(before, checkpoint_id)
             and _holds(saved[checkpoint_id].metadata, filter or {})
         )
         return islice(matching, limit)
 
     def delete_thread(self, thread_id: str) -> None:
-        """Forget a thread."""
+        """Delete a thread."""
         self._threads.pop(thread_id, None)
 
+    @override
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See `copy_thread`."""
         self.copy_thread(source_thread_id, target_thread_id)
 
+    @override
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See `prune`."""
         self.prune(thread_ids, strategy=strategy)
 
+    @override
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `get_tuple`."""
         return self.get_tuple(config)
 
+    @override
     async def aput(
         self,
         config: RunnableConfig,
@@ -175,15 +177,15 @@ class ForkSaver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """See `put`."""
         return self.put(config, checkpoint, metadata, new_versions)
 
+    @override
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """See `put_writes`."""
         self.put_writes(config, writes, task_id, task_path)
 
+    @override
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -192,26 +194,25 @@ class ForkSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `list`."""
         for listed in self.list(config, filter=filter, before=before, limit=limit):
             yield listed
 
+    @override
     async def adelete_thread(self, thread_id: str) -> None:
-        """See `delete_thread`."""
         self.delete_thread(thread_id)
 
 
 def _with_own_containers(checkpoint: Checkpoint) -> Checkpoint:
-    own = copy_checkpoint(checkpoint)
-    own["channel_values"] = own_containers(own["channel_values"])
-    return own
+    copy = copy_checkpoint(checkpoint)
+    copy["channel_values"] = own_containers(copy["channel_values"])
+    return copy
 
 
 def _needed(saved: dict[str, _Saved]) -> dict[str, _Saved]:
-    """The newest checkpoint, and the ancestors down to the last snapshot of each `DeltaChannel`, oldest first."""
+    """Return the newest checkpoint and its ancestors back to the last snapshot of each `DeltaChannel`, oldest first."""
     newest_id = next(reversed(saved))
     needed = {newest_id: saved[newest_id]}
-    # LangGraph counts here, by channel, what has happened since the last snapshot.
+    # LangGraph counts the updates of each channel since its last snapshot.
     unresolved = set(saved[newest_id].metadata.get("counters_since_delta_snapshot") or ())
     unresolved -= saved[newest_id].checkpoint["channel_values"].keys()
     parent_id = saved[newest_id].parent_id
@@ -225,7 +226,7 @@ def _needed(saved: dict[str, _Saved]) -> dict[str, _Saved]:
 def _as_tuple(thread: _Thread, thread_id: str, namespace: str, checkpoint_id: str) -> CheckpointTuple:
     checkpoint, metadata, parent_id = thread.checkpoints[namespace][checkpoint_id]
     written = thread.writes.get((namespace, checkpoint_id), {})
-    # In the order in which a running graph applies them.
+    # A running graph applies writes in this order.
     ordered = [write for _, write in sorted(written.items(), key=lambda kept: (kept[1].task_path, *kept[0]))]
     return CheckpointTuple(
         config=_config(thread_id, namespace, checkpoint_id),
@@ -236,14 +237,14 @@ def _as_tuple(thread: _Thread, thread_id: str, namespace: str, checkpoint_id: st
     )
 
 
-def _asked_for(config: RunnableConfig | None, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
-    asked = config["configurable"] if config else {}
-    given = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
-    return all(asked.get(key) in (None, value) for key, value in given.items())
+def _matches(config: RunnableConfig | None, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
+    wanted = config["configurable"] if config else {}
+    actual = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
+    return all(wanted.get(key) in (None, value) for key, value in actual.items())
 
 
 def _is_before(before: RunnableConfig | None, checkpoint_id: str) -> bool:
-    # Ids grow with time.
+    # Ids increase with time.
     bound = get_checkpoint_id(before) if before else None
     return bound is None or checkpoint_id < bound
 

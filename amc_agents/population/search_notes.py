@@ -1,4 +1,4 @@
-"""Notes on a run whose search could not help: what happened, and which setting to change."""
+"""Write notes on runs whose search could not help: the cause, and the setting to change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from amc_agents.run import WeighingPoint
 from amc_agents.smc import Never
 
 EVEN = 0.95
-"""Share of the particles above which the effective sample size says that their weights hardly differ."""
+"""Weights count as equal if the effective sample size exceeds this share of the particles."""
 
 
 def reward_notes(returns: Sequence[float], settings: Settings) -> list[str]:
-    """Say so where rewards were declared, and none came.
+    """Return a note if the run has rewards and every return is 0.
 
     Args:
         returns: of all particles.
@@ -25,18 +25,20 @@ def reward_notes(returns: Sequence[float], settings: Settings) -> list[str]:
     if not settings.rewards_observed or any(returns):
         return []
     return [
-        "every return was 0, so that rewards told no particles apart: if the worlds give none at all, say "
-        "rewards=False or let environment= give a Forkable; the run then goes by the critic's values alone"
+        "every return was 0, so rewards could not tell particles apart: if the worlds have no rewards, pass "
+        "rewards=False or return a Forkable from environment=; the run then uses the critic's values only"
     ]
 
 
 def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stopped: bool) -> list[str]:
-    """Say so where no weighing point told the particles apart. `Never()` does not search, so only its pick can fail.
+    """Return notes if the weights hardly differed at every weighing point.
+
+    `Never()` does not search; only its final selection can fail.
 
     Args:
-        history: all weighing points of the run; the last one is its end.
+        history: all weighing points of the run; the last is its end.
         settings: of the run.
-        stopped: the run ended early, at `stop_at` or because its time was over.
+        stopped: whether the run ended early, by `stop_at` or `run_timeout`.
     """
     if settings.n_particles == 1 or not history:
         return []
@@ -46,12 +48,12 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
         if not before and not stopped:
             notes.append(
                 f"the search did nothing: every particle ended before the first weighing point of {settings.resample}, "
-                "so that the run was Best-of-N: weigh at earlier steps"
+                "so the run was Best-of-N: weigh at earlier steps"
             )
         elif any(_answered(point) for point in before) and all(_evenness(point) > EVEN for point in before):
             notes.append(
                 "the search did nothing: the effective sample size stayed above "
-                f"{EVEN:.0%} of the particles at every weighing point, so that resampling could not tell them apart: "
+                f"{EVEN:.0%} of the particles at every weighing point, so resampling could not tell them apart: "
                 f"lower beta ({settings.beta:g}), weigh at other steps ({settings.resample}), or use a critic "
                 f"that tells states apart ({settings.critic})"
             )
@@ -64,11 +66,11 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
 
 
 def _answered(point: WeighingPoint) -> bool:
-    """The critic did not fail there; where it did, the run has a note of that."""
+    """Whether the critic answered; its failure has a note of its own."""
     return not np.isnan(point.values[np.isfinite(point.log_weights)]).any()
 
 
 def _evenness(point: WeighingPoint) -> float:
-    """Effective sample size over the number of particles that have not failed, in (0, 1]."""
+    """Effective sample size divided by the number of particles that have not failed, in (0, 1]."""
     alive = point.log_weights[np.isfinite(point.log_weights)]
     return float(smc.ess(alive)) / len(alive) if len(alive) else 1.0

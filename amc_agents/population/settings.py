@@ -25,7 +25,7 @@ class Settings(AmcSettings):
     critic: str = "uniform"
     """Name of the critic: its string, the class of an object, or the name of a function."""
     critic_from: str = "default"
-    """Where it was named: "context", "configurable", "constructor", "AMC_CRITIC", the config file, or "default"."""
+    """Place that named it: "context", "configurable", "constructor", "AMC_CRITIC", the config file, or "default"."""
 
     @classmethod
     def chosen(cls, config: Config, arguments: Mapping[str, Any], **fixed: Any) -> Settings:
@@ -63,46 +63,46 @@ class Settings(AmcSettings):
                 'select="return" needs rewards, and this run sees none: give environment= or reward=, or select="value"'
             )
         if self.stop_at is not None:
-            raise ConfigurationError("stop_at is a return, and this run sees no rewards: leave it out")
+            raise ConfigurationError("stop_at is a return, and this run sees no rewards: omit it")
 
     def require_source_of_weights(self) -> None:
-        """Refuse a run that has neither a critic nor rewards, unless `uniform` was asked for by name.
+        """Refuse a run that has neither a critic nor rewards; an explicit critic="uniform" is accepted.
 
         Raises:
             ConfigurationError: every particle would weigh the same, and the first would be returned.
         """
         if self.critic_from == "default" and not self.rewards_observed:
             raise ConfigurationError(
-                f"nobody named a critic and the run sees no rewards: all {self.n_particles} particles would weigh the "
+                f"no critic is named and the run sees no rewards: all {self.n_particles} particles would weigh the "
                 "same, and the first would be returned. Name a critic (critic=, AMC_CRITIC, the config file, or "
-                'context={"critic": ...} of a call), give rewards by environment= or reward=, or say critic="uniform" '
-                "to run without either"
+                'context={"critic": ...} of a call), give rewards by environment= or reward=, or pass '
+                'critic="uniform" to run with neither'
             )
 
     @property
     def rewards_observed(self) -> bool:
-        """False where there are none, or where the run may not look at them."""
+        """Whether the run has rewards and may use them."""
         return self.rewards is not None and not self.hide_rewards
 
     @property
     def may_ask_critic(self) -> bool:
-        """Particles are weighed before their end, where f is the critic's; or no rewards are seen, and all is."""
+        """Whether the critic can be called: particles are weighed before their end, or the run sees no rewards."""
         first = self.resample.next_point(0)
         before_end = first is not None and first < self.horizon
         return before_end or not self.rewards_observed or self.stop_at is not None
 
     @property
     def least_alive(self) -> int:
-        """The quorum as a number."""
+        """Minimum number of particles that must not fail."""
         return math.ceil(self.n_particles / 2) if self.quorum is None else self.quorum
 
     @property
     def pick(self) -> Select:
-        """How the answer is picked."""
+        """The criterion that selects the answer."""
         return self.select or ("return" if self.rewards_observed else "value")
 
     def as_plain(self) -> dict[str, Any]:
-        """The settings as plain values, for a report."""
+        """Convert the settings to plain values for a report."""
         return {
             "n_particles": self.n_particles,
             "resample": repr(self.resample),

@@ -137,7 +137,7 @@ async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
     except CriticError as error:
         if settings.on_critic_error == "raise":
             raise
-        return [f"before the first step: the critic could not be connected, and is asked all the same ({error})"]
+        return [f"before the first step: the critic could not be connected; it will be called nevertheless ({error})"]
     return []
 
 
@@ -156,8 +156,8 @@ def _for_worlds(settings: Settings, worlds: Sequence[RecordingWorld | None], wra
         return settings
     if wrapped.rewards_named:
         raise ConfigurationError(
-            f'rewards="{settings.rewards}" counts those of the worlds, and environment= gave one without reset and '
-            "step, which gives none: leave rewards= out, or return (Environment, Task)"
+            f'rewards="{settings.rewards}" needs worlds with rewards, but environment= returned a world without reset '
+            "and step: omit rewards=, or return (Environment, Task)"
         )
     settings = replace(settings, rewards=None)
     settings.require_source_of_weights()

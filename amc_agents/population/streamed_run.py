@@ -1,4 +1,4 @@
-"""A run as the custom stream carries it: in this process the object itself, for a server's clients plain values."""
+"""Stream a `Run`: as the object within this process, as plain values to clients of a server."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from amc_agents.run import Run
 
 
 class StreamedRun(Run):
-    """A `Run` that LangGraph's server can encode whatever it holds.
+    """A `Run` that LangGraph's server can always encode.
 
-    Its encoder (orjson) walks over a dataclass by itself, and one value that JSON cannot hold (a task's payload, an
-    agent's state) would end the served run. A class below a dataclass it asks: `_asdict`.
+    The server's encoder (orjson) walks through the fields of a dataclass itself, and a single value that JSON cannot
+    represent (in a task's payload or an agent's state) would end the served run. For a subclass of a dataclass, the
+    server calls `_asdict`.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, run: Run) -> StreamedRun:
-        """The same run, to be streamed."""
+        """Convert a run before it is streamed."""
         return cls(**fields_of(run))
 
     def _asdict(self) -> dict[str, Any]:
         return self.as_plain()
 
     def received(self) -> Run:
-        """The run itself."""
+        """Convert back to a plain `Run`."""
         return Run(**fields_of(self))

@@ -13,17 +13,17 @@ from amc_agents.errors import TimeLimitExceeded
 T = TypeVar("T")
 
 CANCELLING_LIMIT_S = 5.0
-"""Most seconds that cancelled work is waited for; what ignores its cancellation is then left alone."""
+"""Maximum time in seconds to wait for cancelled work; work that ignores its cancellation is then abandoned."""
 
 
-async def within(limit_s: float | None, work: Awaitable[T], what: str, *, context: Context | None = None) -> T:
+async def within(limit_s: float | None, work: Awaitable[T], message: str, *, context: Context | None = None) -> T:
     """Wait for `work`, and cancel it after `limit_s` seconds.
 
     Args:
         limit_s: None for no limit.
-        work: runs as a task of its own where there is a limit.
-        what: names the work and its setting in the error.
-        context: the context variables that the task runs in; default: a copy of the caller's.
+        work: runs in its own task if it has a limit.
+        message: of the error; names the work and the setting.
+        context: context variables of the task; default: a copy of the caller's.
 
     Raises:
         TimeLimitExceeded: `work` did not end in time.
@@ -35,13 +35,13 @@ async def within(limit_s: float | None, work: Awaitable[T], what: str, *, contex
         await asyncio.wait([task], timeout=limit_s)
         if task.done():
             return task.result()
-        raise TimeLimitExceeded(what, limit_s)
+        raise TimeLimitExceeded(message, limit_s)
     finally:
         await stop([task])
 
 
 async def stop(tasks: list[asyncio.Task[T]]) -> None:
-    """Cancel what is still running and wait until it has ended; no failure of a task is reported as lost."""
+    """Cancel the running tasks and wait for their end; asyncio then reports no failure as unretrieved."""
     running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()
@@ -61,12 +61,12 @@ class Deadline:
     def __init__(self, limit_s: float | None = None) -> None:
         self.limit_s = limit_s
         self.passed = False
-        """Something was cut off by it."""
+        """Whether it interrupted something."""
         self._at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
 
     @asynccontextmanager
     async def cutting(self) -> AsyncIterator[None]:
-        """Cut the body off at the deadline, without an error: look at `passed`."""
+        """Interrupt the body at the deadline without an error; check `passed` afterwards."""
         limit = asyncio.timeout_at(self._at)
         try:
             async with limit:
@@ -82,6 +82,6 @@ async def _as_coroutine(work: Awaitable[T]) -> T:
 
 
 def _retrieve(task: asyncio.Task[T]) -> None:
-    # Nobody waits for the failures that come after the first.
+    # Only the first failure is raised; this marks the others as retrieved.
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Whether the particles are copies of one another: a fixed model seed, temperature 0, a cache of answers."""
+"""Detect identical particles: a fixed model seed, temperature 0, or cached answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from amc_agents.types import Trajectory
 
 LEAST_REPEATS = 4
-"""Repeated steps that are taken for more than chance: five particles at one step, or two of them over four steps. Two
-tries at a short task may well agree at a step."""
+"""Minimum number of repeated steps that are not attributed to chance: five particles that agree at one step, or two
+that agree at four steps. Two attempts at a short task often agree at one step."""
 
 
 class Twins:
-    """Compares what the particles say, step by step, as the run goes on.
+    """Compares the steps of the particles during a run.
 
-    A fork shares its past by reference, so only steps made since the last resampling are each particle's own.
+    A fork shares its past by reference, so only the steps since the last resampling are compared.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Twins:
         self._n_repeats = 0
 
     def compare(self, trajectories: Sequence[Trajectory]) -> None:
-        """Compare the newest steps: before each resampling, and at the end.
+        """Compare the newest steps. Call this before each resampling and at the end of the run.
 
         Args:
             trajectories: of the particles that have not failed.
@@ -39,10 +39,10 @@ class Twins:
         self._n_compared += len(newest[0])
 
     def notes(self, n_particles: int) -> list[str]:
-        """For the run's notes; empty where they said different things, or too little to tell."""
+        """Return a note if all particles were identical for enough steps."""
         if self._differed or self._n_repeats < LEAST_REPEATS:
             return []
         return [
-            f"all {n_particles} particles said the same at each of {self._n_compared} steps: is the model's "
-            "temperature 0, its seed fixed, or are its answers cached? A population of copies brings nothing"
+            f"all {n_particles} particles gave the same answer at each of {self._n_compared} steps: is the model's "
+            "temperature 0, its seed fixed, or are its answers cached? Identical particles do not improve the answer"
         ]

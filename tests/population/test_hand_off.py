@@ -123,5 +123,5 @@ async def test_the_offspring_of_a_hand_off_hand_off_and_nobody_is_asked_again():
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_hand_off_without_a_graph_around_is_refused(is_async):
-    with pytest.raises(AgentContractError, match=r"handed off to 'bob'.*no graph is around"):
+    with pytest.raises(AgentContractError, match=r"handed off to 'bob'.*no surrounding graph"):
         await alice("transfer").ainvoke(start()) if is_async else alice("transfer").invoke(start())

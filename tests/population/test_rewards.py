@@ -132,7 +132,7 @@ def test_a_world_whose_rewards_mean_nothing_can_be_declared():
 
 def test_a_run_without_a_critic_in_a_world_that_only_isolates_is_refused():
     Ledger.open = 0
-    with pytest.raises(ConfigurationError, match="nobody named a critic"):
+    with pytest.raises(ConfigurationError, match="no critic is named"):
         amc(clerk(), environment=lambda state: Ledger(), n_particles=2).run(start())
     with pytest.raises(ConfigurationError, match="needs rewards"):
         amc(clerk(), Perfect(), environment=lambda state: Ledger(), n_particles=2, select="return").run(start())
@@ -162,7 +162,7 @@ def test_a_function_may_reward_what_is_done_in_a_world_that_only_isolates():
     assert run.select == "return"
     assert run.best.return_ == 10.0
     for named in ("world", "both"):
-        with pytest.raises(ConfigurationError, match=f'rewards="{named}" counts those of the worlds'):
+        with pytest.raises(ConfigurationError, match=f'rewards="{named}" needs worlds with rewards, but'):
             amc(clerk(), environment=lambda state: Ledger(), rewards=named, reward=lambda state: 0.0).run(start())
 
 
@@ -183,7 +183,7 @@ def test_the_source_that_counts(given, has_world, has_function, expected):
     ("given", "has_world", "has_function", "match"),
     [
         (None, True, True, r'rewards="world", "function" or "both"'),
-        (False, True, True, "leave reward= out"),
+        (False, True, True, "omit reward="),
         ("world", False, True, "give environment="),
         ("both", False, True, "give environment="),
         ("both", True, False, "give reward="),

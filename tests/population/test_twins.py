@@ -20,7 +20,7 @@ def notes(respond, n_particles=5, length=4, **settings):
         n_particles=n_particles,
         **settings,
     )
-    return [note for note in graph.run(start()).notes if "said the same" in note]
+    return [note for note in graph.run(start()).notes if "gave the same answer" in note]
 
 
 def fixed(messages):
@@ -32,14 +32,16 @@ def fixed(messages):
 @pytest.mark.parametrize("n_particles", [2, 5])
 def test_copies_are_noted_whatever_is_resampled(resample, finished, n_particles):
     (note,) = notes(fixed, n_particles, resample=resample, finished=finished)
-    assert note.startswith(f"all {n_particles} particles said the same at each of 4 steps: is the model's temperature")
+    assert note.startswith(
+        f"all {n_particles} particles gave the same answer at each of 4 steps: is the model's temperature"
+    )
 
 
 def test_the_log_says_it_too(caplog):
     warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         notes(fixed, resample=AtSteps(2))
-    assert "said the same" in caplog.text
+    assert "gave the same answer" in caplog.text
 
 
 @pytest.mark.parametrize(("n_particles", "length", "noted"), [(5, 1, True), (4, 1, False), (2, 4, True), (2, 3, False)])
