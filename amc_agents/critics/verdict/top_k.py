@@ -86,7 +86,7 @@ def intervals(places: Sequence[Place], words: Words, begun: str = "") -> tuple[I
         reported = False
         for token, probability in place.alternatives:
             text = _plain(begun + token)
-            if _says(text, _plain(words[index])):
+            if _begins_with_word(text, _plain(words[index])):
                 low, high, reported = low + probability, high + probability, True
             elif token and _plain(words[index]).startswith(text):
                 within = further[index] if further and token == place.written else Interval(0.0, 1.0, False)
@@ -216,7 +216,7 @@ def _plain(text: str) -> str:
     return text.lstrip().casefold()
 
 
-def _says(text: str, word: str) -> bool:
+def _begins_with_word(text: str, word: str) -> bool:
     return text.startswith(word) and not text[len(word) : len(word) + 1].isalnum()
 
 
