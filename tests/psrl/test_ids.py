@@ -53,6 +53,8 @@ async def test_exact_estimates_are_classic_ids(make, horizon):
         theirs = await trial(task, ClassicInformationDirected(exact_model(task)), 5, horizon)
         ours = await trial(task, agent, 5, horizon)
         assert ours == theirs
+        by_name = LlmInformationDirected(InMemoryPosterior(str(exact_model(task).prior(task))), "exact", "exact")
+        assert await trial(task, by_name, 5, horizon) == theirs
         if horizon == 1:
             assert ours == [["0"]] + [[str(task.payload.best)]] * 4
         assert set(prompts_sent) == {1, len(task.payload.actions)}
@@ -98,18 +100,6 @@ async def test_the_draw_follows_the_probabilities_and_the_seed():
     drawn = [(await choose(None, choice=choice, seed=seed)).action for seed in range(300)]
     assert drawn.count("a") / 300 == pytest.approx(0.7222, abs=4 * np.sqrt(0.2 / 300))
     assert drawn[:20] == [(await choose(None, choice=choice, seed=seed)).action for seed in range(20)]
-
-
-@pytest.mark.parametrize(
-    ("regret", "gain", "action"),
-    [
-        ({"a": 0.3, "b": 0.1}, {"a": 0, "b": 0}, "b"),  # nothing to learn: the cheapest
-        ({"a": 0, "b": 0}, {"a": 0.1, "b": 0.4}, "b"),  # nothing to lose: the best teacher
-        ({"a": 0.5, "b": 0}, {"a": 1.0, "b": 0}, "b"),
-    ],
-)
-async def test_degenerate_cases(regret, gain, action):
-    assert (await choose(numbers(regret, gain))).action == action
 
 
 async def test_no_text_closes_the_tag_that_it_stands_in():

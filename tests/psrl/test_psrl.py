@@ -13,7 +13,6 @@ from amc_agents.envs.exploration import (
     ExplorationWorld,
     bandit_task,
     episodes,
-    informative_bandit_task,
     lock_task,
     read_swum,
     riverswim_task,
@@ -21,9 +20,8 @@ from amc_agents.envs.exploration import (
 from amc_agents.errors import ConfigurationError, RoleError, UpdateError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.psrl.episodes import play_episode
-from amc_agents.psrl.exact import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
+from amc_agents.psrl.exact import ClassicPosteriorSampling, exact_model
 from amc_agents.psrl.exact.roles import impossible
-from amc_agents.psrl.ids import LlmInformationDirected
 from amc_agents.psrl.learning import Learning
 from amc_agents.psrl.posterior.updates import InMemoryPosterior
 from amc_agents.psrl.posterior_sampling import LlmPosteriorSampling
@@ -296,13 +294,3 @@ def test_a_world_without_an_exact_model_is_refused():
     agent = LlmPosteriorSampling(InMemoryPosterior("?"), "exact", "exact", "exact")
     with pytest.raises(ConfigurationError, match="has no exact model"):
         asyncio.run(agent.begin(Task("t", "Do it."), np.random.default_rng(0)))
-
-
-async def test_ids_of_the_informative_bandit_is_done_after_two_pulls():
-    for seed in range(3):
-        task = informative_bandit_task(seed)
-        memory = InMemoryPosterior(str(exact_model(task).prior(task)))
-        played = actions(await trial(task, LlmInformationDirected(memory, "exact", "exact"), 5, 1))
-        assert played == [["0"]] + [[str(task.payload.best)]] * 4
-        theirs = actions(await trial(task, ClassicInformationDirected(exact_model(task)), 5, 1))
-        assert played == theirs
