@@ -43,7 +43,7 @@ class ScoringCritic(ABC):
         self._tokenize = tokenize
         self._encoder = checkpoint.encoder(tokenize)
         self._checked = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def predicts(self) -> str:
@@ -57,7 +57,7 @@ class ScoringCritic(ABC):
 
     async def connect(self) -> None:
         """Compare the golden scores, as the first `values` does, too. Raises `CheckpointError` if they differ."""
-        await asyncio.to_thread(self._check_alone)
+        await asyncio.to_thread(self._check)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         """`[N]` predictions in reward units; equal prompts are scored once.
@@ -85,9 +85,7 @@ class ScoringCritic(ABC):
             rows = list(known)
             ends = np.cumsum([len(row.marks) for row in rows])
             scores = checked_values(self._score_marks(rows), int(ends[-1]), self.name)
-            used = Usage(calls=len(rows), input_tokens=sum(len(row.ids) for row in rows))
-            self.usage += used
-            record("critic", used, self.name)
+            self._count(Usage(calls=len(rows), input_tokens=sum(len(row.ids) for row in rows)))
         by_row = np.split(self.checkpoint.values(scores), ends[:-1])
         return [np.concatenate([by_row[index] for index in places]) for places in windows]
 
@@ -108,20 +106,19 @@ class ScoringCritic(ABC):
             answer = self._score(batch.prompts)
             scores = checked_values(answer.scores, len(batch.prompts), self.name)
             tokens = sum(len(segment) for prompt in batch.prompts for segment in prompt)
-            used = Usage(calls=len(batch.prompts), input_tokens=tokens, cached_tokens=answer.cached_tokens)
-            self.usage += used
-            record("critic", used, self.name)
+            self._count(Usage(calls=len(batch.prompts), input_tokens=tokens, cached_tokens=answer.cached_tokens))
         return self.checkpoint.values(scores)[batch.rows]
 
-    def _check_alone(self) -> None:
-        with self._lock:
-            self._check()
+    def _count(self, used: Usage) -> None:
+        self.usage += used
+        record("critic", used, self.name)
 
     def _check(self) -> None:
-        if self._checked:
-            return
-        where = f"critic {self.name}"
-        self.checkpoint.check_prompts(self._tokenize, where)
-        rows = self.checkpoint.handshake_rows()
-        self.checkpoint.check_scores(self._score([(row,) for row in rows]).scores, where)
-        self._checked = True
+        with self._lock:
+            if self._checked:
+                return
+            where = f"critic {self.name}"
+            self.checkpoint.check_prompts(self._tokenize, where)
+            rows = self.checkpoint.handshake_rows()
+            self.checkpoint.check_scores(self._score([(row,) for row in rows]).scores, where)
+            self._checked = True
