@@ -14,7 +14,7 @@ LENGTH = 4
 
 
 class BitWorld:
-    """Four actions, 0 or 1; the last one pays `pays(actions)`. Counts how many worlds were started."""
+    """Four actions, 0 or 1; the last action pays `pays(actions)`. Counts the started worlds."""
 
     started = 0
 
@@ -41,24 +41,24 @@ class BitWorld:
 
 
 class ShareOfOnes:
-    """Expects the whole return to be likely where ones were said."""
+    """Predicts the whole return as the share of ones."""
 
     predicts = "return"
 
     async def values(self, trajectories):
-        return np.array([np.mean([int(step.action) for step in one.steps]) for one in trajectories])
+        return np.array([np.mean([int(step.action) for step in trajectory.steps]) for trajectory in trajectories])
 
 
 class Coins(ScriptedChatModel):
-    """Says 1 at temperature 0, and flips a coin at any other."""
+    """Answers 1 at temperature 0, and flips a coin at other temperatures."""
 
     temperature: float = 1.0
 
     def _result(self, messages):
         bit = 1 if self.temperature == 0 else int(particle_rng().integers(2))
-        told = super()._result(messages)
-        told.generations[0].message.content = f"Action: {bit}"
-        return told
+        result = super()._result(messages)
+        result.generations[0].message.content = f"Action: {bit}"
+        return result
 
 
 def coins(temperature):
@@ -66,12 +66,12 @@ def coins(temperature):
 
 
 class LikesOnes:
-    """A perfect critic of single actions, and no worse of whole runs."""
+    """A perfect critic of single actions and of whole runs."""
 
     predicts = "return"
 
     async def log_odds(self, trajectories):
-        return np.array([9.0 * int(one.steps[-1].action) for one in trajectories])
+        return np.array([9.0 * int(trajectory.steps[-1].action) for trajectory in trajectories])
 
     async def values(self, trajectories):
         return 1 / (1 + np.exp(-await self.log_odds(trajectories)))

@@ -70,7 +70,7 @@ async def test_methods_that_decide_run_like_all_others(make_comparison, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_decisions_are_not_kept_unless_asked_for(make_comparison, tmp_path):
+async def test_decisions_are_kept_only_on_request(make_comparison, tmp_path):
     await compare(make_comparison(1, METHODS), tmp_path)
     assert read_decisions(tmp_path) == []
 
@@ -116,7 +116,7 @@ async def test_a_forward_model_and_a_scorer_of_the_comparison_are_used(make_comp
     assert {one["prior"] for one in thought} == {"thoughts"}
 
 
-async def test_an_oracle_alone_is_told_the_task(make_comparison):
+async def test_only_an_oracle_receives_the_task(make_comparison):
     class Curious:
         def __init__(self):
             self.tasks = set()
@@ -136,7 +136,7 @@ async def test_an_oracle_alone_is_told_the_task(make_comparison):
         assert critic.tasks == ({"bits/0", "bits/1"} if oracle else {""})
 
 
-async def test_lac_is_held_against_the_better_of_vote_and_greedy(make_comparison, tmp_path):
+async def test_lac_is_compared_with_the_better_of_vote_and_greedy(make_comparison, tmp_path):
     oracle = [one for one in lac_variants(Tuned(), oracle=LIKES_ONES) if one.name == "lac-oracle"]
     comparison = make_comparison(4, [*METHODS, *oracle])
     results = summarise(await compare(comparison, tmp_path), comparison.methods, comparison.settings)
@@ -223,7 +223,7 @@ def test_what_other_weights_would_choose():
     assert choices([played([made((1.0, 0.0, 1.0))])]) == []
 
 
-def test_only_what_asked_a_critic_is_told_of():
+def test_only_methods_with_a_critic_are_reported():
     asked = played([made((0.8, q, 0.9), (0.2, 0.0, 0.1)) for q in (1.0, 2.0, 3.0)])
     voted = replace(asked, method="vote", decisions=tuple(one | {"alpha": 0} for one in asked.decisions))
     infinite = replace(asked, method="only", decisions=tuple(one | {"alpha": "infinity"} for one in asked.decisions))

@@ -56,7 +56,7 @@ def bench(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_a_found_world_is_compared_by_what_it_says_of_itself(bench, tmp_path):
+def test_a_registered_world_sets_horizon_success_and_oracle(bench, tmp_path):
     told = bench("--methods", "react,vote,lac,lac-oracle", "--first", "40", "--seeds", "2")
     results = Results.load(tmp_path / "out" / "results.json")
     assert {name: results.settings[name] for name in ("world", "horizon", "success")} == {
@@ -95,7 +95,7 @@ def test_tasks_of_a_plan_are_those_of_the_split_from_the_first_on():
     assert hard.comparison().settings["band"] == [12, 16]
 
 
-def test_what_a_world_lacks_is_said(tmp_path, bench):
+def test_missing_parts_of_a_world_are_named(tmp_path, bench):
     with pytest.raises(ConfigurationError, match="difficulty band applies to the crafting world only"):
         ComparisonPlan(methods=(), n_tasks=1, world="miserly", band=(2, 3))
     folder = tmp_path / "policy"

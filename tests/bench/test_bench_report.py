@@ -67,7 +67,7 @@ async def test_tables_fit_a_terminal_of_80_columns(results):
     assert "4 tasks, 2 seed(s), N = 8" in text
 
 
-async def test_n_is_told_of_methods_that_have_particles_alone(results):
+async def test_n_appears_only_for_methods_with_particles(results):
     methods = [one for one in results.methods if one.settings["n_particles"] == 1]
     single = results.model_copy(update={"methods": methods, "comparisons": []})
     assert single.methods

@@ -215,7 +215,7 @@ async def test_a_critic_of_the_future_is_not_asked_to_pick_among_finished_runs(m
         make_comparison(1, critic=Future())
 
 
-def test_empty_and_double_comparisons_are_refused(make_comparison):
+def test_empty_comparisons_and_duplicate_names_are_refused(make_comparison):
     with pytest.raises(ConfigurationError, match="tasks"):
         make_comparison(0)
     with pytest.raises(ConfigurationError, match="methods"):
@@ -271,7 +271,7 @@ def test_a_demo_that_breaks_off_leaves_a_demos_folder(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["records.jsonl", "notes.txt", ".hidden"])
-def test_a_demo_takes_no_folder_that_is_not_its_own(tmp_path, content):
+def test_a_demo_refuses_a_folder_that_is_not_a_demos(tmp_path, content):
     (tmp_path / content).write_text("mine")
     with (
         pytest.raises(ConfigurationError, match=r"holds files and is not a folder of `amc demo`"),
@@ -281,13 +281,13 @@ def test_a_demo_takes_no_folder_that_is_not_its_own(tmp_path, content):
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(content, "mine")]
 
 
-def test_a_demo_takes_no_file(tmp_path):
+def test_a_demo_refuses_a_file(tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(ConfigurationError, match="is a file"), demo_folder(tmp_path / "out"):
         raise AssertionError("refused before")
 
 
-def test_results_that_are_added_to_a_demos_are_kept(tmp_path):
+def test_results_added_to_a_demos_folder_are_kept(tmp_path):
     with demo_folder(tmp_path):
         holding(tmp_path)
     ResultsFolder(tmp_path, {"a": 1}, {}, resume=True)

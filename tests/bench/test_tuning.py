@@ -82,7 +82,7 @@ def test_schedules_are_those_of_the_horizon():
         AtSteps(*steps)
 
 
-def test_tuning_a_comparison_of_ones_own(make_comparison, tmp_path):
+def test_tuning_a_users_comparison(make_comparison, tmp_path):
     comparison = make_comparison(n_tasks=3, methods=[react(), best_of_n(), amc(Tuned(steps=(2,)))])
     grid = Grid(temperatures=(0.0, 1.0), steps=((1,), (2,)), betas=(0.1,))
     found = tune(comparison, tmp_path, grid=grid)
@@ -97,13 +97,13 @@ def test_tuning_a_comparison_of_ones_own(make_comparison, tmp_path):
         tune(make_comparison(n_tasks=3, methods=[react()], n_particles=5), tmp_path, grid=grid)
 
 
-def test_what_has_nothing_to_choose_is_refused(make_comparison, tmp_path):
+def test_a_method_that_cannot_be_tuned_is_refused(make_comparison, tmp_path):
     comparison = make_comparison()
     with pytest.raises(ConfigurationError, match="cannot tune react-greedy; choose from: react, best-of-n"):
         tune(comparison, tmp_path)
 
 
-def test_what_was_chosen_is_given_to_methods():
+def test_methods_get_the_chosen_settings():
     told = retuned([react(), best_of_n(), amc(Tuned()), amc_hidden(Tuned())], {AMC: Tuned(0.7, (3,), 0.2)})
     assert [one.temperature for one in told] == [1.0, 1.0, 0.7, 0.7]
     assert told[3].name == AMC_HIDDEN
@@ -111,7 +111,7 @@ def test_what_was_chosen_is_given_to_methods():
     assert told[3].resample == AtSteps(3)
 
 
-def test_the_configuration_file_is_read_as_it_was_meant(tmp_path):
+def test_the_written_configuration_file_can_be_loaded(tmp_path):
     text = config_text(
         Tuned(0.7, (3, 6), 0.05, 1.0), critic='embedded:a?adapter="b"', n_particles=7, horizon=9, comment="x"
     )
@@ -124,7 +124,7 @@ def test_the_configuration_file_is_read_as_it_was_meant(tmp_path):
     assert "temperature of the model that acts: 0.7" in text
 
 
-def test_tune_then_bench_with_what_was_chosen(command, tmp_path):
+def test_bench_uses_the_settings_that_tune_chose(command, tmp_path):
     given = ["--tasks", 2, "--particles", 2, "--band", 2, 3, "--workers", 1]
     code, _, err = command("tune", "--out", tmp_path / "t", "--temperatures", "0.3,0.9", *given)
     assert code == 0, err
@@ -161,7 +161,7 @@ def test_bad_input_is_refused_before_anything_is_run(command, tmp_path, argument
     assert not (tmp_path / "t").exists()
 
 
-def test_a_file_that_is_no_tuning(command, tmp_path):
+def test_a_file_that_is_not_a_tuning_is_refused(command, tmp_path):
     (tmp_path / "other.json").write_text('{"methods": []}')
     for path, told in (("other.json", "expected the tuning.json that `amc tune` writes"), ("none.json", "No such")):
         code, _, err = command("bench", "--out", tmp_path / "b", "--tuned", tmp_path / path)

@@ -1,4 +1,4 @@
-"""What `run_plan` says of its progress, and what that costs."""
+"""Progress, worker processes and locks of `run_plan`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAN = ComparisonPlan(methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=3, b
 
 
 def folder_reads(monkeypatch):
-    """Gets an entry each time that the whole folder is read."""
+    """Record each time that the whole folder is read."""
     reads = []
 
     def counting(out, parse):
@@ -33,28 +33,28 @@ def folder_reads(monkeypatch):
     return reads
 
 
-def test_one_process_counts_its_runs_and_does_not_read_the_folder_for_each(tmp_path, monkeypatch):
+def test_one_process_counts_its_runs_without_reading_the_folder_each_time(tmp_path, monkeypatch):
     reads, told = folder_reads(monkeypatch), []
     run_plan(PLAN, tmp_path, n_concurrent=1, progress=told.append)
     assert told == list(range(7))
     assert len(reads) < 6
 
 
-def test_progress_goes_on_from_what_is_kept(tmp_path):
+def test_progress_starts_at_the_stored_results(tmp_path):
     told = []
     run_plan(replace(PLAN, n_tasks=2), tmp_path, n_concurrent=1)
     run_plan(PLAN, tmp_path, resume=True, n_concurrent=1, progress=told.append)
     assert told == [4, 5, 6]
 
 
-def test_several_processes_say_what_they_have_together(tmp_path):
+def test_several_processes_report_their_common_progress(tmp_path):
     told = []
     records = run_plan(PLAN, tmp_path, n_workers=2, progress=told.append)
     assert told == sorted(told)
     assert told[-1] == len(records) == 6
 
 
-def test_nobody_needs_to_be_told(tmp_path):
+def test_progress_is_optional(tmp_path):
     assert len(run_plan(PLAN, tmp_path)) == 6
 
 
@@ -71,7 +71,7 @@ LONG = replace(PLAN, n_tasks=20, seeds=tuple(range(50)))
 
 
 def alive(pid):
-    """Whether a process runs; one that has ended and that nobody has reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -113,7 +113,7 @@ def test_a_worker_that_still_writes_holds_the_folder_of_a_killed_run(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', '{"version": 1, "settings": 3, "methods": {}}'])
-def test_settings_that_are_damaged_are_named(tmp_path, text):
+def test_damaged_settings_are_named(tmp_path, text):
     run_plan(PLAN, tmp_path)
     (tmp_path / "settings.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"settings\.json .*use another folder"):

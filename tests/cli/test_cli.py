@@ -102,7 +102,7 @@ def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
     assert (code, "beta was 0.5, is 0.1" in err or "'beta': 0.5" in err) == (2, True), err
 
 
-def test_steps_and_success_are_said_for_all_that_resample(command, tmp_path):
+def test_steps_and_success_reward_apply_to_all_methods_that_resample(command, tmp_path):
     arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "best-of-n,smc,amc", "--workers", "1"]
     assert command(*arguments, "--steps", "2,1", "--success-reward", "1")[0] == 0
     methods = json.loads((tmp_path / "settings.json").read_text())["methods"]

@@ -109,7 +109,7 @@ def test_a_posterior_is_shown_and_not_obeyed(command, tmp_path, monkeypatch, arg
         assert (told[-1] if "--history" in arguments else told)["text"] == WRITTEN
 
 
-def test_the_command_line_prints_in_no_other_way(repository):
+def test_the_command_line_prints_only_escaped_text(repository):
     for path in sorted((repository / "amc_agents" / "cli").glob("*.py")):
         if path.name in ("printable.py", "console.py"):
             continue

@@ -1,4 +1,4 @@
-"""Agents of tests, named as `tests.bench.exploration.explorers:...`."""
+"""Agents for tests, used as `tests.bench.exploration.explorers:...`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ broken: set[str] = set()
 
 
 class Stubborn:
-    """Always the same action."""
+    """Always takes the same action."""
 
     def __init__(self, action, task=""):
         self.action, self.task = action, task

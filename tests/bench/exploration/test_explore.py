@@ -44,7 +44,7 @@ def test_every_explorer_meets_the_same_instances(tmp_path):
     assert len({trial.choices for trial in trials}) > 4
 
 
-def test_information_is_bought_once(tmp_path):
+def test_classic_ids_buys_information_once(tmp_path):
     trials = explore(exploration("classic-ids", world="informative-bandit", n_trials=10), tmp_path)
     for trial in trials:
         assert trial.choices[0] == (0,)
@@ -68,7 +68,7 @@ def test_a_lost_turn_is_no_choice(tmp_path):
     assert trial.regrets == pytest.approx([1.3684] * 6, abs=1e-4)
 
 
-def test_an_agent_of_ones_own_at_several_temperatures(tmp_path):
+def test_a_users_agent_at_several_temperatures(tmp_path):
     planned = exploration(STUBBORN, "random", temperatures=(0.5, 1.0))
     assert [one.name for one in planned.explorers] == [
         f"{STUBBORN}, temperature 0.5",
@@ -150,13 +150,13 @@ def test_two_processes_do_what_one_does(tmp_path):
         ("crafting", ["random"], (), "no hidden instances"),
     ],
 )
-def test_what_cannot_be_played_is_told_at_once(world, agents, temperatures, sentence):
+def test_invalid_explorations_are_refused_at_once(world, agents, temperatures, sentence):
     with pytest.raises(ConfigurationError, match=sentence):
         exploration(*agents, world=world, temperatures=temperatures)
 
 
 @pytest.mark.parametrize("size", [{"n_trials": 0}, {"n_episodes": 0}])
-def test_nothing_is_not_an_exploration(size):
+def test_an_exploration_needs_trials_and_episodes(size):
     with pytest.raises(ConfigurationError, match="1 trial and 1 episode or more"):
         exploration("random", **size)
 

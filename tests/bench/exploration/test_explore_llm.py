@@ -115,7 +115,7 @@ def test_the_baselines(tmp_path, model, agent, n_calls):
     assert {temperature for temperature, prompt in asked if "Action: <" not in prompt} <= {0.7}
 
 
-def test_a_prior_of_ones_own(tmp_path, model):
+def test_a_prior_from_a_file(tmp_path, model):
     asked = model(lambda messages: "Hypothesis: nothing\nAction: 1\nPosterior: still nothing")
     (tmp_path / "prior.txt").write_text("Nobody knows the code.")
     agent = f"psrl:own:model?prior={tmp_path / 'prior.txt'}"
@@ -138,13 +138,13 @@ def test_a_prior_of_ones_own(tmp_path, model):
         ("icrl:own:model?keep=2", "0 to 1"),
     ],
 )
-def test_what_makes_no_sense_is_told_at_once(model, agent, sentence):
+def test_invalid_options_are_refused_at_once(model, agent, sentence):
     model(baseline)
     with pytest.raises(ConfigurationError, match=sentence):
         Exploration("bandit", explorers([agent]), 1, 1)
 
 
-def test_a_model_that_cannot_be_made_is_told_at_once():
+def test_a_model_that_cannot_be_created_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="could not be created"):
         Exploration("bandit", explorers(["psrl:nobody:model"]), 1, 1)
 

@@ -89,7 +89,7 @@ def test_scores_and_paired_differences(results):
     assert difference.total_regret.tasks == 2
 
 
-def test_what_is_written(results, tmp_path):
+def test_json_markdown_and_table(results, tmp_path):
     kept = json.loads(results.save(tmp_path / "exploration.json").read_text())
     assert kept["explorers"][1]["total_regret"] == {
         "mean": pytest.approx(1.3), "standard_error": pytest.approx(0.3), "tasks": 2, "seeds": 1,
@@ -108,7 +108,7 @@ def test_what_is_written(results, tmp_path):
     assert "0.375" in shown
 
 
-def test_what_language_models_have_used():
+def test_usage_of_language_models():
     used = [trial("one", number, [0.2, 0.0], usage=Usage(3, 10 * number, 5)) for number in (0, 1)]
     results = summarise(used, [Explorer("one")], {"world": "bandit", "n_episodes": 2})
     assert (results.explorers[0].calls, results.explorers[0].tokens) == (3, 10)
