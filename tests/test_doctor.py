@@ -407,11 +407,6 @@ def test_the_table_shows_findings_and_advice(command):
     assert "1 failed" in table
 
 
-def test_brackets_are_shown(command):
-    _, table = command("--critic", "[bold]")
-    assert "'[bold]' is neither a kind" in table
-
-
 def test_success_is_status_0_and_json(command):
     with scripted_server(WELL) as server:
         code, text = command("--json", "--policy-url", server.url, "--policy-model", "policy")

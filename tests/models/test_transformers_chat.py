@@ -48,15 +48,6 @@ async def test_candidates_stop_texts_and_later_requests(model):
     assert "".join(chunk.content for chunk in model.stream(TASK, seed=2, max_tokens=30)) == texts[0]
 
 
-async def test_a_stream_contains_no_partial_characters(model_folder, writes_bytes):
-    model = TransformersChatModel(model=str(model_folder))
-    text = writes_bytes(model)
-    pieces = [chunk.content for chunk in model.stream(TASK)]
-    assert pieces == [chunk.content async for chunk in model.astream(TASK)]
-    assert "".join(pieces) == model.invoke(TASK).content == text
-    assert [piece for piece in pieces if piece] == list(text), "each character as soon as it is complete"
-
-
 def test_a_missing_folder_is_named():
     with pytest.raises(ConfigurationError, match="nowhere"):
         TransformersChatModel(model="nowhere").invoke(TASK)

@@ -485,13 +485,6 @@ async def test_a_server_whose_model_changes_with_every_interruption_is_an_error(
         await VerdictCritic(CompletionsReader(server), prompt_format=SHORT).values([trajectory(1)])
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "amc-value", "version": 1}', '{"kind": "amc-verdict"}'])
-def test_another_json_file_is_refused_as_a_checkpoint(tmp_path, text):
-    (tmp_path / "amc_verdict.json").write_text(text)
-    with pytest.raises(CheckpointError):
-        VerdictCheckpoint.load(tmp_path)
-
-
 def test_the_string_of_a_served_model():
     critic: Any = parse_critic(
         "verdict:http://host:8000/v1?model=org/name&low=-1&high=2&score=p_good&words=YES,NO&max_batch=7&least_mass=0.2"
