@@ -1,4 +1,4 @@
-"""The ablations as tables: each change against AMC as it was chosen (or against Best-of-15), of the same shard."""
+"""Tables of the ablations: each change compared with the chosen AMC, or with Best-of-15, of the same shard."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ HEADINGS = {
 
 
 Scores = Mapping[str, Mapping[str, Mapping[Any, float]]]
-"""Method -> metric -> a score for each task and seed."""
+"""Method -> metric -> score of each task and seed."""
 
 
 def read_ablations() -> dict[str, Any]:
-    """Group -> what it was run with, and for each method its scores and its differences from the reference."""
+    """Read group -> its settings, and for each method the scores and the differences from the reference."""
     done = {group: unpack(shard.name) for group, shard in ABLATIONS.items() if packed(shard.name).exists()}
-    scores = {group: _scores(told, records) for group, (told, records) in done.items()}
-    # A method's name is part of its luck: the chosen setting was played under other names too.
+    scores = {group: _scores(header, records) for group, (header, records) in done.items()}
+    # The seed depends on a method's name: the chosen setting was run under other names too.
     plays = [scores[group][name] for group, name in AGAIN.items() if name in scores.get(group, {})]
-    found = {}
-    for group, (told, _) in done.items():
+    groups = {}
+    for group, (header, _) in done.items():
         reference = _reference(group, scores[group], plays)
         unchanged = {REFERENCE[group]} if group in REFERENCE else {BASE, AGAIN.get(group)}
-        found[group] = {
-            "base": next(one for one in _methods(told) if one["name"] == BASE),
+        groups[group] = {
+            "base": next(method for method in _methods(header) if method["name"] == BASE),
             "plays": 1 + len(plays),
             "methods": {
                 name: {
@@ -50,21 +50,21 @@ def read_ablations() -> dict[str, Any]:
                 for name, each in scores[group].items()
             },
         }
-    _correct(_changes(found))
-    return found
+    _correct(_changes(groups))
+    return groups
 
 
-def _changes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every difference of every group."""
-    scores = [one for group in found.values() for of in group["methods"].values() for one in of.values()]
-    return [one["change"] for one in scores if "change" in one]
+def _changes(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the differences of all groups."""
+    scores = [score for group in groups.values() for each in group["methods"].values() for score in each.values()]
+    return [score["change"] for score in scores if "change" in score]
 
 
 def _correct(changes: Sequence[dict[str, Any]]) -> None:
-    """Add each change's p, by a normal test, after Holm's correction for all of them."""
-    corrected = holm([_p(one["difference"], one["standard_error"]) for one in changes])
-    for one, p in zip(changes, corrected, strict=True):
-        one["p_holm"] = p
+    """Add to each change its p-value by a normal test, with Holm's correction over all changes."""
+    corrected = holm([_p(each["difference"], each["standard_error"]) for each in changes])
+    for each, p in zip(changes, corrected, strict=True):
+        each["p_holm"] = p
 
 
 def _p(difference: float, error: float) -> float:
@@ -74,7 +74,7 @@ def _p(difference: float, error: float) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """P-values after Holm's correction for as many looks as there are."""
+    """Apply Holm's correction to p-values."""
     adjusted, largest = [0.0] * len(ps), 0.0
     for done, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
         largest = max(largest, min(1.0, (len(ps) - done) * ps[index]))
@@ -82,61 +82,61 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _scores(told: Mapping[str, Any], records: Sequence[RunResult]) -> Scores:
-    names = [one["name"] for one in _methods(told)]
-    of = {name: [one for one in records if one.method == name] for name in names}
-    return {name: {metric: measured(of[name], metric) for metric in METRICS} for name in names}
+def _scores(header: Mapping[str, Any], records: Sequence[RunResult]) -> Scores:
+    names = [method["name"] for method in _methods(header)]
+    records_of = {name: [record for record in records if record.method == name] for name in names}
+    return {name: {metric: measured(records_of[name], metric) for metric in METRICS} for name in names}
 
 
 def _reference(
     group: str, scores: Scores, plays: Sequence[Mapping[str, Mapping[Any, float]]]
 ) -> Mapping[str, Mapping[Any, float]]:
-    """What a group is compared with: the chosen setting's plays, averaged, where it is nothing else."""
+    """Return the scores of a group's reference; by default, the mean over all runs of the chosen setting."""
     if group in REFERENCE:
         return scores[REFERENCE[group]]
     every = [scores[BASE], *plays]
     return {
-        metric: {key: sum(one[metric][key] for one in every) / len(every) for key in scores[BASE][metric]}
+        metric: {key: sum(play[metric][key] for play in every) / len(every) for key in scores[BASE][metric]}
         for metric in METRICS
     }
 
 
-def _methods(told: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"name": name, **settings} for name, settings in told["methods"].items()]
+def _methods(header: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, **settings} for name, settings in header["methods"].items()]
 
 
-def ablation_tables(told: Mapping[str, Any]) -> str:
-    """All groups as Markdown."""
+def ablation_tables(groups: Mapping[str, Any]) -> str:
+    """Format all groups as Markdown."""
     lines = [
-        f"Exploratory: {len(_changes(told))} differences were looked at. Intervals are not corrected; a difference is "
-        f"heavy where p < .05 after Holm's correction for all of them. {PARAMETERS}",
+        f"Exploratory: {len(_changes(groups))} differences were looked at. Intervals are not corrected; a difference "
+        f"is heavy where p < .05 after Holm's correction for all of them. {PARAMETERS}",
         "",
     ]
-    for group, one in told.items():
-        base = one["base"]
-        seen = one["methods"][BASE]["oracle"]
+    for group, results in groups.items():
+        base = results["base"]
+        chosen = results["methods"][BASE]["oracle"]
         critic = "" if base.get("success_reward") is None else ", potentials of eq. 5"
         plays = (
             ""
             if group in REFERENCE
-            else f" Changes are against its {one['plays']} plays with different luck, averaged."
+            else f" Changes are against its {results['plays']} plays with different luck, averaged."
         )
         lines += [f"### {HEADINGS[group]}", ""]
         lines += [
-            f"{seen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
+            f"{chosen['tasks']} training tasks. Chosen: temperature {base['temperature']}, {base['resample']}, beta "
             f"{base['beta']}{critic}.{plays}", "",
         ]  # fmt: skip
         headings = ["AMC with", *(heading for name in METRICS.values() for heading in (name, "change"))]
         rows = []
-        for name, scores in one["methods"].items():
+        for name, scores in results["methods"].items():
             label = TRAINED.get(name.removeprefix("value-"), name) if group == "critics" else name
             rows.append([label, *(cell for metric in METRICS for cell in _cells(scores[metric]))])
         lines += [table(headings, rows, "l" + "r" * (len(headings) - 1)), ""]
     return "\n".join(lines)
 
 
-def _cells(found: Mapping[str, Any]) -> list[str]:
-    if "change" not in found:
-        return [score(found), ""]
-    text = change(found["change"])
-    return [score(found), f"**{text}**" if found["change"]["p_holm"] < 0.05 else text]
+def _cells(result: Mapping[str, Any]) -> list[str]:
+    if "change" not in result:
+        return [score(result), ""]
+    text = change(result["change"])
+    return [score(result), f"**{text}**" if result["change"]["p_holm"] < 0.05 else text]

@@ -1,7 +1,7 @@
-"""What matters, one thing at a time, on training tasks of the hardest band.
+"""Ablations on training tasks of the hardest band.
 
-Each method is AMC as it was chosen, with one thing changed. The policy is the shipped one, the value models are those
-of seed 0.
+Each method is the chosen AMC with a single change. The policy is the shipped policy, and the value models are those of
+seed 0.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from settings import LARGER, SHIPPED, TAUGHT, TUNED, TrainingShard, adapter_of, 
 
 BAND, SEED = "hard", 0
 FIRST_TASK, N_TASKS = 600_000, 200
-"""Training tasks that nothing was trained or tuned on."""
+"""Training tasks that no training and no tuning used."""
 BASE, BEST = "chosen", "best-of-15"
 PLANNER = "slack:SlackCritic"
 """An oracle (slack.py)."""
 STEPS = ((4,), (6,), (8,), (10,), (12,), (4, 8, 12), (8, 12), (3, 6, 9, 12, 15))
 SHARES = (0.1, 0.5, 0.9)
-"""Of the paper's figures 5 to 7."""
+"""ESS thresholds of the paper's figures 5 to 7."""
 BETAS = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 SCHEMES = ("multinomial", "stratified", "residual")
 TRAINED = {
@@ -37,13 +37,13 @@ TRAINED = {
     TAUGHT: "on weights that were taught the noisy expert's play first",
     LARGER: "the same with six layers, not three",
 }
-"""Value models that differ in one thing from the study's own (`models.py 0 --only ablations`)."""
+"""Value models with a single change from the study's (`models.py 0 --only ablations`)."""
 SOFT_BETA = 0.1
 SUCCESS = 1.0
 
 
 def schedules(base: Method) -> Iterable[Method]:
-    """When to resample."""
+    """Vary the resampling schedule."""
     for steps in STEPS:
         yield replace(base, name="at-" + "-".join(map(str, steps)), resample=AtSteps(*steps))
     for share in SHARES:
@@ -52,37 +52,37 @@ def schedules(base: Method) -> Iterable[Method]:
 
 
 def weighing(base: Method) -> Iterable[Method]:
-    """How much a prediction weighs: beta, by the mean (eq. 7) and by what eq. 5 makes of it."""
+    """Vary beta, with values of eq. 7 and with potentials of eq. 5."""
     for beta in BETAS:
         yield replace(base, name=f"mean-beta-{beta:g}", beta=beta, success_reward=None)
         yield replace(base, name=f"soft-beta-{beta:g}", beta=beta, success_reward=SUCCESS)
 
 
 def resampling(base: Method) -> Iterable[Method]:
-    """How to resample, and what becomes of finished particles."""
+    """Vary the resampling scheme, and keep finished particles."""
     for scheme in SCHEMES:
         yield replace(base, name=scheme, scheme=scheme)
     yield replace(base, name="keep", finished="keep")
 
 
 def critics(base: Method) -> Iterable[Method]:
-    """Who judges. A model of eq. 5 gives that value itself; the last is an oracle."""
+    """Vary the critic. A model of eq. 5 needs no conversion; the last critic is an oracle."""
     for kind in TRAINED:
-        other = replace(base, name=f"value-{kind}", critic=critic_of(SHIPPED, SEED, TUNED, kind))
+        changed = replace(base, name=f"value-{kind}", critic=critic_of(SHIPPED, SEED, TUNED, kind))
         if adapter_of(SHIPPED, SEED, TUNED, kind).exists():
-            yield replace(other, beta=SOFT_BETA, success_reward=None) if kind == "soft" else other
+            yield replace(changed, beta=SOFT_BETA, success_reward=None) if kind == "soft" else changed
     yield replace(base, name="planner", critic=PLANNER)
 
 
 def ceiling(base: Method) -> Iterable[Method]:
-    """The pick against Best-of-15: the study's critic, a better one, an oracle; at two settings for a weak critic."""
+    """Compare the study's critic, a better critic and an oracle with Best-of-15, at two settings for a weak critic."""
     best = chosen_of(BAND, TUNED)[methods.BEST_OF_N]
     yield replace(methods.best_of_n(best), name=BEST)
     gentle = methods.amc(replace(best, steps=(6, 9, 12, 15), beta=0.2, success_reward=SUCCESS))
     yield replace(gentle, name="chosen-gentle")
-    for who, critic in ((TAUGHT, critic_of(SHIPPED, SEED, TUNED, TAUGHT)), ("planner", PLANNER)):
-        yield replace(base, name=who, critic=critic)
-        yield replace(gentle, name=f"{who}-gentle", critic=critic)
+    for name, critic in ((TAUGHT, critic_of(SHIPPED, SEED, TUNED, TAUGHT)), ("planner", PLANNER)):
+        yield replace(base, name=name, critic=critic)
+        yield replace(gentle, name=f"{name}-gentle", critic=critic)
 
 
 GROUPS: dict[str, Callable[[Method], Iterable[Method]]] = {
@@ -93,9 +93,9 @@ GROUPS: dict[str, Callable[[Method], Iterable[Method]]] = {
     "ceiling": ceiling,
 }
 AGAIN = {"schedules": "at-3-6-9-12-15", "weighing": "mean-beta-0.1"}
-"""The chosen setting under other names, and so with other luck."""
+"""The chosen settings under other names, and so with other random draws."""
 REFERENCE = {"ceiling": BEST}
-"""What a group is compared with, where that is not the chosen AMC: the mean of all its plays."""
+"""Reference method of a group; the default is the mean of all runs of the chosen AMC."""
 
 
 def group_methods(group: str) -> list[Method]:

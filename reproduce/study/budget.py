@@ -1,8 +1,8 @@
-"""Each method against as many independent tries as its tokens pay for.
+"""Compare each method with as many independent tries as its tokens pay for.
 
-Tokens that had to be computed count: those that the policy reads anew and writes, and those that the critic reads anew.
-Tries are charged for no critic, since the pick by known rewards needs none. Where a method's tokens pay for more tries
-than were played, it is compared with all that were.
+Only computed tokens count: tokens that policy and critic read without a cache hit, and tokens that the policy writes.
+Tries pay for no critic, because picking by known rewards needs none. A method whose tokens pay for more tries than were
+played is compared with all of them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ METHODS = {
 
 
 def policy_tokens(cost: Cost) -> int:
-    """Tokens that the policy read anew and wrote."""
+    """Count the tokens that the policy read without a cache hit, and wrote."""
     return cost.policy_input_tokens - cost.policy_cached_tokens + cost.policy_output_tokens
 
 
 def budget(records: Iterable[tuple[Shard, RunResult]]) -> list[dict[str, Any]]:
-    """Each regime's methods against the tries of all seeds that their tokens pay for."""
+    """Compare the methods of each regime with the tries of all seeds that their tokens pay for."""
     pools: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     scored: dict[tuple[str, str], tuple[Scored, Scored]] = defaultdict(lambda: (Scored(), Scored()))
     tokens: dict[tuple[str, str], dict[Key, int]] = defaultdict(dict)
@@ -49,7 +49,7 @@ def budget(records: Iterable[tuple[Shard, RunResult]]) -> list[dict[str, Any]]:
             for of, score in zip(scored[shard.regime, name], (record.scores.oracle, record.scores.top5), strict=True):
                 of.scores[key] = score
             tokens[shard.regime, name][key] = policy_tokens(cost) + cost.critic_tokens - cost.critic_cached_tokens
-    # In the order of the tables.
+    # The order of the tables.
     order = [(regime, name) for regime in SAMPLING for name in METHODS if (regime, name) in scored and pools[regime]]
     return [_compared(*which, scored[which], pools[which[0]], tokens) for which in order]
 
@@ -61,18 +61,18 @@ def _compared(
     pool: Mapping[str, list[float]],
     tokens: Mapping[tuple[str, str], Mapping[Key, int]],
 ) -> dict[str, Any]:
-    spent, mine = tokens[regime, "pool"], tokens[regime, name]
+    pool_tokens, method_tokens = tokens[regime, "pool"], tokens[regime, name]
     size = min(map(len, pool.values()))
-    # Every seed's pool is equally large.
-    a_try = sum(spent.values()) / sum(map(len, pool.values()))
-    affordable = sum(mine.values()) / len(mine) / a_try
+    # All seeds have pools of the same size.
+    per_try = sum(pool_tokens.values()) / sum(map(len, pool.values()))
+    affordable = sum(method_tokens.values()) / len(method_tokens) / per_try
     tries = min(affordable, size)
     best = [
         Scored({key: expected_top(pool[key[0]], tries, k) for key in of.scores if key[0] in pool})
         for of, k in zip(scored, (1, TOP), strict=True)
     ]
     return {
-        "regime": regime, "method": name, "tokens": affordable * a_try, "affordable": affordable, "tries": tries,
+        "regime": regime, "method": name, "tokens": affordable * per_try, "affordable": affordable, "tries": tries,
         "score": _mean(scored[0]), "best_of_n": _mean(best[0]),
         "oracle": difference(scored[0], best[0]), "top5": difference(scored[1], best[1]),
     }  # fmt: skip
@@ -82,15 +82,19 @@ def _mean(scored: Scored) -> float:
     return sum(scored.scores.values()) / len(scored.scores)
 
 
-def budget_table(found: Mapping[str, list[dict[str, Any]]]) -> str:
-    """As Markdown, by band."""
+def budget_table(comparisons_of: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Format the comparisons as Markdown, by band."""
     headings = ["tasks", "sampling", "method", "tokens a task", "tries that these pay for", "those tries", "method's"]
     rows = []
-    for title, comparisons in found.items():
-        for one in comparisons:
-            more = f" (of {one['affordable']:.1f})" if one["affordable"] > one["tries"] else ""
-            numbers = [f"{one['tokens']:,.0f}", f"{one['tries']:.1f}{more}", f"{one['best_of_n']:.3f}"]
-            numbers.append(f"{one['score']:.3f}")
-            changes = [change(one[metric]) for metric in ("oracle", "top5")]
-            rows.append([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers, *changes])
+    for title, comparisons in comparisons_of.items():
+        for comparison in comparisons:
+            more = f" (of {comparison['affordable']:.1f})" if comparison["affordable"] > comparison["tries"] else ""
+            numbers = [
+                f"{comparison['tokens']:,.0f}",
+                f"{comparison['tries']:.1f}{more}",
+                f"{comparison['best_of_n']:.3f}",
+            ]
+            numbers.append(f"{comparison['score']:.3f}")
+            changes = [change(comparison[metric]) for metric in ("oracle", "top5")]
+            rows.append([title, SAMPLING[comparison["regime"]], METHODS[comparison["method"]], *numbers, *changes])
     return table([*headings, "oracle's pick", "top 5"], rows, "lllrrrrrr") + "\n"

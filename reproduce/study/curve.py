@@ -1,4 +1,4 @@
-"""AMC against Best-of-N over N: the pool's subsets against runs of each size."""
+"""Compare AMC with Best-of-N over N: runs of each size with subsets of the pool."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ METRICS = ("oracle", "top5")
 
 
 def curve(cells: Cells) -> list[dict[str, Any]]:
-    """For each regime and N that was run: both methods' scores, and the differences.
+    """Return both methods' scores and their differences for each regime and N.
 
-    Every N is of the same tasks and seeds: those that all sizes of the regime have.
+    All N have the same tasks and seeds, those that all sizes of the regime share.
     """
-    found = []
+    rows = []
     for regime in SAMPLING:
         named = {size: (f"{regime}-amc-{size}", f"{regime}-best-of-{size}") for size in SIZES}
         done = {size: names for size, names in named.items() if all(name in cells.scores for name in names)}
@@ -36,17 +36,17 @@ def curve(cells: Cells) -> list[dict[str, Any]]:
                 for kind, each in (("amc", amc), ("best_of_n", best))
             }
             changes = {of: difference(amc[of], best[of]) for of in METRICS}
-            found.append({"regime": regime, "n": size, **means, "differences": changes})
-    return found
+            rows.append({"regime": regime, "n": size, **means, "differences": changes})
+    return rows
 
 
-def curve_table(found: list[dict[str, Any]]) -> str:
-    """As Markdown."""
+def curve_table(sizes: list[dict[str, Any]]) -> str:
+    """Format the rows as Markdown."""
     rows = []
-    for one in found:
-        pick = one["differences"]["oracle"]
-        scores = [f"{one[kind]['oracle']['mean']:.3f}" for kind in ("best_of_n", "amc")]
-        size = [str(one["n"]), f"{pick['tasks']} x {pick['n_seeds']}"]
-        rows.append([SAMPLING[one["regime"]], *size, *scores, *map(change, one["differences"].values())])
+    for size in sizes:
+        pick = size["differences"]["oracle"]
+        scores = [f"{size[kind]['oracle']['mean']:.3f}" for kind in ("best_of_n", "amc")]
+        label = [str(size["n"]), f"{pick['tasks']} x {pick['n_seeds']}"]
+        rows.append([SAMPLING[size["regime"]], *label, *scores, *map(change, size["differences"].values())])
     headings = ["sampling", "N", "tasks x seeds", "Best-of-N", "AMC", "oracle's pick", "top 5"]
     return table(headings, rows, "lrrrrrr") + "\n"

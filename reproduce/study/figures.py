@@ -1,4 +1,4 @@
-"""The study's figures."""
+"""Figures of the study."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from table_rows import SAMPLING
 
 LINES = {"best-of": ("Best-of-N", "#7f7f7f", "o"), "amc": ("AMC", "#1f77b4", "s")}
 CURVES = {"best-of": "best_of_n", "amc": "amc"}
-"""What `curve.curve` calls them."""
+"""Keys of `curve.curve`."""
 
 
 def draw_curve(sizes: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The oracle's pick and the top 5 over N, of the rows of `curve.curve`."""
+    """Draw the oracle's pick and the top 5 over N, from the rows of `curve.curve`."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, (regime, title) in zip(figure.subplots(1, 2, sharey=True), SAMPLING.items(), strict=True):
-        rows = [one for one in sizes if one["regime"] == regime]
+        rows = [row for row in sizes if row["regime"] == regime]
         for kind, (label, colour, marker) in LINES.items():
             for metric, style in (("oracle", "-"), ("top5", ":")):
-                points = [(one["n"], one[CURVES[kind]][metric]) for one in rows]
+                points = [(row["n"], row[CURVES[kind]][metric]) for row in rows]
                 if points:
                     axes.errorbar(
-                        [size for size, _ in points], [one["mean"] for _, one in points],
-                        yerr=[1.96 * one["standard_error"] for _, one in points], color=colour, linestyle=style,
+                        [size for size, _ in points], [score["mean"] for _, score in points],
+                        yerr=[1.96 * score["standard_error"] for _, score in points], color=colour, linestyle=style,
                         marker=marker, capsize=2, label=f"{label}, {'oracle pick' if metric == 'oracle' else 'top 5'}",
                     )  # fmt: skip
         _finish(axes, title, "N, particles")
@@ -36,27 +36,27 @@ def draw_curve(sizes: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
-def draw_cost(told: Mapping[str, Any], path: Path) -> None:
-    """The oracle's pick over model calls, and over tokens that policy and critic read anew and write.
+def draw_cost(results: Mapping[str, Any], path: Path) -> None:
+    """Draw the oracle's pick over model calls, and over computed tokens of policy and critic.
 
-    Best-of-N pays for no critic here: with rewards to pick by, it needs none.
+    Best-of-N pays for no critic here, because picking by known rewards needs none.
     """
     figure = Figure(figsize=(9, 6.6), layout="constrained")
     grid = figure.subplots(2, 2, sharey=True)
     for row, (regime, title) in zip(grid, SAMPLING.items(), strict=True):
         for axes, (heading, spent) in zip(row, _SPENT.items(), strict=True):
             for kind, (label, colour, marker) in LINES.items():
-                names = [f"{regime}-{kind}-{size}" for size in SIZES if f"{regime}-{kind}-{size}" in told["scores"]]
+                names = [f"{regime}-{kind}-{size}" for size in SIZES if f"{regime}-{kind}-{size}" in results["scores"]]
                 axes.plot(
-                    [spent(told["costs"][name] | (_NO_CRITIC if kind == "best-of" else {})) for name in names],
-                    [told["scores"][name]["oracle"]["mean"] for name in names],
+                    [spent(results["costs"][name] | (_NO_CRITIC if kind == "best-of" else {})) for name in names],
+                    [results["scores"][name]["oracle"]["mean"] for name in names],
                     color=colour, marker=marker, label=label,
                 )  # fmt: skip
             for name, label in ((f"{regime}-react", "ReAct"), ("react-greedy", "ReAct, greedy")):
-                if name in told["scores"]:
+                if name in results["scores"]:
                     mark = "x" if label == "ReAct" else "+"
-                    score = told["scores"][name]["oracle"]["mean"]
-                    axes.plot([spent(told["costs"][name])], [score], mark, color="#d62728", label=label)
+                    score = results["scores"][name]["oracle"]["mean"]
+                    axes.plot([spent(results["costs"][name])], [score], mark, color="#d62728", label=label)
             _finish(axes, title, heading)
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -82,5 +82,5 @@ def _finish(axes: Any, title: str, heading: str) -> None:
     axes.set_xlabel(heading)
     axes.set_ylabel("mean return")
     axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:  # a regime may not have been run yet
+    if axes.get_legend_handles_labels()[0]:  # a regime may have no runs yet
         axes.legend(fontsize=8)

@@ -1,7 +1,7 @@
-"""Finished particles kept or retired, at equal policy calls: what the default of `finished` rests on.
+"""Compare keeping with retiring finished particles at equal policy calls: the reason for the default of `finished`.
 
-Kept particles need fewer calls. Retiring is therefore interpolated, for each task, between two numbers of particles so
-that both take the same number of policy calls on average.
+Keeping needs fewer calls. The scores of retiring are therefore interpolated for each task between two numbers of
+particles, so that both have the same mean number of policy calls.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ METRICS = {
 
 
 def finished(records: Iterable[tuple[Shard, RunResult]]) -> dict[str, dict[str, Any]]:
-    """Regime -> the policy calls of both, and for each metric both scores and their difference.
+    """Return regime -> the common number of policy calls, and for each metric both scores and their difference.
 
-    A regime is left out where no two sizes of a run with retired particles need fewer and more calls.
+    A regime is left out if no two sizes with retired particles bracket the number of calls.
     """
     runs: dict[tuple[str, str], dict[Key, RunResult]] = defaultdict(dict)
     for shard, record in records:
         runs[shard.regime, record.method.removeprefix(f"{shard.regime}-")][record.task, shard.seed] = record
     compared = {regime: _compared(regime, runs) for regime in SAMPLING if (regime, KEPT) in runs}
-    return {regime: one for regime, one in compared.items() if one is not None}
+    return {regime: comparison for regime, comparison in compared.items() if comparison is not None}
 
 
 def _compared(regime: str, runs: Mapping[tuple[str, str], Mapping[Key, RunResult]]) -> dict[str, Any] | None:
     kept = runs[regime, KEPT]
     retired = [of for size in SIZES if (of := runs.get((regime, f"amc-{size}"), {})).keys() >= kept.keys()]
     calls = _mean(kept, kept, _calls)
-    spent = [_mean(of, kept, _calls) for of in retired]
-    above = int(np.searchsorted(spent, calls))
+    retired_calls = [_mean(of, kept, _calls) for of in retired]
+    above = int(np.searchsorted(retired_calls, calls))
     if not 0 < above < len(retired):
         return None
     fewer, more = retired[above - 1], retired[above]
-    share = (calls - spent[above - 1]) / (spent[above] - spent[above - 1])
+    share = (calls - retired_calls[above - 1]) / (retired_calls[above] - retired_calls[above - 1])
     scores = {}
     for metric in METRICS:
         score = _SCORES[metric]
-        mine = Scored({key: score(record) for key, record in kept.items()})
-        other = Scored({key: (1 - share) * score(fewer[key]) + share * score(more[key]) for key in kept})
-        means = [float(np.mean(list(one.scores.values()))) for one in (mine, other)]
-        scores[metric] = {"keep": means[0], "retire": means[1], "change": difference(mine, other)}
+        keeping = Scored({key: score(record) for key, record in kept.items()})
+        retiring = Scored({key: (1 - share) * score(fewer[key]) + share * score(more[key]) for key in kept})
+        means = [float(np.mean(list(scored.scores.values()))) for scored in (keeping, retiring)]
+        scores[metric] = {"keep": means[0], "retire": means[1], "change": difference(keeping, retiring)}
     return {"policy_calls": calls, "scores": scores}
 
 
@@ -81,14 +81,14 @@ _SCORES: Mapping[str, Callable[[RunResult], float]] = {
 }
 
 
-def finished_table(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """As Markdown."""
+def finished_table(comparison_of: Mapping[str, Mapping[str, Any]]) -> str:
+    """Format the comparison as Markdown."""
     headings = ["sampling", "tasks x seeds", "policy calls", "score", "kept", "retired", "kept - retired"]
     rows = []
-    for regime, one in found.items():
-        for metric, scores in one["scores"].items():
-            seen = scores["change"]
-            numbers = [f"{seen['tasks']} x {seen['n_seeds']}", f"{one['policy_calls']:.0f}", METRICS[metric]]
+    for regime, comparison in comparison_of.items():
+        for metric, scores in comparison["scores"].items():
+            paired = scores["change"]
+            numbers = [f"{paired['tasks']} x {paired['n_seeds']}", f"{comparison['policy_calls']:.0f}", METRICS[metric]]
             means = [f"{scores[which]:.3f}" for which in ("keep", "retire")]
-            rows.append([SAMPLING[regime], *numbers, *means, change(seen)])
+            rows.append([SAMPLING[regime], *numbers, *means, change(paired)])
     return table(headings, rows, "lrrlrrr") + "\n"

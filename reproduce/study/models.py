@@ -1,16 +1,16 @@
-"""Trains one seed's value models, for each regime one and its control on shuffled targets; or a policy.
+"""Train the value models of a seed, with controls on shuffled targets for each regime; or a policy.
 
     python reproduce/study/models.py SEED --data DATA [--policy 0] [--only hot tuned shuffled policy official ablations]
 
 Minutes on one core: 12 for a regime's value model, 8 for a control, 65 for a policy, 25 for the official recipes
-(AMC_TEXTCRAFT names their folder), 150 for the ablations. Policy 0 is the shipped one. What is done is not done
-again: play goes on where it was interrupted, a model is trained as a whole. Written to
-reproduce/study/models/POLICY/SEED.
+(AMC_TEXTCRAFT names their folder), 150 for the ablations. Policy 0 is the shipped policy. Finished models are kept, and
+interrupted collections resume. The models are written to reproduce/study/models/POLICY/SEED.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -34,9 +34,9 @@ from settings import (
 )
 
 OFFICIAL_PLAY = ("--world", RENAMED, "--tasks", "374", "--trajectories", "8")
-"""All of the published training split."""
+"""The published training split."""
 AGAIN = {FROM_SCRATCH: 1}
-"""How often a policy is given the last stage once more."""
+"""Policy -> repetitions of the last training stage."""
 POLICY, SHUFFLED, ABLATIONS = "policy", "shuffled", "ablations"
 LOSS = ("--loss", "bce")
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -45,23 +45,25 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "soft": ("--soft", "--beta", str(SOFT_BETA)),
     **{str(limit): (*LOSS, "--limit", str(limit)) for limit in (500, 1000, 2000)},
 }
-"""Value models of `ablations.TRAINED` that are trained on the same play: how."""
+"""Value models of `ablations.TRAINED` that are trained on the same trajectories -> options."""
 BASES: dict[str, tuple[str, ...]] = {TAUGHT: (), LARGER: ("--layers", "6")}
-"""And those that are put on other weights: how these are made."""
+"""Value models of `ablations.TRAINED` with another base -> options of the base's pretraining."""
 
 
 def play_of(seed: int) -> tuple[str, ...]:
-    """What is played: seeds play other tasks. Siblings of one task are what a population has to tell apart."""
+    """Return the options of a seed's collection: different tasks per seed, and several trajectories per task."""
     return ("--tasks", "500", "--trajectories", "8", "--optimal-steps", "8", "16", "--first", str(10_000 * seed))
 
 
 def call(script: str, *arguments: str) -> None:
-    """Another script of this folder's neighbour."""
-    subprocess.run([sys.executable, f"reproduce/crafting/{script}.py", *arguments], check=True)
+    """Run a script of reproduce/crafting."""
+    path = os.pathsep.join(filter(None, ("reproduce", os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, f"reproduce/crafting/{script}.py", *arguments]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path})
 
 
 def train_policy(number: int, data: Path) -> None:
-    """Trains a policy, with its number as the seed; its stages stay in `data`."""
+    """Train a policy with its number as the seed; its stages are kept in `data`."""
     folder, trained = MODELS / str(number), data / POLICY
     call("train_policy", str(trained), "--seed", str(number), "--again", str(AGAIN.get(number, 0)))
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def train_policy(number: int, data: Path) -> None:
 
 
 def value_model(policy: int, seed: int, regime: str, kind: str, data: Path, *options: str) -> None:
-    """Plays what DATA lacks, and trains what is not there."""
+    """Collect the trajectories that `data` lacks, and train the value model unless it exists."""
     out = adapter_of(policy, seed, regime, kind)
     if not out.exists():
         call(
@@ -81,33 +83,35 @@ def value_model(policy: int, seed: int, regime: str, kind: str, data: Path, *opt
 
 
 def ablations(data: Path) -> None:
-    """The shipped policy's other value models."""
-    own = data / TUNED
+    """Train the value models of the ablations, for the shipped policy."""
+    played = data / TUNED
     for kind, options in OTHERS.items():
-        value_model(SHIPPED, 0, TUNED, kind, own, *play_of(0), *options)
+        value_model(SHIPPED, 0, TUNED, kind, played, *play_of(0), *options)
     for kind, options in BASES.items():
         base = base_of(SHIPPED, kind)
         if not Path(base).exists():
             call("pretrain_value", str(model_folder(policy_of(SHIPPED))), base, "--steps", "3000", *options)
-        value_model(SHIPPED, 0, TUNED, kind, own, *play_of(0), *LOSS, "--base", base)
+        value_model(SHIPPED, 0, TUNED, kind, played, *play_of(0), *LOSS, "--base", base)
     player = policy_of(FROM_SCRATCH)
     value_model(SHIPPED, 0, TUNED, "surrogate", data / "surrogate", *play_of(0), *LOSS, "--player", player)
 
 
 def main() -> None:
-    """Trains what is not there."""
+    """Train the missing models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--data", type=Path, required=True, help="a folder for each policy and seed")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of the trajectories, different for each policy and seed"
+    )
     parser.add_argument("--policy", type=int, default=SHIPPED)
     usual = [*TEMPERATURES, SHUFFLED]
     parser.add_argument("--only", nargs="+", choices=[*usual, POLICY, OFFICIAL, ABLATIONS], default=usual)
     options = parser.parse_args()
     only, data = options.only, options.data
     if POLICY in only and options.policy == SHIPPED:
-        parser.error(f"policy {SHIPPED} is the shipped one: name another by --policy")
+        parser.error(f"policy {SHIPPED} is shipped and not trained: choose another with --policy")
     if ABLATIONS in only and (options.seed, options.policy) != (0, SHIPPED):
-        parser.error("the ablations are of seed 0 and the shipped policy alone")
+        parser.error("the ablations exist only for seed 0 and the shipped policy")
     if POLICY in only and not (MODELS / str(options.policy) / "config.json").exists():
         train_policy(options.policy, data)
     of = options.policy, options.seed

@@ -1,4 +1,4 @@
-"""What a run's final population holds: its size, copies, distinct successes; and whether final values show success."""
+"""Final populations: size, copies, distinct successes, and the AUC of final values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SUCCESS = 1.0
 
 
 def populations(records: Iterable[tuple[Shard, RunResult]]) -> list[dict[str, Any]]:
-    """AMC's populations in each regime, their distinct successes against those of as many tries."""
+    """Describe AMC's populations in each regime, and compare their distinct successes with those of as many tries."""
     tries: dict[str, Scored] = defaultdict(Scored)
     runs: dict[tuple[str, str], list[RunResult]] = defaultdict(list)
-    found: dict[tuple[str, str], Scored] = defaultdict(Scored)
-    read: dict[str, list[Particles]] = defaultdict(list)
+    successes: dict[tuple[str, str], Scored] = defaultdict(Scored)
+    pools: dict[str, list[Particles]] = defaultdict(list)
     for shard, record in records:
         name, key, particles = (
             record.method.removeprefix(f"{shard.regime}-"),
@@ -37,38 +37,38 @@ def populations(records: Iterable[tuple[Shard, RunResult]]) -> list[dict[str, An
             continue
         if name == "pool":
             tries[shard.regime].scores[key] = distinct_successes(particles, N)
-            read[shard.regime].append(particles)
+            pools[shard.regime].append(particles)
         elif name in METHODS:
-            found[shard.regime, name].scores[key] = distinct_successes(particles, len(particles.returns))
+            successes[shard.regime, name].scores[key] = distinct_successes(particles, len(particles.returns))
             runs[shard.regime, name].append(record)
     order = [(regime, name) for regime in SAMPLING for name in METHODS if (regime, name) in runs and regime in tries]
     return [
         {
             "regime": regime, "method": name,
             **_sizes(runs[regime, name]),
-            "distinct_successes": _mean(found[regime, name]), "of_tries": _mean(tries[regime]),
-            "change": difference(found[regime, name], tries[regime]),
-            "auc": auc(read[regime]),
+            "distinct_successes": _mean(successes[regime, name]), "of_tries": _mean(tries[regime]),
+            "change": difference(successes[regime, name], tries[regime]),
+            "auc": auc(pools[regime]),
         }
         for regime, name in order
     ]  # fmt: skip
 
 
 def _sizes(runs: Sequence[RunResult]) -> dict[str, float]:
-    scores = [one.scores for one in runs]
+    scores = [run.scores for run in runs]
     return {
-        "particles": float(np.mean([one.particles for one in scores])),
-        "most": max(one.particles for one in scores),
-        "distinct": float(np.mean([one.distinct for one in scores])),
-        "weighted_mean": float(np.mean([one.weighted_mean for one in scores])),
-        "oracle": float(np.mean([one.oracle for one in scores])),
+        "particles": float(np.mean([score.particles for score in scores])),
+        "most": max(score.particles for score in scores),
+        "distinct": float(np.mean([score.distinct for score in scores])),
+        "weighted_mean": float(np.mean([score.weighted_mean for score in scores])),
+        "oracle": float(np.mean([score.oracle for score in scores])),
     }
 
 
 def auc(pools: Sequence[Particles]) -> float | None:
-    """Area under the ROC curve of a trajectory's final value against its success; None where all end alike."""
-    values = np.concatenate([one.values for one in pools])
-    won = np.concatenate([one.returns for one in pools]) >= SUCCESS
+    """Return the AUC of final values against success; None if all trajectories succeed or all fail."""
+    values = np.concatenate([pool.values for pool in pools])
+    won = np.concatenate([pool.returns for pool in pools]) >= SUCCESS
     if won.all() or not won.any():
         return None
     _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -81,18 +81,18 @@ def _mean(scored: Scored) -> float:
     return sum(scored.scores.values()) / len(scored.scores)
 
 
-def populations_table(found: Mapping[str, list[dict[str, Any]]]) -> str:
-    """As Markdown, by band."""
+def populations_table(populations_of: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Format the populations as Markdown, by band."""
     headings = [
         "tasks", "sampling", "method", "trajectories (at most)", "different ones", "distinct successes",
         "of Best-of-15", "difference", "weighted mean", "AUC of final values",
     ]  # fmt: skip
     rows = []
-    for title, comparisons in found.items():
-        for one in comparisons:
-            area = "" if one["auc"] is None else f"{one['auc']:.3f}"
-            numbers = [f"{one['particles']:.1f} ({one['most']})", f"{one['distinct']:.1f}"]
-            numbers += [f"{one[of]:.2f}" for of in ("distinct_successes", "of_tries")]
-            numbers += [change(one["change"]), f"{one['weighted_mean']:.3f}", area]
-            rows.append([title, SAMPLING[one["regime"]], METHODS[one["method"]], *numbers])
+    for title, of_band in populations_of.items():
+        for population in of_band:
+            area = "" if population["auc"] is None else f"{population['auc']:.3f}"
+            numbers = [f"{population['particles']:.1f} ({population['most']})", f"{population['distinct']:.1f}"]
+            numbers += [f"{population[of]:.2f}" for of in ("distinct_successes", "of_tries")]
+            numbers += [change(population["change"]), f"{population['weighted_mean']:.3f}", area]
+            rows.append([title, SAMPLING[population["regime"]], METHODS[population["method"]], *numbers])
     return table(headings, rows, "lll" + "r" * 7) + "\n"

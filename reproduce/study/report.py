@@ -1,14 +1,13 @@
-"""Tables and figures of the study, from the shards that are done.
+"""Write tables and figures of the study from finished shards.
 
     python reproduce/study/report.py [--out docs/results/study]
 
-Writes summary.md (a line for each world and regime), room.md (what an oracle gains), tables.md (by difficulty, and the
-ablations at its end),
-results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls and tokens).
-Intervals are 95%: the first over tasks, each task's seeds averaged; the second over training seeds too, each of which
-has value models of its own, and needs two of them. Where a table has one interval, it is the second where there is one.
-With the same luck AMC plays the same trajectories with rewards hidden and seen (tests/bench/test_hidden_rewards.py):
-the mean of both rows has the smaller error.
+Writes summary.md (a row for each world and regime), room.md (an oracle's gain), tables.md (by difficulty, then the
+ablations), results.json, and for the hardest band curve.png (score over N) and cost.png (score over model calls and
+tokens). Intervals are 95%: the first over tasks, with each task's seeds averaged; the second over training seeds too,
+each with its own value models, which needs at least two seeds. A table with a single interval has the second if it
+exists. With equal seeds, AMC plays the same trajectories whether rewards are hidden or not
+(tests/bench/test_hidden_rewards.py), so the mean of both rows has a smaller error.
 """
 
 from __future__ import annotations
@@ -66,19 +65,19 @@ PAIRS = (
     ("amc-shuffled-15", "smc-15", ("oracle", "top5", "mean")),
     ("smc-15", "best-of-15", ("oracle",)),
 )
-"""What is asked, first the question of the study."""
+"""Comparisons; the first answers the question of the study."""
 
 
 def summary(cells: Cells, runs: Sequence[tuple[Shard, RunResult]] = ()) -> dict[str, Any]:
-    """Every score, cost and difference as plain values; of the runs too, what needs their particles."""
+    """Collect scores, costs and differences as plain values, and results that need the particles of runs."""
     scores = {
-        name: {metric: estimate(one.scores)._asdict() for metric, one in of_each.items()}
+        name: {metric: estimate(scored.scores)._asdict() for metric, scored in of_each.items()}
         for name, of_each in cells.scores.items()
     }
     differences = [
         {"a": a, "b": b, "metric": metric, **difference(cells.scores[a][metric], cells.scores[b][metric])}
         for regime in (HOT, TUNED)
-        for a, b, metrics in (_named(regime, *one) for one in PAIRS)
+        for a, b, metrics in (_named(regime, *pair) for pair in PAIRS)
         if a in cells.scores and b in cells.scores
         for metric in metrics
     ]
@@ -89,40 +88,40 @@ def summary(cells: Cells, runs: Sequence[tuple[Shard, RunResult]] = ()) -> dict[
 
 
 def _named(regime: str, a: str, b: str, metrics: tuple[str, ...]) -> tuple[str, str, tuple[str, ...]]:
-    first, second = (one if one == "react-greedy" else f"{regime}-{one}" for one in (a, b))
+    first, second = (name if name == "react-greedy" else f"{regime}-{name}" for name in (a, b))
     return first, second, metrics
 
 
-def tables(title: str, told: Mapping[str, Any]) -> str:
-    """A band's tables as Markdown."""
+def tables(title: str, results: Mapping[str, Any]) -> str:
+    """Format the tables of a band as Markdown."""
     lines = [f"## {title}", ""]
     for regime, heading in ((HOT, "Temperature 1"), (TUNED, "Every temperature tuned")):
-        rows = [(name, label) for name, label in ROWS.items() if _of(regime, name) in told["scores"]]
+        rows = [(name, label) for name, label in ROWS.items() if _of(regime, name) in results["scores"]]
         if not rows:
             continue
-        seen = [told["scores"][_of(regime, name)]["oracle"] for name, _ in rows]
-        tasks, seeds = (" to ".join(map(str, sorted({one[of] for one in seen}))) for of in ("tasks", "seeds"))
+        seen = [results["scores"][_of(regime, name)]["oracle"] for name, _ in rows]
+        tasks, seeds = (" to ".join(map(str, sorted({score[of] for score in seen}))) for of in ("tasks", "seeds"))
         lines += [f"### {heading}", "", f"{tasks} tasks, {seeds} seed{'' if seeds == '1' else 's'}. {PARAMETERS}", ""]
         scored = []
         for name, label in rows:
-            scores, cost = told["scores"][_of(regime, name)], told["costs"][_of(regime, name)]
+            scores, cost = results["scores"][_of(regime, name)], results["costs"][_of(regime, name)]
             anew = cost["critic_tokens"] - cost["critic_cached_tokens"]
-            spent = [f"{one:,.0f}" for one in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
+            spent = [f"{value:,.0f}" for value in (cost["policy_calls"], cost["policy_output_tokens"], anew)]
             scored.append([label, *(score(scores.get(metric)) for metric in METRICS), *spent])
         headings = ["method", *METRICS.values(), "model calls", "tokens written", "critic tokens"]
         lines += [table(headings, scored, "l" + "r" * (len(headings) - 1)), ""]
         paired = []
-        for one in told["differences"]:
-            if one["a"].startswith(regime):
-                names = " - ".join(ROWS[one[side].removeprefix(f"{regime}-")] for side in "ab")
-                paired.append([names, METRICS[one["metric"]], f"{one['difference']:+.3f}", *_intervals(one)])
+        for gap in results["differences"]:
+            if gap["a"].startswith(regime):
+                names = " - ".join(ROWS[gap[side].removeprefix(f"{regime}-")] for side in "ab")
+                paired.append([names, METRICS[gap["metric"]], f"{gap['difference']:+.3f}", *_intervals(gap)])
         headings = ["paired over tasks", "metric", "difference", "over tasks", "over seeds too", "of each seed"]
         lines += [table(headings, paired, "llrrrl"), ""]
     return "\n".join(lines)
 
 
 def title_of(band: str, policy: int) -> str:
-    """A heading."""
+    """Return the heading of a band and policy."""
     limits = BANDS[band]
     world = f"{limits[0]} to {limits[1]} optimal steps" if limits else "Official TextCraft, renamed"
     return world if policy == SHIPPED else f"{world}, another policy"
@@ -132,14 +131,18 @@ def _of(regime: str, name: str) -> str:
     return name if name == "react-greedy" else f"{regime}-{name}"
 
 
-def _intervals(one: Mapping[str, Any]) -> list[str]:
-    crossed = "" if one["low_crossed"] is None else f"{one['low_crossed']:+.3f} to {one['high_crossed']:+.3f}"
-    each = ", ".join(f"{found:+.3f}" for found in one["of_each_seed"])
-    return [f"{one['low']:+.3f} to {one['high']:+.3f}", crossed, each]
+def _intervals(difference: Mapping[str, Any]) -> list[str]:
+    crossed = (
+        ""
+        if difference["low_crossed"] is None
+        else f"{difference['low_crossed']:+.3f} to {difference['high_crossed']:+.3f}"
+    )
+    each = ", ".join(f"{each_seed:+.3f}" for each_seed in difference["of_each_seed"])
+    return [f"{difference['low']:+.3f} to {difference['high']:+.3f}", crossed, each]
 
 
 def main() -> None:
-    """Read, write, draw."""
+    """Read the results, write the pages, and draw the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/results/study"))
     options = parser.parse_args()
@@ -149,9 +152,9 @@ def main() -> None:
         for band in BANDS
         if (cells := read(band, policy)).scores
     }
-    told = {title_of(*which): summary(cells, list(records(*which))) for which, cells in done.items()}
-    text = f"{PARAMETERS}\n\n" + "\n".join(tables(band, one) for band, one in told.items())
-    spent, held = ({title: one[of] for title, one in told.items()} for of in ("budget", "populations"))
+    results_of = {title_of(*which): summary(cells, list(records(*which))) for which, cells in done.items()}
+    text = f"{PARAMETERS}\n\n" + "\n".join(tables(band, results) for band, results in results_of.items())
+    spent, held = ({title: results[of] for title, results in results_of.items()} for of in ("budget", "populations"))
     text += f"\n## At equal tokens\n\n{PARAMETERS}\n\n{budget_table(spent)}"
     text += f"\n## What a population holds\n\n{PARAMETERS}\n\n{populations_table(held)}"
     rooms = room()
@@ -168,20 +171,23 @@ def main() -> None:
     sizes = curve(hard) if hard else []
     if sizes:
         text += f"\n## The hardest band over N\n\n{PARAMETERS}\n\n{curve_table(sizes)}"
-    found = {regime: rows for regime in (HOT, TUNED) if hard and (rows := strata(hard, regime))}
-    if found:
-        text += f"\n## The hardest band by how often one trajectory succeeds\n\n{PARAMETERS}\n\n{strata_tables(found)}"
+    strata_of = {regime: rows for regime in (HOT, TUNED) if hard and (rows := strata(hard, regime))}
+    if strata_of:
+        text += (
+            f"\n## The hardest band by how often one trajectory succeeds\n\n{PARAMETERS}\n\n{strata_tables(strata_of)}"
+        )
     changes = read_ablations()
     if changes:
         text += f"\n## One thing at a time\n\n{ablation_tables(changes)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(f"# The study's tables\n\n{text}", encoding="utf-8")
-    (options.out / "summary.md").write_text(summary_table(told), encoding="utf-8")
+    (options.out / "summary.md").write_text(summary_table(results_of), encoding="utf-8")
     whole = json.dumps(
-        told | {"room": rooms, "finished": kept, "curve": sizes, "strata": found, "ablations": changes}, indent=1
+        results_of | {"room": rooms, "finished": kept, "curve": sizes, "strata": strata_of, "ablations": changes},
+        indent=1,
     )
     (options.out / "results.json").write_text(whole + "\n", encoding="utf-8")
-    hardest = next(iter(told.values()))
+    hardest = next(iter(results_of.values()))
     draw_curve(sizes, options.out / "curve.png")
     draw_cost(hardest, options.out / "cost.png")
     print(text)

@@ -1,4 +1,4 @@
-"""The study's raw results, put in order: band -> method -> metric -> a score for each task and seed."""
+"""Read the study's raw results: band -> method -> metric -> score of each task and seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
 from subsampling import best_of
 
 Key = tuple[str, int]
-"""Task, seed."""
+"""(Task, seed)."""
 COSTS = (
     "policy_calls", "policy_input_tokens", "policy_cached_tokens", "policy_output_tokens", "critic_calls",
     "critic_tokens", "critic_cached_tokens",
@@ -28,33 +28,33 @@ COSTS = (
 
 @dataclass
 class Scored:
-    """One metric of one method."""
+    """Scores of a method in a metric."""
 
     scores: dict[Key, float] = field(default_factory=dict)
 
     def by_seed(self, other: Scored) -> FloatArray:
-        """`[tasks, K]` differences, over the tasks that all of the K seeds have."""
-        found: dict[int, dict[str, float]] = defaultdict(dict)
+        """`[tasks, K]` differences, for the tasks that all K seeds share."""
+        by_seed: dict[int, dict[str, float]] = defaultdict(dict)
         for task, seed in self.scores.keys() & other.scores.keys():
-            found[seed][task] = self.scores[task, seed] - other.scores[task, seed]
-        common = sorted(set.intersection(*(set(tasks) for tasks in found.values())))
-        return np.array([[found[seed][task] for seed in sorted(found)] for task in common])
+            by_seed[seed][task] = self.scores[task, seed] - other.scores[task, seed]
+        common = sorted(set.intersection(*(set(tasks) for tasks in by_seed.values())))
+        return np.array([[by_seed[seed][task] for seed in sorted(by_seed)] for task in common])
 
 
 def difference(a: Scored, b: Scored) -> dict[str, Any]:
-    """A - b over common (task, seeds), with both intervals."""
-    told: dict[str, Any] = paired(a.scores, b.scores)._asdict()
+    """Return a - b over common (task, seed) pairs, with both intervals."""
+    result: dict[str, Any] = paired(a.scores, b.scores)._asdict()
     matrix = a.by_seed(b)
     try:
-        told["low_crossed"], told["high_crossed"] = crossed_interval(matrix)
+        result["low_crossed"], result["high_crossed"] = crossed_interval(matrix)
     except ConfigurationError:
-        told["low_crossed"] = told["high_crossed"] = None
-    return told | {"n_seeds": matrix.shape[1], "of_each_seed": np.round(matrix.mean(0), 4).tolist()}
+        result["low_crossed"] = result["high_crossed"] = None
+    return result | {"n_seeds": matrix.shape[1], "of_each_seed": np.round(matrix.mean(0), 4).tolist()}
 
 
 @dataclass(frozen=True)
 class Cells:
-    """All that is known of one band."""
+    """Results of a band."""
 
     scores: Mapping[str, Mapping[str, Scored]]
     costs: Mapping[str, Mapping[str, float]]
@@ -62,27 +62,27 @@ class Cells:
 
 
 def records(band: str, policy: int = SHIPPED) -> Iterator[tuple[Shard, RunResult]]:
-    """A policy's runs in a band, of the shards that are done."""
+    """Iterate over a policy's runs in a band, from finished shards."""
     for shard in shards():
         if (shard.band, shard.policy) == (band, policy) and packed(shard.name).exists():
             yield from ((shard, record) for record in unpack(shard.name)[1])
 
 
 def read(band: str, policy: int = SHIPPED) -> Cells:
-    """A policy's results in a band, of the shards that are done."""
+    """Read a policy's results in a band, from finished shards."""
     scores: dict[str, dict[str, Scored]] = defaultdict(lambda: defaultdict(Scored))
     costs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for shard, record in records(band, policy):
-        for name, found, share in _told(record, shard):
-            # One trajectory needs no choice: the pool's critic read it for Best-of-N.
+        for name, known, share in _scores_of(record, shard):
+            # A single trajectory needs no critic; the pool's critic calls are for Best-of-N.
             alone = name.endswith("react")
             key = (record.task, shard.seed)
-            for metric, score in found.items():
+            for metric, score in known.items():
                 scores[name][metric].scores[key] = score
             for cost in COSTS:
                 spent = 0.0 if alone and cost.startswith("critic") else share * getattr(record.cost, cost)
                 costs[name][cost].append(spent)
-    means = {name: {cost: float(np.mean(found)) for cost, found in of.items()} for name, of in costs.items()}
+    means = {name: {cost: float(np.mean(spent)) for cost, spent in of.items()} for name, of in costs.items()}
     for regime in (HOT, TUNED):
         pair = [f"{regime}-{name}" for name in ("amc-15", "amc-hidden-15")]
         if all(name in scores for name in pair):
@@ -91,16 +91,16 @@ def read(band: str, policy: int = SHIPPED) -> Cells:
     return Cells(scores, means)
 
 
-def _averaged(one: Mapping[str, Scored], other: Mapping[str, Scored]) -> dict[str, Scored]:
-    """Two runs of each task: where rewards come at the end alone, hiding them changes the pick and nothing else."""
+def _averaged(first: Mapping[str, Scored], second: Mapping[str, Scored]) -> dict[str, Scored]:
+    """Average two runs of each task: if rewards come only at the end, hiding them changes only the pick."""
     return {
-        metric: Scored({key: (score + other[metric].scores[key]) / 2 for key, score in found.scores.items()})
-        for metric, found in one.items()
+        metric: Scored({key: (score + second[metric].scores[key]) / 2 for key, score in scored.scores.items()})
+        for metric, scored in first.items()
     }
 
 
-def _told(record: RunResult, shard: Shard) -> list[tuple[str, dict[str, float], float]]:
-    """What a record says: of which methods, with which scores, at which share of its cost."""
+def _scores_of(record: RunResult, shard: Shard) -> list[tuple[str, dict[str, float], float]]:
+    """List (method, scores, share of the cost) of a record: one entry for a run, several for a pool."""
     if not record.method.endswith("-pool"):
         known = {metric: getattr(record.scores, metric) for metric in ("oracle", "deployable", "top5", "mean")}
         known["mean_distinct"] = record.scores.mean_distinct
@@ -109,11 +109,11 @@ def _told(record: RunResult, shard: Shard) -> list[tuple[str, dict[str, float], 
         kept = ("oracle", "deployable") if alone else tuple(known)
         return [(name, {metric: known[metric] for metric in kept if known[metric] is not None}, 1.0)]
     assert record.particles is not None
-    told = [
+    methods = [
         (f"{shard.regime}-best-of-{size}", best_of(record.particles, size), size / POOL) for size in SIZES
     ]  # fmt: skip
     if shard.regime == HOT:
-        # One trajectory at temperature 1: any of the pool.
+        # A single trajectory at temperature 1 is any trajectory of the pool.
         mean = float(np.mean(record.particles.returns))
-        told.append(("hot-react", {"oracle": mean, "deployable": mean}, 1 / POOL))
-    return told
+        methods.append(("hot-react", {"oracle": mean, "deployable": mean}, 1 / POOL))
+    return methods

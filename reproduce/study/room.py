@@ -1,6 +1,6 @@
-"""How much a better critic could gain: an oracle, at the study's settings and at settings of its own.
+"""The gain of a perfect critic: an oracle at the study's settings and at its own settings.
 
-Tasks of the hardest band that nothing was trained, tuned or tested on. Independent trajectories of the same tasks give
+The tasks are of the hardest band; no training, tuning or test used them. Independent trajectories of these tasks give
 Best-of-N for every N up to 60.
 """
 
@@ -21,7 +21,7 @@ LINEAR_SLACK = "slack:LinearSlackCritic"
 
 
 def room_methods() -> tuple[Method, ...]:
-    """A pool, and the oracle at two settings."""
+    """List a pool, and the oracle at two settings."""
     chosen = chosen_of(BAND, TUNED)
     best, amc = chosen[methods.BEST_OF_N], methods.amc(chosen[methods.AMC])
     return (

@@ -1,4 +1,4 @@
-"""What an oracle gains, as a table: Best-of-N for every N from one pool, and the oracle at two settings."""
+"""Table of an oracle's gain: Best-of-N for several N from the same pool, and the oracle at two settings."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ METRICS = {"oracle": "oracle's pick", "top5": "top 5", "distinct": "distinct suc
 
 
 def room() -> dict[str, Any]:
-    """Method -> policy calls, scores, and differences from Best-of-15, of the shards that are done."""
+    """Read method -> policy calls, scores and differences from Best-of-15, from finished shards."""
     scores: dict[str, dict[str, Scored]] = defaultdict(lambda: defaultdict(Scored))
     calls: dict[str, list[float]] = defaultdict(list)
     for shard in ROOMS:
         for record in unpack(shard.name)[1] if packed(shard.name).exists() else ():
-            for name, found, spent in _told(record):
-                calls[name].append(spent)
-                for metric, value in found.items():
+            for name, known, n_calls in _scores_of(record):
+                calls[name].append(n_calls)
+                for metric, value in known.items():
                     scores[name][metric].scores[record.task, record.seed] = value
     order = [name for name in (*(f"Best-of-{n}" for n in SIZES), *LABELS.values()) if name in scores]
     return {
         name: {
             "policy_calls": sum(calls[name]) / len(calls[name]),
-            "scores": {metric: estimate(one.scores)._asdict() for metric, one in scores[name].items()},
-            "changes": {metric: difference(one, scores[REFERENCE][metric]) for metric, one in scores[name].items()},
+            "scores": {metric: estimate(scored.scores)._asdict() for metric, scored in scores[name].items()},
+            "changes": {
+                metric: difference(scored, scores[REFERENCE][metric]) for metric, scored in scores[name].items()
+            },
         }
         for name in order
     }
 
 
-def _told(record: RunResult) -> list[tuple[str, dict[str, float], float]]:
-    """Of which methods a record tells the scores and the policy's calls."""
+def _scores_of(record: RunResult) -> list[tuple[str, dict[str, float], float]]:
+    """List (method, scores, policy calls) of a record: one entry for a run, several for a pool."""
     particles, calls = record.particles, record.cost.policy_calls
     assert particles is not None
     if record.method != POOL_NAME:
@@ -65,9 +67,9 @@ def _told(record: RunResult) -> list[tuple[str, dict[str, float], float]]:
     ]
 
 
-def room_table(found: Mapping[str, Any]) -> str:
-    """As Markdown."""
-    n_tasks = found[REFERENCE]["scores"]["oracle"]["tasks"]
+def room_table(methods: Mapping[str, Any]) -> str:
+    """Format the methods as Markdown."""
+    n_tasks = methods[REFERENCE]["scores"]["oracle"]["tasks"]
     lines = [
         f"{n_tasks} fresh tasks of 12 to 16 optimal steps, N = 15. The study's settings: temperature .5, resampling "
         "after steps 3, 6, 9, 12 and 15, the oracle's probability of success at beta .1. Its own: temperature .8, "
@@ -77,11 +79,14 @@ def room_table(found: Mapping[str, Any]) -> str:
     ]
     headings = ["method", "policy calls", *(text for name in METRICS.values() for text in (name, "difference"))]
     rows = []
-    for name, one in found.items():
+    for name, method in methods.items():
         cells = [
             text
             for metric in METRICS
-            for text in (score(one["scores"][metric]), "" if name == REFERENCE else change(one["changes"][metric]))
+            for text in (
+                score(method["scores"][metric]),
+                "" if name == REFERENCE else change(method["changes"][metric]),
+            )
         ]
-        rows.append([name, f"{one['policy_calls']:.0f}", *cells])
+        rows.append([name, f"{method['policy_calls']:.0f}", *cells])
     return "\n".join([*lines, table(headings, rows, "l" + "r" * (len(headings) - 1)), ""])

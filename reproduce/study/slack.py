@@ -1,11 +1,11 @@
-"""An oracle as critic: it knows exactly how many steps can still be wasted.
+"""An oracle critic that knows exactly how many steps can still be wasted.
 
     python reproduce/study/slack.py DATA
 
-It asks the world's planner how far the goal is. slack = steps left - steps needed; the probability of success at each
-(steps left, slack) is counted on DATA, the play that the value model is trained on, and written to
-reproduce/study/models/slack.json. What AMC gains with an oracle depends on the settings: little at those that were
-tuned for a weak critic, much at settings of its own (room.py).
+The world's planner gives the steps to the goal; slack = steps left - steps needed. The success rate at each (steps
+left, slack) is counted on DATA, the training trajectories of the value model, and written to
+reproduce/study/models/slack.json. AMC's gain with an oracle depends on the settings: small at settings tuned for a weak
+critic, large at its own settings (room.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from settings import MODELS
 
 HORIZON = 20
 LOG_WEIGHT = 1.5
-"""What a step of slack adds to a log-weight (`LinearSlackCritic`, at beta 1)."""
+"""Log-weight per step of slack (`LinearSlackCritic`, at beta 1)."""
 FILE = MODELS / "slack.json"
 
 
 class SlackCritic:
-    """Values from `FILE`: the whole return."""
+    """A critic of the whole return, with values from `FILE`."""
 
     predicts = "return"
 
@@ -41,18 +41,18 @@ class SlackCritic:
         }
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` probability of success, as often as it was seen from there; where it never was, as at less slack."""
-        return np.array([await self._value(one) for one in trajectories], dtype=np.float64)
+        """`[N]` success rate at the state's slack, or at the next smaller slack if that was never observed."""
+        return np.array([await self._value(trajectory) for trajectory in trajectories], dtype=np.float64)
 
     async def _value(self, trajectory: Trajectory) -> float:
         if trajectory.done:
             return float(trajectory.return_ > 0)
         left, slack = await place(self._planner, trajectory)
-        return next((self._table[left, one] for one in range(slack, -1, -1) if (left, one) in self._table), 0.0)
+        return next((self._table[left, less] for less in range(slack, -1, -1) if (left, less) in self._table), 0.0)
 
 
 class LinearSlackCritic:
-    """The log-weight of a state at beta 1: `LOG_WEIGHT` for each step that can still be wasted. No probability."""
+    """A critic with log-weights for beta 1: `LOG_WEIGHT` per step of slack. The values are not probabilities."""
 
     predicts = "return"
 
@@ -60,8 +60,8 @@ class LinearSlackCritic:
         self._planner = PlannerCritic()
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """`[N]` log-weights; the return where a trajectory ended."""
-        return np.array([await self._value(one) for one in trajectories], dtype=np.float64)
+        """`[N]` log-weights; the return if a trajectory is done."""
+        return np.array([await self._value(trajectory) for trajectory in trajectories], dtype=np.float64)
 
     async def _value(self, trajectory: Trajectory) -> float:
         if trajectory.done:
@@ -71,24 +71,24 @@ class LinearSlackCritic:
 
 
 async def place(planner: PlannerCritic, trajectory: Trajectory) -> tuple[int, int]:
-    """Steps left, and how many of them can be wasted."""
+    """Return the steps left, and how many of them can be wasted."""
     task, wasted = planner.task(trajectory), await planner.wasted(trajectory)
     return HORIZON - len(trajectory.steps), HORIZON - task.optimal_steps - wasted
 
 
 async def counted(played: Sequence[Trajectory]) -> dict[str, float]:
-    """From "left slack" to the share of successes, of all states of the trajectories."""
-    planner, seen, won = PlannerCritic(), Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for one in played:
-        for t in range(len(one.steps)):
-            key = await place(planner, one.prefix(t))
-            seen[key] += 1
-            won[key] += one.return_ > 0
-    return {f"{left} {slack}": round(won[left, slack] / n, 4) for (left, slack), n in sorted(seen.items())}
+    """Count the success rate over all states of the trajectories: "left slack" -> rate."""
+    planner, visits, successes = PlannerCritic(), Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for trajectory in played:
+        for t in range(len(trajectory.steps)):
+            key = await place(planner, trajectory.prefix(t))
+            visits[key] += 1
+            successes[key] += trajectory.return_ > 0
+    return {f"{left} {slack}": round(successes[left, slack] / n, 4) for (left, slack), n in sorted(visits.items())}
 
 
 def main() -> None:
-    """Count, and write."""
+    """Count, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     table = asyncio.run(counted(read_trajectories(parser.parse_args().data)))

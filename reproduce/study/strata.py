@@ -1,7 +1,7 @@
-"""Where AMC gains: tasks by how often a single trajectory succeeds, as counted in the pools of the other seeds.
+"""Stratify tasks by the success rate of a single trajectory, measured in the pools of the other seeds.
 
-Counted in its own pool, a task would be put among the hard ones where Best-of-N was unlucky, and that would look like a
-gain of AMC.
+If measured in the same pool, tasks on which Best-of-N was unlucky would count as hard, which would look like a gain of
+AMC.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from results import Cells, Key
 from table_rows import SAMPLING, change
 
 LIMITS = (0.0, 0.1, 0.3, 1.0)
-"""Upper ends of the strata: never, up to a tenth, ..."""
+"""Upper limits of the strata: never, up to a tenth, ..."""
 AMC, BEST = "amc-both-15", "best-of-15"
 
 
 def stratum_of(share: float) -> int:
-    """Its number."""
+    """Return the number of the stratum."""
     return next(number for number, limit in enumerate(LIMITS) if share <= limit)
 
 
 def strata(cells: Cells, regime: str) -> list[dict[str, Any]]:
-    """Best-of-15 and AMC in each stratum; empty where there are not two seeds yet."""
+    """Compare Best-of-15 and AMC in each stratum; empty with fewer than two seeds."""
     names = f"{regime}-{BEST}", f"{regime}-{AMC}"
     if any(name not in cells.scores for name in names):
         return []
-    # The mean particle of Best-of-15, over all subsets, is that of the pool.
+    # The mean particle of Best-of-15 over all subsets is the mean of the pool.
     elsewhere = shares_elsewhere(cells.scores[names[0]]["mean"].scores)
-    found = []
+    rows = []
     for number in range(len(LIMITS)):
         of = {key for key, share in elsewhere.items() if stratum_of(share) == number}
         for metric in ("oracle", "top5"):
@@ -41,14 +41,14 @@ def strata(cells: Cells, regime: str) -> list[dict[str, Any]]:
             common = of & scored[0].keys() & scored[1].keys()
             if len({task for task, _ in common}) < 2:
                 continue
-            best, amc = ({key: one[key] for key in common} for one in scored)
+            best, amc = ({key: scores[key] for key in common} for scores in scored)
             means = {"best_of_15": estimate(best).mean, "amc": estimate(amc).mean}
-            found.append({"stratum": number, "metric": metric, **means, **paired(amc, best)._asdict()})
-    return found
+            rows.append({"stratum": number, "metric": metric, **means, **paired(amc, best)._asdict()})
+    return rows
 
 
 def shares_elsewhere(shares: Mapping[Key, float]) -> dict[Key, float]:
-    """The mean share of a task's other seeds; a task with one seed is left out."""
+    """Average the success rate over the other seeds of each task; tasks with a single seed are left out."""
     of_task: dict[str, dict[int, float]] = defaultdict(dict)
     for (task, seed), share in shares.items():
         of_task[task][seed] = share
@@ -60,14 +60,14 @@ def shares_elsewhere(shares: Mapping[Key, float]) -> dict[Key, float]:
     }
 
 
-def strata_tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
-    """As Markdown, by regime."""
+def strata_tables(strata_of: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Format the strata as Markdown, by regime."""
     bounds = ["never", *(f"above {low:g} to {high:g}" for low, high in pairwise(LIMITS))]
     rows = []
-    for regime, comparisons in found.items():
+    for regime, comparisons in strata_of.items():
         by_stratum: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-        for one in comparisons:
-            by_stratum[one["stratum"]][one["metric"]] = one
+        for comparison in comparisons:
+            by_stratum[comparison["stratum"]][comparison["metric"]] = comparison
         for number, metrics in sorted(by_stratum.items()):
             pick = metrics["oracle"]
             scores = [f"{pick[name]:.3f}" for name in ("best_of_15", "amc")]

@@ -1,4 +1,4 @@
-"""Best-of-N for every N from one pool of independent trajectories: the expectation over all subsets of size N."""
+"""Best-of-N for every N from a pool of independent trajectories: the expectation over all subsets of size N."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from amc_agents.types import FloatArray
 
 
 def best_of(particles: Particles, n: int, *, success: float = 1.0, draws: int = 200, seed: int = 0) -> dict[str, float]:
-    """What Best-of-N is worth on a task, by metric, averaged over which N of the pool's M trajectories it had.
+    """Compute the expected scores of Best-of-N on a task, over all subsets of N of the pool's M trajectories.
 
-    Exact but for the means over distinct trajectories, which are averages over random subsets.
+    The results are exact, except for means over distinct trajectories, which are averaged over random subsets.
 
     Args:
-        particles: M independent trajectories, made and valued without seeing rewards.
+        particles: M independent trajectories, played and valued without rewards.
         n: N, at most M.
-        success: least return that counts as a success, in reward units.
-        draws: subsets that the means over distinct trajectories are averaged over.
-        seed: of those subsets.
+        success: minimum return of a success, in reward units.
+        draws: number of random subsets for the means over distinct trajectories.
+        seed: seed of these subsets.
 
     Returns:
-        `oracle`, `success`, `deployable` (the pick of the highest value, an equal chance for each where several have
+        `oracle`, `success`, `deployable` (the pick of the highest value, uniformly among several that have
         it), `top5`, `mean` and `mean_distinct`: see `amc_agents.bench.scores.Scores`.
 
     Raises:
@@ -52,13 +52,13 @@ def best_of(particles: Particles, n: int, *, success: float = 1.0, draws: int = 
 
 
 def expected_top(returns: Sequence[float], n: float, k: int = 1) -> float:
-    """Mean of the k highest returns of N of a pool's trajectories, averaged exactly over which N they are.
+    """Compute the expected mean of the k highest returns among N of a pool's trajectories, over all subsets.
 
     Args:
-        returns: of M independent trajectories.
+        returns: returns of M independent trajectories.
         n: N, from k to M. Between two whole numbers the result is interpolated linearly, so that a budget need not be
             a whole number of trajectories.
-        k: how many are averaged; 1: the oracle's pick.
+        k: number of returns to average; 1: the oracle's pick.
 
     Raises:
         ConfigurationError: N is not within k to M.
@@ -74,22 +74,22 @@ def expected_top(returns: Sequence[float], n: float, k: int = 1) -> float:
 
 
 def distinct_successes(particles: Particles, n: int, *, success: float = 1.0) -> float:
-    """Different successful trajectories among N of a pool, averaged exactly over which N they are.
+    """Compute the expected number of distinct successes among N of a pool's trajectories, over all subsets.
 
     Args:
         particles: M independent trajectories.
         n: N, at most M.
-        success: least return that counts as a success, in reward units.
+        success: minimum return of a success, in reward units.
     """
     size = len(particles.returns)
     pairs = zip(particles.same_as, particles.returns, strict=True)
-    copies = Counter(kind for kind, earned in pairs if earned >= success)
+    copies = Counter(kind for kind, return_ in pairs if return_ >= success)
     return sum(1 - comb(size - many, n) / comb(size, n) for many in copies.values())
 
 
 @lru_cache(maxsize=256)
 def _kth_best(size: int, n: int, k: int) -> FloatArray:
-    """`[M]` chance of the i-th best of a pool to be among the k best of a random subset of n."""
+    """`[M]` probability that the i-th best of a pool is among the k best of a random subset of n."""
     subsets = comb(size, n)
     return np.array(
         [sum(comb(above, m) * comb(size - 1 - above, n - 1 - m) for m in range(k)) / subsets for above in range(size)]
@@ -97,7 +97,7 @@ def _kth_best(size: int, n: int, k: int) -> FloatArray:
 
 
 def _by_value(returns: FloatArray, values: FloatArray) -> FloatArray:
-    """`[M]` returns in falling order of value; those of equal value share theirs."""
+    """`[M]` returns in descending order of value; equal values share their mean return."""
     _, tied = np.unique(-values, return_inverse=True)
     mean = np.bincount(tied, weights=returns) / np.bincount(tied)
     return np.asarray(mean[np.sort(tied)])

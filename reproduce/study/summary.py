@@ -1,4 +1,4 @@
-"""The study in one table: a line for each world and regime. The README has it as it is."""
+"""Summary table of the study: a row for each world and regime."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NOTE = (
 )
 
 
-def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
-    """As Markdown. Greedy play knows no temperature: it is repeated beside both."""
+def summary_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Format the summary as Markdown. Greedy play has no temperature and is repeated in both regimes."""
     rows = []
-    for title, of in told.items():
+    for title, of in results.items():
         for regime, sampling in SAMPLING.items():
             names = "react-greedy", f"{regime}-{BEST}", f"{regime}-{AMC}"
             if any(name not in of["scores"] for name in names[1:]):
@@ -47,27 +47,27 @@ def summary_table(told: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([table(HEADINGS, rows, "ll" + "r" * (len(HEADINGS) - 2)), "", NOTE, ""])
 
 
-def _first(rows: Sequence[Mapping[str, Any]], **wanted: str) -> Mapping[str, Any] | None:
-    return next((one for one in rows if all(one[key] == value for key, value in wanted.items())), None)
+def _first(rows: Sequence[Mapping[str, Any]], **matching: str) -> Mapping[str, Any] | None:
+    return next((row for row in rows if all(row[key] == value for key, value in matching.items())), None)
 
 
-def interval_of(found: Mapping[str, Any] | None) -> str:
-    """A difference with its 95% interval (over training seeds too if there are several), bold if that excludes 0."""
-    if found is None:
+def interval_of(paired: Mapping[str, Any] | None) -> str:
+    """Format a difference with its 95% interval (over several training seeds too), bold if the interval excludes 0."""
+    if paired is None:
         return ""
-    crossed = found["low_crossed"] is not None
-    ends = (found["low_crossed"], found["high_crossed"]) if crossed else (found["low"], found["high"])
+    crossed = paired["low_crossed"] is not None
+    ends = (paired["low_crossed"], paired["high_crossed"]) if crossed else (paired["low"], paired["high"])
     # As printed: an interval that ends at .000 does not exclude 0.
     low, high = (round(end, 3) for end in ends)
-    difference = f"{_short(found['difference'], '+')} [{_short(low)}, {_short(high)}]"
+    difference = f"{_short(paired['difference'], '+')} [{_short(low)}, {_short(high)}]"
     return f"**{difference}**" if low > 0 or high < 0 else difference
 
 
 def share(score: Mapping[str, Any] | None) -> str:
-    """A mean and its standard error; empty for None."""
+    """Format a mean and its standard error; empty for None."""
     return "" if score is None else f"{_short(score['mean'])} ± {_short(score['standard_error'])}"
 
 
 def _short(number: float, sign: str = "") -> str:
-    """Three digits, without the zero that every share begins with."""
+    """Format three digits, without the leading zero."""
     return f"{number:{sign}.3f}".replace("0.", ".", 1) if abs(number) < 0.9995 else f"{number:{sign}.3f}"

@@ -1,4 +1,4 @@
-"""Rows and cells of the study's tables, as Markdown."""
+"""Cells of the study's tables."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from settings import HOT, TUNED
 
 SAMPLING = {HOT: "temperature 1", TUNED: "tuned"}
-"""What tables call the regimes."""
+"""Regime -> name in tables."""
 PARAMETERS = "Policies and value models have 0.36 M parameters each."
-"""Said beside every table."""
+"""Note of every table."""
 
 
-def score(found: Mapping[str, Any] | None) -> str:
-    """A mean and its standard error over tasks; nothing where a method has no such score."""
-    return "" if found is None else f"{found['mean']:.3f} ± {found['standard_error']:.3f}"
+def score(estimate: Mapping[str, Any] | None) -> str:
+    """Format a mean and its standard error over tasks; empty if the method has no such score."""
+    return "" if estimate is None else f"{estimate['mean']:.3f} ± {estimate['standard_error']:.3f}"
 
 
-def change(found: Mapping[str, Any]) -> str:
-    """A paired difference with its interval; over training seeds too where there are several."""
-    if found.get("low_crossed") is not None:
-        found = {**found, "low": found["low_crossed"], "high": found["high_crossed"]}
-    return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+def change(paired: Mapping[str, Any]) -> str:
+    """Format a paired difference with its interval, over training seeds too if there are several."""
+    crossed = paired.get("low_crossed") is not None
+    low, high = (paired["low_crossed"], paired["high_crossed"]) if crossed else (paired["low"], paired["high"])
+    return f"{paired['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"

@@ -1,12 +1,12 @@
-"""Chooses a band's settings in one regime, on training tasks that no model was trained on.
+"""Choose the settings of a band and regime, on training tasks that no model was trained on.
 
     python reproduce/study/tune.py BAND REGIME [--tasks 60] [--policy 0] [--methods react,best-of-n,amc]
 
-Best-of-N and AMC have the temperature of the regime "hot", and choose theirs in "tuned" (as ReAct does); AMC chooses
-its resampling steps and beta in both. The models are a policy and its seed 0's; other seeds, and policies that a
-method was not tuned for, take what is chosen with the shipped one. Every setting tried goes to
-docs/results/study/tuning-BAND-REGIME.json, the choice to chosen.json. The official tasks' training split is small:
-there the settings are chosen on tasks that the value model was trained on.
+In the regime "hot", Best-of-N and AMC use temperature 1; in "tuned", their temperatures (and ReAct's) are tuned. AMC's
+resampling steps and beta are tuned in both. The models are a policy and its value models of seed 0. Other seeds, and
+policies that a method was not tuned for, use the settings of the shipped policy. All settings tried are written to
+docs/results/study/tuning-BAND-REGIME.json, the choice to chosen.json. The official training split is small, so its
+settings are chosen on tasks that the value model was trained on.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from settings import (
 )
 
 TRIED = (0.4, 0.5, 0.6, 0.8)
-"""Temperatures, where they are tuned."""
+"""Temperatures to try."""
 SUCCESS = 1.0
-"""What success pays."""
+"""Return of a success."""
 
 
 def main() -> None:
-    """Tunes, and remembers."""
+    """Tune, and save the choice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("band", choices=list(BANDS))
     parser.add_argument("regime", choices=list(TEMPERATURES))
     parser.add_argument("--tasks", type=int, default=60)
     parser.add_argument("--workers", type=int, default=available_cpus())
     parser.add_argument("--policy", type=int, default=SHIPPED)
-    parser.add_argument("--methods", help="default: all that have something to tune")
+    parser.add_argument("--methods", help="default: all methods with settings to tune")
     options = parser.parse_args()
     band, regime, place = BANDS[options.band], options.regime, chosen_for(options.band, options.policy)
     name = f"{place}-{regime}"
@@ -70,7 +70,7 @@ def main() -> None:
     shutil.copy(out / "tuning.json", kept)
     chosen = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
     best = json.loads(kept.read_text(encoding="utf-8"))["chosen"]
-    # What is not tuned now keeps its choice.
+    # Methods that are not tuned now keep their settings.
     chosen.setdefault(place, {}).setdefault(regime, {}).update(
         {
             method: {key: cell[key] for key in ("temperature", "steps", "beta", "success_reward")}
