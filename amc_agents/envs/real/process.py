@@ -1,0 +1,202 @@
+"""A process per particle, for worlds that can be neither copied nor replayed, such as native simulators."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing import spawn
+from typing import Any, Generic, TypeVar, cast
+
+from amc_agents.envs.real.process_messages import Failed, Request, receive, send
+from amc_agents.errors import ConfigurationError, EnvironmentStateError, WorldError
+
+T = TypeVar("T")
+
+_CHILD = "import sys; from amc_agents.envs.real.process_child import main; main(int(sys.argv[1]))"
+_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+CLOSING_LIMIT_S = 2.0
+"""Time in seconds that a process has to end before it is killed."""
+
+
+class ProcessFork(Generic[T]):
+    """An object in a process of its own for each particle (a `Forkable`), forked by `os.fork`.
+
+    The process is spawned, so that it inherits nothing of the caller, and a fork is a copy of the whole process, native
+    memory included. A tool gets its particle's object from `current_environment(ProcessFork).object`: its methods are
+    called in the process, one at a time, and its attributes are read from there. Arguments and results are pickled.
+
+    After a fork, the generators of the modules `random` and `numpy.random` are seeded anew in the copy, and so is the
+    object if it has a method `reseed(seed)`. Other generators must be seeded there.
+
+    Args:
+        make: creates the object in its process: a function or class of an importable module or of the main script.
+        timeout: maximum time of a call of a method, in seconds; None: no limit. A process that exceeds it is killed.
+
+    Raises:
+        ConfigurationError: `make` cannot be pickled, or this system has no `os.fork`.
+        WorldError: `make` failed.
+    """
+
+    def __init__(self, make: Callable[[], T], *, timeout: float | None = None) -> None:
+        if not hasattr(os, "fork"):
+            raise ConfigurationError("ProcessFork needs os.fork, which this system lacks: use ReplayFork or CopyFork")
+        try:
+            start = pickle.dumps((_preparation(), pickle.dumps(make)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigurationError(
+                f"ProcessFork cannot send {make!r:.80} to a process ({error}): give a function or class of a module, "
+                "not a lambda or a function inside a function"
+            ) from error
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        self._connect(ours)
+        try:
+            self._process_id: int = self._ask(start)
+        except BaseException:
+            self._kill()
+            raise
+        self._limit(timeout)
+
+    @property
+    def object(self) -> T:
+        """The particle's object: a proxy whose methods run in the particle's process."""
+        return cast(T, _Proxy(self))
+
+    async def fork(self, seed: int) -> ProcessFork[T]:
+        """Copy the process, and seed the random generators of the copy.
+
+        Raises:
+            ForkError: the process has more than one thread, which a fork would not copy.
+            WorldError: the process died.
+        """
+        return await asyncio.to_thread(self._fork, seed)
+
+    async def close(self) -> None:
+        """End the process; safe to call twice."""
+        await asyncio.to_thread(self._close)
+
+    def call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the object in the process.
+
+        Raises:
+            Exception: as the method raised it.
+            WorldError: that exception cannot be pickled, the process died, or the call took longer than `timeout`.
+            EnvironmentStateError: the world is closed.
+        """
+        return self._ask(Request("call", name, arguments, named))
+
+    def _connect(self, connection: socket.socket) -> None:
+        self._timeout: float | None = None
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = connection
+
+    def _limit(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        if self._socket is not None:
+            self._socket.settimeout(timeout)
+
+    def _fork(self, seed: int) -> ProcessFork[T]:
+        twin = object.__new__(type(self))
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._ask(Request("fork", arguments=(seed,)), theirs)
+            except BaseException:
+                ours.close()
+                raise
+        twin._process = None
+        twin._connect(ours)
+        twin._process_id = twin._answer(ours)
+        twin._limit(self._timeout)
+        return twin
+
+    def _ask(self, message: Any, handed_over: socket.socket | None = None) -> Any:
+        with self._lock:
+            connection = self._socket
+            if connection is None:
+                raise EnvironmentStateError("this ProcessFork is closed: its process has ended")
+            try:
+                send(connection, message)
+                if handed_over is not None:
+                    socket.send_fds(connection, [b"f"], [handed_over.fileno()])
+            except OSError as error:
+                self._kill()
+                raise WorldError(f"the process of this world died ({error})") from error
+            return self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> Any:
+        try:
+            answer = receive(connection)
+        except TimeoutError as error:
+            self._kill()
+            raise WorldError(f"the process of this world did not answer within {self._timeout:g} s") from error
+        except (EOFError, OSError) as error:
+            self._kill()
+            raise WorldError("the process of this world died: its standard error may have the cause") from error
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer
+
+    def _close(self) -> None:
+        with self._lock:
+            connection, self._socket = self._socket, None
+            if connection is None:
+                return
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(CLOSING_LIMIT_S)
+            try:
+                connection.recv(1)  # Empty as soon as the process has ended.
+            except OSError:
+                os.kill(self._process_id, signal.SIGKILL)
+            connection.close()
+            self._reap()
+
+    def _kill(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+        process_id = self._process.pid if self._process else getattr(self, "_process_id", None)
+        if process_id is not None:
+            try:
+                os.kill(process_id, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self._reap()
+
+    def _reap(self) -> None:
+        # Copies are children of the process that was forked, which lets the system reap them.
+        if self._process is not None:
+            self._process.wait()
+
+
+def _preparation() -> dict[str, Any]:
+    """What the process needs to import the caller's modules, its main script included."""
+    preparation = spawn.get_preparation_data("amc world")
+    return {name: value for name, value in preparation.items() if name != "authkey"}
+
+
+class _Proxy:
+    """Looks like the object of a `ProcessFork`: methods are called, and attributes read, in its process."""
+
+    def __init__(self, world: ProcessFork[Any]) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        kind, value = self._world._ask(Request("get", name))
+        if kind == "value":
+            return value
+        return lambda *arguments, **named: self._world.call(name, *arguments, **named)

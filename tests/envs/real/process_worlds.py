@@ -1,0 +1,81 @@
+"""Objects that live in processes of their own."""
+
+import os
+import random
+import threading
+import time
+
+from amc_agents.errors import EnvironmentStateError
+from amc_agents.types import TimeStep
+
+
+class Unpicklable(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+class Dice:
+    """Rolls of a die, by the generator of the module `random`."""
+
+    sides = 6
+
+    def __init__(self):
+        random.seed(0)
+        self.rolls = []
+
+    def roll(self, n=1):
+        self.rolls += [random.randint(1, self.sides) for _ in range(n)]
+        return list(self.rolls)
+
+    def pid(self):
+        return os.getpid()
+
+    def fail(self):
+        raise KeyError("key")
+
+    def fail_oddly(self):
+        raise Unpicklable(1, 2)
+
+    def die(self):
+        os._exit(3)
+
+    def hang(self):
+        time.sleep(600)
+
+    def start_thread(self):
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+
+class OwnGenerator:
+    def __init__(self):
+        self.rng = random.Random(0)
+
+    def reseed(self, seed):
+        self.rng = random.Random(seed)
+
+    def roll(self):
+        return self.rng.random()
+
+
+class Broken:
+    def __init__(self):
+        raise ValueError("no dice")
+
+
+class Table:
+    """Three rolls; the last one pays their sum."""
+
+    def __init__(self):
+        self.rolls = None
+
+    def reset(self, instruction):
+        random.seed(0)
+        self.rolls = []
+        return TimeStep.restart(instruction)
+
+    def step(self, action):
+        if self.rolls is None or len(self.rolls) == 3:
+            raise EnvironmentStateError("reset first")
+        self.rolls.append(random.randint(1, 6))
+        text = f"{self.rolls}"
+        return TimeStep.termination(text, sum(self.rolls)) if len(self.rolls) == 3 else TimeStep.transition(text)
