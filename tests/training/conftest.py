@@ -11,15 +11,15 @@ from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
-# make test-portable runs the same tests with more: sums are then added in another order.
+# make test-portable runs the same tests with more threads, so that sums are added in another order.
 torch.set_num_threads(int(os.environ.get("AMC_TEST_THREADS", "1")))
 
 
-def told_by_the_first_answer(n_tasks: int, per_task: int, seed: int = 0) -> list[Trajectory]:
-    """The return is 1 where the first answer is "Got ...", wherever the rest leads: easy to learn from s_1 on."""
+def decided_by_the_first_answer(n_tasks: int, per_task: int, seed: int = 0) -> list[Trajectory]:
+    """Trajectories with a return of 1 if the first answer is "Got ...": easy to learn from s_1 on."""
     rng = np.random.default_rng(seed)
     items = ["clay", "silk", "flint", "bone", "coal", "kelp"]
-    found = []
+    trajectories = []
     for number in range(n_tasks):
         goal, raw = rng.choice(["oak gate", "iron rod", "jade lamp"]), str(rng.choice(items))
         task = Task(f"toy/{number}", f"Crafting commands:\ncraft 1 {goal} using 2 {raw}\n\nGoal: craft {goal}.")
@@ -29,14 +29,14 @@ def told_by_the_first_answer(n_tasks: int, per_task: int, seed: int = 0) -> list
             answers += [f"Got {rng.integers(1, 4)} {rng.choice(items)}" for _ in range(length - 1)]
             steps = [Step(f"get 1 {rng.choice(items)}", answer, f"{goal} using 2 {raw}") for answer in answers]
             steps[-1] = replace(steps[-1], reward=float(good))
-            found.append(Trajectory(task, tuple(steps), done=True))
-    return found
+            trajectories.append(Trajectory(task, tuple(steps), done=True))
+    return trajectories
 
 
 @pytest.fixture(scope="session")
 def toy_trajectories():
-    """(tasks, trajectories of each) -> finished trajectories of a problem that can be learnt."""
-    return told_by_the_first_answer
+    """A function (tasks, trajectories per task) -> finished trajectories of a learnable problem."""
+    return decided_by_the_first_answer
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def base_model(tmp_path_factory) -> Path:
 class Trained:
     base: Path
     out: Path
-    """What training saved; `adapter/` holds the JSON too, as a shipped adapter does."""
+    """The saved model. `adapter/` contains the JSON file too, as in a shipped adapter."""
     trajectories: list[Trajectory]
     checkpoint: ValueCheckpoint
 
@@ -73,7 +73,7 @@ def trained(base_model, tmp_path_factory) -> Trained:
     from amc_agents.training.value.training import EMBEDDED, train_value
 
     out = tmp_path_factory.mktemp("value")
-    trajectories = told_by_the_first_answer(60, 5)
+    trajectories = decided_by_the_first_answer(60, 5)
     checkpoint = train_value(base_model, trajectories, out, replace(EMBEDDED, epochs=6))
     shutil.copy(out / FILE, out / "adapter")
     return Trained(base_model, out, trajectories, checkpoint)
