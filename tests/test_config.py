@@ -58,6 +58,12 @@ def test_the_page_has_the_defaults(repository):
             assert rows[field.name] == (f'"{field.default}"' if isinstance(field.default, str) else str(field.default))
 
 
+def test_the_bounds_of_the_ranges_are_allowed(load):
+    bounds = {"n_particles": 1, "horizon": 1, "quorum": 1, "seed": 0}
+    text = "\n".join(f"{name} = {value}" for name, value in bounds.items())
+    assert load(f"[amc]\n{text}").amc.model_dump(exclude_none=True) == bounds
+
+
 def test_the_help_of_amc_lists_the_defaults():
     assert "Defaults: n_particles=15, resample=AtSteps(4), scheme='systematic', beta=1.0," in str(amc.__doc__)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
 
@@ -39,10 +40,12 @@ async def test_a_failure_cancels_the_others_and_is_raised_itself(limit):
         await asyncio.sleep(0)
         raise ValueError("first")
 
-    # With the limit the last coroutine never starts, and must not warn that it was never awaited.
+    work = [fail(), forever(), forever()]
     with pytest.raises(ValueError, match="first"):
-        await side_by_side(fail(), forever(), forever(), limit=limit)
+        await side_by_side(*work, limit=limit)
     assert len(ended) == (2 if limit is None else 1)
+    # With the limit the last coroutine never starts, and must not warn that it was never awaited.
+    assert [inspect.getcoroutinestate(coroutine) for coroutine in work] == [inspect.CORO_CLOSED] * 3
 
 
 async def test_a_cancelled_caller_cancels_and_waits_for_all():
