@@ -89,7 +89,7 @@ def test_it_explores_a_bandit(tmp_path):
 
 
 def test_it_has_no_value_model():
-    with pytest.raises(CheckpointError, match=r"'bandit-sampler' has no value model; those that have: crafting"):
+    with pytest.raises(CheckpointError, match=r"'bandit-sampler' has no value model: choose from crafting"):
         value_model("bandit-sampler")
 
 
