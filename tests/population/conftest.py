@@ -5,5 +5,5 @@ from tests.population.worlds import SumWorld
 
 @pytest.fixture(autouse=True)
 def worlds_counted_from_zero():
-    """Each test counts its own worlds; one that left a world open must not fail the tests after it."""
+    """Reset the counters, so that a test that leaves a world open does not fail later tests."""
     SumWorld.made = SumWorld.open = 0

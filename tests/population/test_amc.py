@@ -50,18 +50,18 @@ def total(messages):
 # --- the answer ---------------------------------------------------------------------------------------------
 
 
-def test_schemas_are_the_agents_own():
+def test_the_graph_has_the_agents_schemas():
     agent = number_agent()
     graph = amc(agent, environment=sum_world)
     assert graph.get_input_jsonschema() == agent.get_input_jsonschema()
     assert graph.get_output_jsonschema() == agent.get_output_jsonschema()
 
 
-async def test_invoke_gives_exactly_the_best_particles_output():
+async def test_invoke_returns_the_best_particles_output():
     graph = amc(number_agent(), environment=sum_world, n_particles=6, resample=Never(), seed=3)
     run = await graph.arun(start())
     output = await graph.ainvoke(start())
-    returns = [one.return_ for one in run.population.trajectories]
+    returns = [trajectory.return_ for trajectory in run.population.trajectories]
     assert len(set(returns)) > 1
     assert run.best.return_ == max(returns) == total(output["messages"])
     assert set(output) == {"messages"}
@@ -71,14 +71,16 @@ async def test_invoke_gives_exactly_the_best_particles_output():
 def test_sync_equals_async_with_a_seed():
     graph = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=8)
     sync, by_loop = graph.run(start()), asyncio.run(graph.arun(start()))
-    assert [o.return_ for o in sync.population.trajectories] == [o.return_ for o in by_loop.population.trajectories]
+    assert [trajectory.return_ for trajectory in sync.population.trajectories] == [
+        trajectory.return_ for trajectory in by_loop.population.trajectories
+    ]
     assert sync.log_evidence == by_loop.log_evidence
     np.testing.assert_array_equal(sync.history[0].ancestors, by_loop.history[0].ancestors)
     other = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=9)
     assert other.run(start()).log_evidence != sync.log_evidence
 
 
-async def test_a_seeded_run_does_not_depend_on_who_answers_first():
+async def test_a_seeded_run_does_not_depend_on_the_order_of_answers():
     class Unsteady(ScriptedChatModel):
         async def _agenerate(self, *args, **kwargs):
             await asyncio.sleep(random.uniform(0, 0.005))
@@ -88,16 +90,18 @@ async def test_a_seeded_run_does_not_depend_on_who_answers_first():
     graph = amc(agent, ReturnSoFar(9.0), environment=sum_world, n_particles=8, resample=AtSteps(1), seed=4)
     runs = [await graph.arun(start()) for _ in range(3)]
     assert len(set(runs[0].history[0].ancestors.tolist())) < 8
-    actions = [[[step.action for step in one.steps] for one in run.population.trajectories] for run in runs]
+    actions = [
+        [[step.action for step in trajectory.steps] for trajectory in run.population.trajectories] for run in runs
+    ]
     assert actions[0] == actions[1] == actions[2]
 
 
-async def test_sync_entry_works_where_a_loop_is_running():
+async def test_invoke_works_inside_a_running_event_loop():
     graph = amc(number_agent(), environment=sum_world, n_particles=3)
     assert len(graph.invoke(start())["messages"]) == 9
 
 
-def test_a_channel_with_a_reducer_is_overwritten_not_reduced_again():
+def test_a_channel_with_a_reducer_is_not_reduced_twice():
     class State(TypedDict):
         messages: Annotated[list, operator.add]
         count: Annotated[int, operator.add]
@@ -126,7 +130,7 @@ def test_select_by_each_rule():
                    **settings).run(start())  # fmt: skip
 
     by_return = run("return")
-    assert by_return.best.return_ == max(one.return_ for one in by_return.population.trajectories)
+    assert by_return.best.return_ == max(trajectory.return_ for trajectory in by_return.population.trajectories)
     by_value = run("value", hide_rewards=True)
     assert by_value.best_index == int(np.argmax(by_value.population.values))
     assert by_value.deployable
@@ -136,8 +140,8 @@ def test_select_by_each_rule():
     assert 0 <= run("sample").best_index < 5
 
 
-def test_the_best_finished_trajectory_is_never_lost():
-    # One particle ends at once with the best return, and a critic that loves the others drowns it.
+def test_the_best_finished_trajectory_survives_resampling():
+    # One particle ends at once with the best return, but the critic prefers all others.
     def respond(messages):
         first = len(messages) == 1
         return f"Action: {100 if first and digits(messages).endswith(('0', '1')) else 1}"
@@ -147,14 +151,14 @@ def test_the_best_finished_trajectory_is_never_lost():
             answer = await super().step(action)
             return type(answer).termination(answer.observation, answer.reward) if action == "100" else answer
 
-    class LovesTheLiving:
+    class PrefersUnfinished:
         async def values(self, trajectories):
             return np.full(len(trajectories), 1e4)
 
-    run = amc(number_agent(respond), LovesTheLiving(), environment=lambda s: (EndsAtHundred(), TASK), n_particles=12,
+    run = amc(number_agent(respond), PrefersUnfinished(), environment=lambda s: (EndsAtHundred(), TASK), n_particles=12,
               resample=AtSteps(2), finished="keep", seed=1).run(start())  # fmt: skip
     assert any(0 in range(12) and point.ancestors is not None for point in run.history)
-    assert max(one.return_ for one in run.population.trajectories) < 100
+    assert max(trajectory.return_ for trajectory in run.population.trajectories) < 100
     assert run.best.return_ == 100
     assert run.best_index == -1
 
@@ -177,29 +181,25 @@ def test_one_batch_per_weighing_point_and_none_for_the_initial_state(schedule, b
     assert critic.batches == batches
 
 
-def test_hidden_rewards_ask_the_critic_about_final_states_too():
+def test_with_hidden_rewards_the_critic_evaluates_final_states():
     critic = ReturnSoFar()
     run = amc(number_agent(), critic, environment=sum_world, n_particles=4, resample=AtSteps(2), hide_rewards=True).run(
         start()
     )
     assert critic.batches == [[2] * 4, [4] * 4]
     assert run.select == "value"
-    np.testing.assert_allclose(run.population.values, [one.steps[-1].reward for one in run.population.trajectories])
-
-
-def test_a_population_of_copies_is_told_of(caplog):
-    run = amc(number_agent(lambda m: "Action: 1"), environment=sum_world, n_particles=5, resample=Never()).run(start())
-    assert "all 5 particles gave the same answer" in run.notes[0]
-    assert run.notes[0] in caplog.text
+    np.testing.assert_allclose(
+        run.population.values, [trajectory.steps[-1].reward for trajectory in run.population.trajectories]
+    )
 
 
 def search_notes(run):
     return [note for note in run.notes if note.startswith(("the search did nothing", "the pick is arbitrary"))]
 
 
-def test_a_search_that_told_no_particles_apart_says_so_and_what_to_change(caplog):
+def test_a_search_with_equal_weights_is_noted_with_advice(caplog):
     conclusion.warn_once.cache_clear()
-    # Returns between 0 and 9 at beta 1e4: the ESS is 8 to four digits, with a critic and with none.
+    # Returns between 0 and 9 at beta 1e4: the ESS is 8 to four digits, with or without a critic.
     for critic in (ReturnSoFar(), "uniform"):
         run = amc(number_agent(), critic, environment=sum_world, n_particles=8, resample=AtSteps(1, 3), beta=1e4,
                   seed=0).run(start())  # fmt: skip
@@ -210,11 +210,11 @@ def test_a_search_that_told_no_particles_apart_says_so_and_what_to_change(caplog
         assert [record.message for record in caplog.records].count(note) == 1, "logged once for the same settings"
 
 
-def test_a_run_whose_time_was_over_before_it_was_weighed_has_nothing_to_say_of_its_search():
+def test_a_run_that_timed_out_before_the_first_weighing_has_no_search_notes():
     assert search_notes_of([], Settings(), stopped=True) == []
 
 
-def test_a_search_with_one_uneven_point_is_not_called_idle():
+def test_a_search_with_one_uneven_point_is_not_noted():
     class UnevenAtThree(ReturnSoFar):
         async def values(self, trajectories):
             return await super().values(trajectories) * (len(trajectories[0].steps) == 3)
@@ -226,10 +226,10 @@ def test_a_search_with_one_uneven_point_is_not_called_idle():
     assert search_notes(run) == []
 
 
-def test_lost_particles_do_not_make_weights_look_uneven():
+def test_failed_particles_do_not_make_weights_look_uneven():
     def respond(messages):
-        said = digits(messages)
-        return RuntimeError("model down") if said.endswith(("7", "8", "9")) and len(messages) == 1 else said
+        answer = digits(messages)
+        return RuntimeError("model down") if answer.endswith(("7", "8", "9")) and len(messages) == 1 else answer
 
     run = amc(number_agent(respond), environment=sum_world, n_particles=10, quorum=1, resample=AtSteps(2), beta=1e4,
               seed=4).run(start())  # fmt: skip
@@ -237,7 +237,7 @@ def test_lost_particles_do_not_make_weights_look_uneven():
     assert len(search_notes(run)) == 1
 
 
-def test_runs_that_end_before_the_first_point_say_so_and_best_of_n_is_what_it_is():
+def test_runs_that_end_before_the_first_weighing_point_are_noted():
     short = {"environment": lambda state: sum_world(state, 3), "n_particles": 4}
     (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **short).run(start()))
     assert "before the first weighing point of AtSteps(4)" in note
@@ -248,13 +248,13 @@ def test_runs_that_end_before_the_first_point_say_so_and_best_of_n_is_what_it_is
 
 
 @pytest.mark.parametrize("schedule", [Never(), AtSteps(2)])
-def test_a_pick_among_equal_values_is_called_arbitrary(schedule):
+def test_a_selection_among_equal_values_is_noted_as_arbitrary(schedule):
     blind = {"environment": sum_world, "n_particles": 4, "hide_rewards": True, "resample": schedule}
     assert "the pick is arbitrary" in search_notes(amc(number_agent(), "uniform", **blind).run(start()))[-1]
     assert search_notes(amc(number_agent(), ReturnSoFar(9.0), **blind, seed=1).run(start())) == []
 
 
-def test_ess_is_checked_at_every_step_and_resamples_only_below():
+def test_an_ess_criterion_resamples_only_below_its_threshold():
     even = amc(number_agent(lambda m: "Action: 1"), ReturnSoFar(), environment=sum_world, n_particles=5,
                resample=EssBelow(0.5))  # fmt: skip
     assert all(point.ancestors is None for point in even.run(start()).history)
@@ -262,38 +262,35 @@ def test_ess_is_checked_at_every_step_and_resamples_only_below():
     assert any(point.ancestors is not None for point in uneven.run(start()).history)
 
 
-def test_weights_are_those_of_the_potentials():
+def test_weights_follow_from_the_potentials():
     run = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=4, resample=Never(), beta=2.0).run(
         start()
     )
-    returns = np.array([one.return_ for one in run.population.trajectories])
+    returns = np.array([trajectory.return_ for trajectory in run.population.trajectories])
     np.testing.assert_allclose(run.population.log_weights, returns / 2 - np.log(4))
     assert run.log_evidence == pytest.approx(np.log(np.mean(np.exp(returns / 2))))
 
 
-def test_a_success_reward_makes_weights_of_probabilities():
+def test_a_success_reward_weighs_by_probabilities():
     class Sure(ReturnSoFar):
         async def values(self, trajectories):
-            return np.array([0.03 * len(one.steps[-1].action) for one in trajectories])
+            return np.array([0.03 * len(trajectory.steps[-1].action) for trajectory in trajectories])
 
     run = amc(number_agent(), Sure(), environment=sum_world, n_particles=4, resample=AtSteps(1), beta=0.2, horizon=1,
               hide_rewards=True, success_reward=3.0).run(start())  # fmt: skip
-    probability = np.array([0.01 * len(one.steps[-1].action) for one in run.population.trajectories])
+    probability = np.array([0.01 * len(trajectory.steps[-1].action) for trajectory in run.population.trajectories])
     weights = 1 - probability + probability * np.exp(3.0 / 0.2)
     np.testing.assert_allclose(np.exp(run.population.log_weights), weights / 4, rtol=1e-6)
     assert run.config["success_reward"] == 3.0
 
 
-@pytest.mark.parametrize("given", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_success_reward_is_a_positive_number(given):
-    with pytest.raises(ConfigurationError, match="success_reward must be a positive number"):
-        amc(number_agent(), "uniform", environment=sum_world, success_reward=given)
-
-
-def test_resampling_steers_towards_what_the_critic_values():
+def test_resampling_steers_towards_high_values():
     plain = amc(number_agent(), environment=sum_world, n_particles=20, resample=Never(), seed=0).run(start())
     steered = amc(number_agent(), ReturnSoFar(3.0), environment=sum_world, n_particles=20, resample=EveryStep(), seed=0)
-    mean = [np.mean([o.return_ for o in run.population.trajectories]) for run in (plain, steered.run(start()))]
+    mean = [
+        np.mean([trajectory.return_ for trajectory in run.population.trajectories])
+        for run in (plain, steered.run(start()))
+    ]
     assert mean[1] > mean[0] + 3
 
 
@@ -302,19 +299,19 @@ def test_parallel_tool_calls_are_one_step():
     critic = ReturnSoFar()
     run = amc(agent, critic, environment=lambda s: sum_world(s, 100), n_particles=3, resample=AtSteps(1)).run(start())
     assert critic.batches == [[1, 1, 1]]
-    assert all(len(one.steps) == 3 for one in run.population.trajectories)
+    assert all(len(trajectory.steps) == 3 for trajectory in run.population.trajectories)
     assert run.best.steps[0].observation.count("taken") == 3
 
 
-def test_horizon_cuts_without_bootstrap():
+def test_the_horizon_ends_particles_without_bootstrapping():
     critic = ReturnSoFar(7.0)
     run = amc(number_agent(), critic, environment=sum_world, n_particles=3, resample=Never(), horizon=2).run(start())
-    assert all(len(one.steps) == 2 and one.done for one in run.population.trajectories)
+    assert all(len(trajectory.steps) == 2 and trajectory.done for trajectory in run.population.trajectories)
     assert critic.batches == []
 
 
 class CutsAtThree(SumWorld):
-    """Has a limit of its own, three steps; it ends at once where 9 is said."""
+    """A world that truncates after three steps, and terminates at the action 9."""
 
     async def step(self, action):
         answer = await super().step(action)
@@ -327,26 +324,32 @@ class CutsAtThree(SumWorld):
 
 @pytest.mark.parametrize("finished", ["keep", "retire"])
 @pytest.mark.parametrize("horizon", [2, 3, 50])
-def test_a_trajectory_says_whether_a_limit_cut_it(horizon, finished):
+def test_a_trajectory_is_truncated_if_a_step_limit_ended_it(horizon, finished):
     run = amc(number_agent(), ReturnSoFar(), environment=lambda s: (CutsAtThree(9), TASK), n_particles=20, beta=5.0,
               resample=AtSteps(1, 2), horizon=horizon, finished=finished, seed=0).run(start())  # fmt: skip
-    ended = [one.steps[-1].action == "9" for one in run.population.trajectories]
+    ended = [trajectory.steps[-1].action == "9" for trajectory in run.population.trajectories]
     assert 0 < sum(ended) < len(ended)
-    assert all(one.done for one in run.population.trajectories)
-    assert [one.truncated for one in run.population.trajectories] == [not one for one in ended]
-    # Nothing is bootstrapped at either limit.
-    np.testing.assert_allclose(run.population.values, [one.return_ for one in run.population.trajectories])
+    assert all(trajectory.done for trajectory in run.population.trajectories)
+    assert [trajectory.truncated for trajectory in run.population.trajectories] == [
+        not by_itself for by_itself in ended
+    ]
+    # No future return is predicted at either limit.
+    np.testing.assert_allclose(
+        run.population.values, [trajectory.return_ for trajectory in run.population.trajectories]
+    )
     assert f"{len(ended) - sum(ended)} cut at the step limit" in repr(run)
 
 
-def test_an_agent_that_ends_by_itself_is_not_cut():
+def test_an_agent_that_ends_by_itself_is_not_truncated():
     agent = create_agent(tool_caller(2), [say])
     settings = {"environment": lambda s: sum_world(s, 100), "n_particles": 3, "resample": Never()}
-    assert not any(one.truncated for one in amc(agent, **settings).run(start()).population.trajectories)
-    assert all(one.truncated for one in amc(agent, horizon=2, **settings).run(start()).population.trajectories)
+    assert not any(trajectory.truncated for trajectory in amc(agent, **settings).run(start()).population.trajectories)
+    assert all(
+        trajectory.truncated for trajectory in amc(agent, horizon=2, **settings).run(start()).population.trajectories
+    )
 
 
-def test_long_runs_meet_no_recursion_limit_but_the_users_own():
+def test_only_the_users_recursion_limit_applies_to_long_runs():
     graph = amc(number_agent(), environment=lambda s: sum_world(s, 40), n_particles=2, resample=AtSteps(20))
     assert len(graph.run(start()).best.steps) == 40
     with pytest.raises(QuorumLost, match="Recursion limit of 30"):
@@ -371,24 +374,19 @@ def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit):
             graph.run(start(), {"recursion_limit": limit})
         return longest
 
-    # The outer graph needs its share of the limit: few resamplings.
+    # The outer graph uses the same limit, so the run resamples only once.
     alone = steps_reached(Never())
     assert alone <= steps_reached(AtSteps(1)) <= alone + 1
 
 
-def test_stop_at_ends_the_run_early_and_says_so():
-    run = amc(number_agent(lambda m: "Action: 9" if "any" not in m[-1].text else ""), environment=sum_world,
-              n_particles=1, stop_at=20).run(start())  # fmt: skip
-    assert any("stop_at" in note for note in run.notes)
-    assert np.isnan(run.log_evidence)
-
-
-def test_a_return_of_exactly_stop_at_is_enough():
+def test_a_return_equal_to_stop_at_ends_the_run():
     run = amc(number_agent(lambda m: "Action: 5"), environment=sum_world, n_particles=1, stop_at=20.0).run(start())
     assert run.best.return_ == 20.0
-    assert any("stopped at return 20" in note for note in run.notes)
+    assert any("stopped at return 20 >= stop_at" in note for note in run.notes)
+    assert np.isnan(run.log_evidence)
     missed = amc(number_agent(lambda m: "Action: 5"), environment=sum_world, n_particles=1, stop_at=20.5).run(start())
     assert not any("stopped" in note for note in missed.notes)
+    assert np.isfinite(missed.log_evidence)
 
 
 def test_critic_can_be_named_per_call():
@@ -409,7 +407,7 @@ def test_a_call_may_not_name_code():
 
 
 @pytest.mark.parametrize("answer", [[np.nan] * 3, [np.inf] * 3, [0.0] * 2, [[0.0] * 3]])
-def test_a_critics_nonsense_is_an_error_or_keeps_the_weights(answer):
+def test_an_invalid_answer_of_a_critic_raises_or_keeps_the_weights(answer):
     class Broken:
         async def values(self, trajectories):
             return np.array(answer)
@@ -424,7 +422,7 @@ def test_a_critics_nonsense_is_an_error_or_keeps_the_weights(answer):
 
 
 class Fails:
-    """A critic that fails from its n-th call on, in the way given."""
+    """A critic that fails after a number of calls, with an exception or an answer."""
 
     def __init__(self, answer, after=0):
         self.answer, self.after, self.calls = answer, after, 0
@@ -432,7 +430,7 @@ class Fails:
     async def values(self, trajectories):
         self.calls += 1
         if self.calls <= self.after:
-            return np.array([one.steps[-1].reward for one in trajectories])
+            return np.array([trajectory.steps[-1].reward for trajectory in trajectories])
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -451,30 +449,30 @@ class Fails:
         ([[1.0], [2.0, 3.0], [4.0]], "expected"),
     ],
 )
-def test_whatever_a_critic_raises_or_answers_is_a_critics_error(answer, match):
+def test_any_failure_of_a_critic_is_a_critic_error(answer, match):
     settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1), "seed": 0}
-    with pytest.raises(CriticError, match=match) as told:
+    with pytest.raises(CriticError, match=match) as caught:
         amc(number_agent(), Fails(answer), **settings).run(start())
-    assert len(str(told.value)) <= 400
+    assert len(str(caught.value)) <= 400
     run = amc(number_agent(), Fails(answer), on_critic_error="uniform", **settings).run(start())
     assert any("step 1: the critic failed" in note for note in run.notes)
     assert np.isnan(run.history[0].values).all()
-    assert np.isfinite(run.population.values).all(), "ends need no critic where rewards are seen"
+    assert np.isfinite(run.population.values).all(), "with rewards, ends need no critic"
     assert SumWorld.open == 0
 
 
-def test_a_key_in_a_critics_exception_is_not_repeated():
+def test_a_secret_in_a_critics_exception_is_masked():
     keep_secret("sk-verysecret")
     leaks = Fails(ConnectionError("Bearer sk-verysecret refused by http://me:hunter2@host/"))
-    with pytest.raises(CriticError) as told:
+    with pytest.raises(CriticError) as caught:
         amc(number_agent(), leaks, environment=sum_world, n_particles=2, resample=AtSteps(1)).run(start())
-    assert "refused by http://***@host/" in str(told.value)
-    assert "verysecret" not in "".join(traceback.format_exception(told.value))
+    assert "refused by http://***@host/" in str(caught.value)
+    assert "verysecret" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_cancelling_and_wrong_settings_are_no_critics_failure():
+def test_cancellation_and_invalid_settings_are_not_critic_errors():
     settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1), "on_critic_error": "uniform"}
-    # LangGraph gives it a name of its own.
+    # LangGraph may raise its own exception for a cancellation.
     with pytest.raises((asyncio.CancelledError, Exception), check=lambda error: "Cancelled" in type(error).__name__):
         asyncio.run(amc(number_agent(), Fails(asyncio.CancelledError()), **settings).arun(start()))
     with pytest.raises(ConfigurationError, match="another beta"):
@@ -482,7 +480,7 @@ def test_cancelling_and_wrong_settings_are_no_critics_failure():
     assert SumWorld.open == 0
 
 
-def test_where_the_critic_failed_values_are_unknown_and_not_those_of_an_earlier_step():
+def test_values_are_nan_after_the_critic_failed():
     settings = {"environment": sum_world, "n_particles": 8, "seed": 1, "hide_rewards": True, "beta": 5.0,
                 "on_critic_error": "uniform"}  # fmt: skip
     graph = amc(number_agent(), Fails(OSError("gone"), after=2), resample=AtSteps(1, 2, 3), **settings)
@@ -493,58 +491,62 @@ def test_where_the_critic_failed_values_are_unknown_and_not_those_of_an_earlier_
     assert [bool(np.isnan(point.values).all()) for point in run.history] == [False, False, True, True]
     assert np.isnan(run.population.values).all()
     assert np.isnan(run.log_evidence), "ends were not weighed"
-    # No value is known at the end: the largest weight is selected, and the run says so.
+    # No value is known at the end: the largest weight is selected, with a note.
     assert run.best_index == int(np.argmax(run.population.log_weights))
     assert any("selected by weight" in note for note in run.notes)
 
 
-def test_finished_particles_retire_with_their_last_reward_where_the_critic_fails():
+def test_finished_particles_retire_with_their_return_if_the_critic_fails():
     run = amc(number_agent(), Fails(OSError("gone")), environment=lambda s: (EndsByNine(6), TASK), n_particles=8,
               resample=EveryStep(), beta=20.0, seed=5, on_critic_error="uniform").run(start())  # fmt: skip
     assert len(run.population.trajectories) > 8
-    returns = np.array([one.return_ for one in run.population.trajectories])
-    # Nothing but its own end has ever changed a particle's weight: phi = R / beta, from 0.
+    returns = np.array([trajectory.return_ for trajectory in run.population.trajectories])
+    # Only its end has changed the weight of a finished particle: from 0 to phi = R / beta.
     np.testing.assert_allclose(run.population.log_weights_since, returns / 20.0)
     np.testing.assert_allclose(run.population.values, returns)
     assert run.log_evidence == pytest.approx(np.logaddexp.reduce(run.population.log_weights))
 
 
-def test_without_rewards_a_finished_particle_waits_for_the_critic_before_it_retires():
+def test_without_rewards_a_finished_particle_retires_only_after_the_critic_evaluated_it():
     class FailsAtTwo(ReturnSoFar):
         async def values(self, trajectories):
-            if max(len(one.steps) for one in trajectories) == 2:
+            if max(len(trajectory.steps) for trajectory in trajectories) == 2:
                 raise OSError("gone")
             return await super().values(trajectories)
 
     run = amc(number_agent(), FailsAtTwo(), environment=lambda s: (EndsByNine(6), TASK), n_particles=12, beta=20.0,
               resample=AtSteps(2, 3), seed=3, hide_rewards=True, on_critic_error="uniform").run(start())  # fmt: skip
-    assert any(len(one.steps) <= 2 for one in run.population.trajectories), "some end before the critic is back"
+    assert any(len(trajectory.steps) <= 2 for trajectory in run.population.trajectories), (
+        "some end before the critic is back"
+    )
     assert run.history[0].retired == ()
     assert len(run.history[1].retired) > 0
-    np.testing.assert_allclose(run.population.values, [one.steps[-1].reward for one in run.population.trajectories])
+    np.testing.assert_allclose(
+        run.population.values, [trajectory.steps[-1].reward for trajectory in run.population.trajectories]
+    )
 
 
-def test_whole_return_critics_are_reduced_by_what_was_earned():
+def test_the_observed_return_is_subtracted_from_a_whole_return_prediction():
     class Whole:
         predicts = "return"
 
         async def values(self, trajectories):
-            return np.array([one.return_ + 5 for one in trajectories])
+            return np.array([trajectory.return_ + 5 for trajectory in trajectories])
 
     run = amc(number_agent(), Whole(), environment=sum_world, n_particles=3, resample=AtSteps(2), seed=0).run(start())
     point = run.history[0]
     np.testing.assert_allclose(point.log_weights + np.log(3), point.values)
-    returns_then = {sum(step.reward for step in one.steps[:2]) for one in run.population.trajectories}
+    returns_then = {sum(step.reward for step in trajectory.steps[:2]) for trajectory in run.population.trajectories}
     assert returns_then <= set((point.values - 5).tolist())
 
 
 # --- failures -----------------------------------------------------------------------------------------------
 
 
-def test_a_failed_particle_has_weight_zero_and_the_run_goes_on():
+def test_a_failed_particle_has_weight_zero_and_the_run_continues():
     def respond(messages):
-        said = digits(messages)
-        return RuntimeError("model down") if said.endswith(("7", "8", "9")) and len(messages) == 3 else said
+        answer = digits(messages)
+        return RuntimeError("model down") if answer.endswith(("7", "8", "9")) and len(messages) == 3 else answer
 
     run = amc(number_agent(respond), environment=sum_world, n_particles=10, quorum=1, resample=Never(), seed=4).run(
         start()
@@ -556,26 +558,20 @@ def test_a_failed_particle_has_weight_zero_and_the_run_goes_on():
     assert any("failed" in note for note in run.notes)
 
 
-def test_below_the_quorum_every_cause_is_raised_and_worlds_are_closed():
-    with pytest.raises(QuorumLost, match="model down") as caught:
-        amc(number_agent(lambda m: RuntimeError("model down")), environment=sum_world, n_particles=4).run(start())
-    assert len(caught.value.causes) == 4
-    assert SumWorld.open == 0
-
-
-def test_many_long_causes_make_a_short_error_and_note():
+def test_below_the_quorum_all_causes_are_raised_and_long_ones_are_shortened():
     def respond(messages):
-        said = digits(messages)
-        return RuntimeError(f"{said[-1]} failed at https://me:secret@host/ " + "x" * 10_000)
+        answer = digits(messages)
+        return RuntimeError(f"{answer[-1]} failed at https://me:secret@host/ " + "x" * 10_000)
 
     with pytest.raises(QuorumLost, match=r"RuntimeError: \d failed at https://\*\*\*@host/ xx") as caught:
         amc(number_agent(respond), "uniform", environment=sum_world, n_particles=30, seed=1).run(start())
     assert len(str(caught.value)) <= 400
     assert len(caught.value.causes) == 30
+    assert SumWorld.open == 0
 
     def sometimes(messages):
-        said = digits(messages)
-        return RuntimeError(f"{said[-1]} is too many " + "x" * 10_000) if said[-1] in "56789" else said
+        answer = digits(messages)
+        return RuntimeError(f"{answer[-1]} is too many " + "x" * 10_000) if answer[-1] in "56789" else answer
 
     run = amc(number_agent(sometimes), environment=sum_world, n_particles=30, quorum=1, resample=Never(), seed=1).run(
         start()
@@ -585,7 +581,7 @@ def test_many_long_causes_make_a_short_error_and_note():
     assert len(note) <= 400
 
 
-def test_a_reward_that_is_not_finite_is_named():
+def test_a_reward_function_must_return_a_finite_number():
     agent = create_agent(tool_caller(1), [say_nothing])
     with pytest.raises(QuorumLost, match="reward= must give a finite return, got -inf"):
         amc(agent, stateless_tools=True, n_particles=2, reward=lambda state: float("-inf")).run(start())
@@ -594,7 +590,7 @@ def test_a_reward_that_is_not_finite_is_named():
 # --- the world ----------------------------------------------------------------------------------------------
 
 
-def test_worlds_are_made_forked_and_closed():
+def test_worlds_are_created_forked_and_closed():
     SumWorld.made = 0
     run = amc(number_agent(), ReturnSoFar(9.0), environment=sum_world, n_particles=6, resample=AtSteps(2), seed=1).run(
         start()
@@ -604,17 +600,17 @@ def test_worlds_are_made_forked_and_closed():
     assert forks > 0
     assert SumWorld.made == 6 + forks
     assert SumWorld.open == 0
-    for one in run.population.trajectories:
-        assert one.return_ == float(one.steps[-1].observation.removeprefix("taken "))
+    for trajectory in run.population.trajectories:
+        assert trajectory.return_ == float(trajectory.steps[-1].observation.removeprefix("taken "))
 
 
-def test_tools_reach_their_own_world():
+def test_tools_act_on_their_particles_world():
     agent = create_agent(tool_caller(3), [say])
     run = amc(agent, environment=lambda s: sum_world(s, 100), n_particles=5, resample=Never(), seed=0).run(start())
-    for one in run.population.trajectories:
-        assert one.return_ == float(one.steps[2].observation.removeprefix("taken "))
-        assert one.steps[-1].action.startswith("finished with")
-    assert len({one.return_ for one in run.population.trajectories}) > 1
+    for trajectory in run.population.trajectories:
+        assert trajectory.return_ == float(trajectory.steps[2].observation.removeprefix("taken "))
+        assert trajectory.steps[-1].action.startswith("finished with")
+    assert len({trajectory.return_ for trajectory in run.population.trajectories}) > 1
 
 
 @tool
@@ -623,14 +619,14 @@ def say_nothing() -> str:
     return "nothing"
 
 
-def test_tools_without_a_world_must_be_declared():
+def test_the_effects_of_tools_must_be_declared():
     agent = create_agent(tool_caller(1), [say_nothing])
     with pytest.raises(AgentContractError, match=r"say_nothing.*N times over.*stateless_tools"):
         amc(agent)
     amc(agent, stateless_tools=True)
 
 
-def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
+def test_a_tool_node_inside_a_subgraph_needs_step_after():
     inner = StateGraph(MessagesState)
     inner.add_node("act", ToolNode([say_nothing]))
     inner.add_edge(START, "act")
@@ -659,12 +655,12 @@ def test_a_tool_node_inside_a_subgraph_is_found_and_the_steps_must_be_named():
 # --- other agents -------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_a_compiled_graph_is_refused():
+def test_an_uncompiled_graph_is_refused():
     with pytest.raises(AgentContractError, match="compiled graph"):
         amc(StateGraph(MessagesState))
 
 
-def test_a_workflow_of_the_functional_api_is_refused_with_the_way_out():
+def test_a_workflow_of_the_functional_api_is_refused_with_advice():
     @entrypoint()
     def workflow(messages):
         return messages
@@ -679,7 +675,7 @@ def test_compile_time_interrupts_are_refused():
         amc(agent, stateless_tools=True)
 
 
-def test_a_question_to_a_human_is_refused_clearly():
+def test_an_interrupt_inside_the_agent_is_refused():
     @tool
     def ask_user(question: str) -> str:
         """Ask."""
@@ -693,7 +689,7 @@ def test_a_question_to_a_human_is_refused_clearly():
         amc(agent, "uniform", stateless_tools=True, n_particles=2).run(start())
 
 
-def test_an_agent_without_messages_gives_its_own_trajectory():
+def test_an_agent_without_messages_needs_a_trajectory_function():
     class State(TypedDict):
         path: Annotated[list, operator.add]
 
@@ -734,10 +730,14 @@ def test_a_pydantic_state_works():
     assert len(output["messages"]) == 5
 
 
-def test_settings_that_make_no_sense_are_named():
+def test_invalid_settings_are_named():
     for settings, match in [
         ({"n_particles": 0}, "n_particles"),
         ({"beta": 0.0}, "beta"),
+        *[
+            ({"success_reward": wrong}, "success_reward must be a positive number")
+            for wrong in (0.0, -1.0, np.nan, np.inf)
+        ],
         ({"horizon": 0}, "horizon"),
         ({"quorum": 99}, "quorum"),
         ({"select": "best"}, "select"),
@@ -753,23 +753,25 @@ def test_settings_that_make_no_sense_are_named():
 
 
 def test_a_run_without_critic_and_rewards_is_refused_before_the_first_model_call(monkeypatch, tmp_path):
-    asked = []
+    calls = []
 
     def respond(messages):
-        asked.append(messages)
+        calls.append(messages)
         return "done"
 
     agent = create_agent(ScriptedChatModel(respond=respond), [say_nothing])
     graph = amc(agent, stateless_tools=True, n_particles=2)
-    with pytest.raises(ConfigurationError, match=r"no critic is named.*context=.*reward=.*critic=\"uniform\"") as told:
+    with pytest.raises(
+        ConfigurationError, match=r"no critic is named.*context=.*reward=.*critic=\"uniform\""
+    ) as caught:
         graph.run(start())
-    assert len(str(told.value)) <= 400
+    assert len(str(caught.value)) <= 400
     blind = amc(number_agent(), environment=sum_world, hide_rewards=True, n_particles=2)
     with pytest.raises(ConfigurationError, match="no critic is named"):
         blind.run(start())
-    assert asked == []
+    assert calls == []
     assert SumWorld.open == 0
-    # Any place that names a critic will do, `uniform` included.
+    # Any place may name a critic, even `uniform`.
     assert graph.run(start(), context={"critic": "uniform"}).config["critic_from"] == "context"
     assert graph.run(start(), {"configurable": {"critic": "uniform"}}).config["critic_from"] == "configurable"
     file = tmp_path / "amc.toml"
@@ -781,7 +783,7 @@ def test_a_run_without_critic_and_rewards_is_refused_before_the_first_model_call
         assert run.config["critic_from"] != "default"
 
 
-async def test_many_tasks_at_once():
+async def test_abatch_runs_several_tasks():
     graph = amc(number_agent(), environment=sum_world, n_particles=3)
     outputs = await graph.abatch([start() for _ in range(5)])
     assert all(len(output["messages"]) == 9 for output in outputs)
@@ -806,12 +808,12 @@ def test_retired_and_live_particles_compete_by_their_absolute_weights():
               resample=EveryStep(), beta=20.0, seed=1, select="weight").run(start())  # fmt: skip
     shares = np.exp(run.population.log_weights - run.log_evidence)
     assert shares[run.best_index] == shares.max()
-    # What a retired particle had gathered in its own segment says nothing: it is larger for one of a smaller share.
+    # Weights since the last resampling are not comparable: the largest belongs to a particle with a smaller share.
     assert shares[np.argmax(run.population.log_weights_since)] < 0.9 * shares.max()
 
 
 @pytest.mark.parametrize(("finished", "resampled"), [("keep", True), ("retire", False)])
-def test_an_ess_trigger_looks_at_the_particles_that_a_resampling_would_draw_from(finished, resampled):
+def test_an_ess_criterion_uses_only_the_particles_that_are_resampled(finished, resampled):
     def nine_or_one(messages):
         return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
 
@@ -819,17 +821,17 @@ def test_an_ess_trigger_looks_at_the_particles_that_a_resampling_would_draw_from
               resample=EssBelow(0.5), finished=finished).run(start())  # fmt: skip
     first = run.history[0]
     ended = np.array([value == 9.0 for value in first.values])
-    # One or two have ended with nearly all the weight; those that go on are all alike.
+    # One or two have ended with nearly all the weight; the weights of the others are equal.
     assert 0 < ended.sum() < 4
     assert np.ptp(first.log_weights[~ended]) == 0
     assert first.ess < 4
     assert (first.ancestors is not None) == resampled
 
 
-def test_a_retired_particle_may_be_the_deployable_pick():
+def test_a_retired_particle_can_be_selected_without_rewards():
     class SureOfNines(ReturnSoFar):
         async def values(self, trajectories):
-            return np.array([9.0 if one.steps[-1].action == "9" else 1.0 for one in trajectories])
+            return np.array([9.0 if trajectory.steps[-1].action == "9" else 1.0 for trajectory in trajectories])
 
     def nine_at_first_or_never(messages):
         return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
@@ -849,7 +851,7 @@ def test_checkpointer_is_the_agents_own_by_default():
     assert amc(agent, stateless_tools=True).checkpointer is saver
 
 
-async def test_a_reward_that_is_not_a_finite_number_ends_its_particle_and_names_the_action():
+async def test_a_world_reward_that_is_not_finite_fails_the_particle_and_names_the_action():
     class Broken(SumWorld):
         async def step(self, action):
             return replace(await super().step(action), reward=float("nan"))

@@ -1,4 +1,4 @@
-"""The graph itself, not only its arithmetic, against a world whose posterior and log Z are known."""
+"""The whole graph in a world whose posterior and log Z are known exactly."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ TASK = Task("tree", "You stand at node 0.")
 
 
 class Tree:
-    """The enumerable tree as a text world: an action names the child to go to."""
+    """The enumerable tree as a text world: an action names a child."""
 
     def __init__(self, node=0):
         self.node = node
@@ -57,14 +57,14 @@ def start():
 
 
 class Values:
-    """An imperfect critic. Where rewards are hidden it predicts the whole return, exactly at the end."""
+    """An imperfect critic. With hidden rewards it predicts the whole return, which is exact at the end."""
 
     def __init__(self, hidden):
         whole = np.where(WORLD.is_leaf, WORLD.returns, WORLD.returns + WORLD.imperfect_critic)
         self.table = whole if hidden else WORLD.imperfect_critic
 
     async def values(self, trajectories):
-        return self.table[[node_of(one.steps[-1].observation) for one in trajectories]]
+        return self.table[[node_of(trajectory.steps[-1].observation) for trajectory in trajectories]]
 
 
 def graph(schedule, hidden=False, n_particles=4, **settings):
@@ -85,7 +85,7 @@ def graph(schedule, hidden=False, n_particles=4, **settings):
 )
 async def test_log_evidence_is_unbiased(schedule, hidden, finished):
     graphs = [graph(schedule, hidden, finished=finished, seed=seed) for seed in range(80)]
-    runs = await asyncio.gather(*(one.arun(start()) for one in graphs))
+    runs = await asyncio.gather(*(graph.arun(start()) for graph in graphs))
     estimates = np.exp([run.log_evidence for run in runs])
     error = estimates.std(ddof=1) / np.sqrt(len(estimates))
     assert abs(estimates.mean() - np.exp(WORLD.log_evidence(BETA))) < 4 * error
@@ -95,16 +95,16 @@ async def test_log_evidence_is_unbiased(schedule, hidden, finished):
 @pytest.mark.parametrize("finished", ["retire", "keep"])
 async def test_the_weighted_particles_approach_the_posterior(finished):
     run = await graph(EveryStep(), n_particles=300, finished=finished, seed=1).arun(start())
-    leaves = [node_of(one.steps[-1].observation) for one in run.population.trajectories]
+    leaves = [node_of(trajectory.steps[-1].observation) for trajectory in run.population.trajectories]
     weights = np.exp(run.population.log_weights - run.log_evidence)
-    found = np.bincount(leaves, weights=weights, minlength=len(WORLD.children))[WORLD.leaves]
+    estimate = np.bincount(leaves, weights=weights, minlength=len(WORLD.children))[WORLD.leaves]
     posterior, prior = WORLD.posterior(BETA), WORLD.pi
-    assert 0.5 * np.abs(found - posterior).sum() < 0.09 < 0.5 * np.abs(prior - posterior).sum()
+    assert 0.5 * np.abs(estimate - posterior).sum() < 0.09 < 0.5 * np.abs(prior - posterior).sum()
 
 
 async def test_selecting_a_sample_draws_from_the_posterior():
     graphs = [graph(Never(), n_particles=8, select="sample", seed=seed) for seed in range(60)]
-    runs = await asyncio.gather(*(one.arun(start()) for one in graphs))
+    runs = await asyncio.gather(*(graph.arun(start()) for graph in graphs))
     mean = np.mean([run.best.return_ for run in runs])
     returns = WORLD.returns[WORLD.leaves]
     target, prior = WORLD.posterior(BETA) @ returns, WORLD.pi @ returns

@@ -1,11 +1,10 @@
-"""`amc` as a citizen of LangGraph: streams, context, nesting, memory."""
+"""`amc` within LangGraph: streams, context, nesting, memory."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any, TypedDict
 from uuid import uuid4
 
-import numpy as np
 import pytest
 from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
@@ -23,14 +22,13 @@ from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage
 from tests.population.worlds import (
     TASK,
+    Prefers,
     ReturnSoFar,
     SumWorld,
     digits,
     number_agent,
-    say,
     start,
     sum_world,
-    tool_caller,
 )
 
 
@@ -38,7 +36,7 @@ def graph(**settings):
     return amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=4, resample=AtSteps(2), **settings)
 
 
-async def test_values_and_updates_are_the_outer_graphs():
+async def test_values_and_updates_are_those_of_the_outer_graph():
     modes = [event async for event in graph().astream(start(), stream_mode=["values", "updates"])]
     updates = [next(iter(event)) for mode, event in modes if mode == "updates"]
     assert updates == ["init", "propagate", "weigh", "resample", "propagate", "weigh", "finalize"]
@@ -56,17 +54,17 @@ async def test_custom_events_show_weights_ancestors_and_ess():
     assert events[-1]["run"].best.return_ > 0
 
 
-async def test_messages_stream_is_the_winners_alone():
+async def test_only_the_winners_messages_are_streamed():
     run, seen = None, []
     async for mode, event in graph(seed=0).astream(start(), stream_mode=["messages", "custom"]):
         if mode == "messages":
             seen.append(event[0])
         elif event["type"] == "amc.run":
             run = event["run"]
-    said = [message for message in seen if isinstance(message, AIMessage)]
+    answers = [message for message in seen if isinstance(message, AIMessage)]
     ids = [message_id for step in run.best.steps for message_id in step.message_ids]
     assert [message.id for message in seen] == ids
-    assert len(said) == 4
+    assert len(answers) == 4
 
 
 def test_sync_stream_works_too():
@@ -75,7 +73,7 @@ def test_sync_stream_works_too():
     assert [message.type for message, _ in graph().stream(start(), stream_mode="messages")] == ["ai", "human"] * 4
 
 
-async def test_nested_in_another_graph_it_is_isolated_from_the_outer_run():
+async def test_a_nested_graph_is_isolated_from_the_outer_run():
     outer = StateGraph(MessagesState)
     outer.add_node("amc", graph())
     outer.add_node("after", lambda state: {"messages": [AIMessage("done")]})
@@ -114,7 +112,7 @@ class Settings:
     number: int = 0
 
 
-async def test_a_dataclass_context_reaches_the_agent_and_the_critic_comes_by_configurable():
+async def test_with_a_dataclass_context_the_critic_is_named_in_configurable():
     @effect("read")
     def tools(state, runtime: Runtime[Settings]):
         return {"messages": [AIMessage(f"Action: {runtime.context.number}"), HumanMessage("ok")]}
@@ -131,7 +129,7 @@ async def test_a_dataclass_context_reaches_the_agent_and_the_critic_comes_by_con
     assert critic.batches == [[1]]
 
 
-async def test_a_dict_context_may_carry_the_critic_besides_the_agents_own():
+async def test_a_dict_context_can_name_the_critic_beside_the_agents_keys():
     class Context(TypedDict, total=False):
         name: str
 
@@ -159,8 +157,8 @@ async def test_configurable_store_and_tracing_reach_the_particles():
     def tools(state, config, *, store):
         assert config["configurable"]["user"] == "u1"
         store.put(("seen",), config["configurable"]["thread_id"], {"n": 1})
-        said = model.invoke([HumanMessage("hello")], config)
-        return {"messages": [said, HumanMessage("ok")]}
+        answer = model.invoke([HumanMessage("hello")], config)
+        return {"messages": [answer, HumanMessage("ok")]}
 
     model = ScriptedChatModel(respond=digits)
     builder = StateGraph(MessagesState)
@@ -200,11 +198,7 @@ def test_mutable_state_is_not_shared_between_siblings():
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 6 else "tools")
 
-    class LovesTheFirst:
-        async def values(self, trajectories):
-            return -100.0 * np.arange(len(trajectories))
-
-    wrapped = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(1), select="weight")
+    wrapped = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(1), select="weight")
     run = wrapped.run(start() | {"bag": [{"inner": (set(), [])}]})
     assert run.history[0].ancestors.tolist() == [0, 0, 0, 0]
     assert all(len(output["bag"]) == 4 for output in run.outputs)
@@ -212,7 +206,7 @@ def test_mutable_state_is_not_shared_between_siblings():
 
 
 def without_checkpointer():
-    """What trustcall and langmem hold: a graph that is compiled with `checkpointer=False`."""
+    """A graph compiled with `checkpointer=False`, as in trustcall and langmem."""
     builder = StateGraph(MessagesState)
     builder.add_node("answer", lambda state: {"messages": [AIMessage("inner")]})
     builder.add_edge(START, "answer")
@@ -228,7 +222,7 @@ async def ainvoked(state):
     [without_checkpointer(), lambda state: without_checkpointer().invoke(state), ainvoked],
     ids=["as a node", "invoked in a node", "ainvoked in a node"],
 )
-def test_a_graph_compiled_without_a_checkpointer_may_stand_inside_the_agent(node):
+def test_the_agent_may_contain_a_graph_without_a_checkpointer(node):
     builder = StateGraph(MessagesState)
     builder.add_node("act", effect("read")(node))
     builder.add_edge(START, "act")
@@ -238,7 +232,7 @@ def test_a_graph_compiled_without_a_checkpointer_may_stand_inside_the_agent(node
     assert [len(output["messages"]) for output in run.outputs] == [4, 4, 4]
 
 
-def test_a_fork_starts_where_its_ancestor_paused_even_if_no_node_ever_suspends():
+def test_a_fork_starts_at_its_ancestors_pause_even_if_no_node_suspends():
     async def think(state):
         return {"messages": [AIMessage(f"thought {len(state['messages'])}")]}
 
@@ -253,18 +247,14 @@ def test_a_fork_starts_where_its_ancestor_paused_even_if_no_node_ever_suspends()
     builder.add_edge("think", "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 8 else "think")
 
-    class LovesTheFirst:
-        async def values(self, trajectories):
-            return -100.0 * np.arange(len(trajectories))
-
-    run = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(1, 2, 3)).run(start())
+    run = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(1, 2, 3)).run(start())
     assert [point.ancestors.tolist() for point in run.history if point.ancestors is not None] == [[0, 0, 0, 0]] * 3
-    said = ["thought 1", "seen 2", "thought 3", "seen 4", "thought 5", "seen 6", "thought 7", "seen 8"]
-    assert [[message.text for message in output["messages"][1:]] for output in run.outputs] == [said] * 4
+    texts = ["thought 1", "seen 2", "thought 3", "seen 4", "thought 5", "seen 6", "thought 7", "seen 8"]
+    assert [[message.text for message in output["messages"][1:]] for output in run.outputs] == [texts] * 4
 
 
 @pytest.mark.filterwarnings("ignore:This API is in beta")
-async def test_the_graph_keeps_the_agents_name_by_which_others_call_it():
+async def test_the_graph_keeps_the_agents_name():
     model = ScriptedChatModel(respond=lambda messages: AIMessage("hello"))
     clerk = create_agent(model, [], name="clerk")
     wrapped = amc(clerk, "uniform", n_particles=2, step_after=["model"])
@@ -275,18 +265,8 @@ async def test_the_graph_keeps_the_agents_name_by_which_others_call_it():
     assert output["messages"][-1].name == "clerk"
 
 
-def test_create_agent_with_tools_end_to_end():
-    wrapped = amc(create_agent(tool_caller(3), [say]), ReturnSoFar(), environment=lambda s: sum_world(s, 50),
-                  n_particles=4, resample=AtSteps(1, 2))  # fmt: skip
-    output = wrapped.invoke(start())
-    assert output["messages"][-1].text.startswith("finished with taken")
-    run = wrapped.run(start())
-    assert run.best.task is TASK or run.best.task == TASK
-    assert [point.step for point in run.history] == [1, 2, 3]
-
-
 class FailsOnce(SumWorld):
-    """A world whose first step in its third round fails."""
+    """A world that fails once, at a third step."""
 
     failures = 0
 
@@ -299,7 +279,7 @@ class FailsOnce(SumWorld):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_thread_whose_run_broke_off_starts_it_again(nested, asynchronous, caplog):
+def test_a_thread_restarts_a_run_that_broke_off(nested, asynchronous, caplog):
     class World(FailsOnce):
         failures = made = open = 0
 
@@ -337,7 +317,7 @@ def test_every_point_of_a_threads_history_can_be_resumed():
 
 
 @pytest.mark.parametrize("pause", ["propagate", "weigh", "resample", "finalize"])
-def test_a_run_that_was_paused_within_starts_again(pause):
+def test_a_paused_run_restarts(pause):
     wrapped = graph(checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "t"}}
     wrapped.invoke(start(), config, interrupt_before=[pause])

@@ -26,7 +26,7 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
-from tests.population.worlds import start
+from tests.population.worlds import Prefers, start
 
 ALL = 1000
 
@@ -34,7 +34,7 @@ ALL = 1000
 @tool
 @effect("read")
 async def remember(number: int, runtime: ToolRuntime) -> str:
-    """Remember a number. The view makes it harmless."""
+    """Remember a number."""
     assert runtime.store is not None
     read = [item.value["n"] for item in await runtime.store.asearch(("memories",), limit=ALL)]
     await runtime.store.aput(("memories",), f"{len(read)}", {"n": number})
@@ -67,16 +67,6 @@ def remembered(output):
     return numbers, [message.text for message in output["messages"] if isinstance(message, ToolMessage)]
 
 
-class Prefers:
-    """A critic that prefers a slot."""
-
-    def __init__(self, slot=0, gain=100.0):
-        self.slot, self.gain = slot, gain
-
-    async def values(self, trajectories):
-        return self.gain * (np.arange(len(trajectories)) == self.slot)
-
-
 @pytest.fixture(params=["sync", "async"])
 def play(request):
     def run(graph, config=None):
@@ -86,7 +76,7 @@ def play(request):
 
 
 @pytest.mark.parametrize("used", [remember, remember_in_sync])
-def test_particles_read_their_own_writes_and_the_winners_alone_are_kept(play, used):
+def test_particles_read_their_own_writes_and_only_the_winners_are_kept(play, used):
     store = InMemoryStore()
     store.put(("memories",), "0", {"n": -1})
     agent = create_agent(caller(3, used.name), [used], store=store)
@@ -100,7 +90,7 @@ def test_particles_read_their_own_writes_and_the_winners_alone_are_kept(play, us
     assert not any("store" in note for note in run.notes)
 
 
-def test_a_database_gets_the_winners_writes_too(play, tmp_path):
+def test_the_winners_writes_reach_a_database(play, tmp_path):
     with SqliteStore.from_conn_string(str(tmp_path / "sync.db")) as store:
         agent = create_agent(caller(2), [remember], store=store)
         run = play(amc(agent, Prefers(2), n_particles=4, resample=Never(), seed=1))
@@ -108,7 +98,7 @@ def test_a_database_gets_the_winners_writes_too(play, tmp_path):
     assert kept == set(remembered(run.best_output)[0])
 
 
-async def test_so_does_an_async_database_and_the_store_of_the_graph_around(tmp_path):
+async def test_the_winners_writes_reach_an_async_database_and_the_outer_graphs_store(tmp_path):
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "async.db")) as store:
         outer = StateGraph(MessagesState)
         agent = create_agent(caller(2), [remember])
@@ -120,7 +110,7 @@ async def test_so_does_an_async_database_and_the_store_of_the_graph_around(tmp_p
     assert len(kept) == 2
 
 
-def test_amc_within_amc_keeps_the_winner_of_winners(play):
+def test_nested_amc_graphs_keep_only_the_overall_winners_writes(play):
     store = InMemoryStore()
     inner = amc(create_agent(caller(2), [remember]), Prefers(), n_particles=3, resample=AtSteps(1))
     builder = StateGraph(MessagesState)
@@ -130,7 +120,7 @@ def test_amc_within_amc_keeps_the_winner_of_winners(play):
     assert [item.value["n"] for item in store.search(("memories",))] == remembered(run.best_output)[0]
 
 
-def test_a_change_from_outside_is_named(play):
+def test_a_concurrent_change_of_the_store_is_noted(play):
     store = InMemoryStore()
 
     class Interferes(Prefers):
@@ -144,7 +134,7 @@ def test_a_change_from_outside_is_named(play):
     assert store.get(("memories",), "0").value["n"] == remembered(run.best_output)[0][0]
 
 
-def test_a_run_that_fails_keeps_nothing(play):
+def test_a_failed_run_writes_nothing_to_the_store(play):
     store = InMemoryStore()
 
     def respond(messages):
@@ -160,7 +150,7 @@ def test_a_run_that_fails_keeps_nothing(play):
     assert store.search(()) == []
 
 
-def test_an_early_stop_and_a_hand_off_keep_the_winners(play):
+def test_the_winners_writes_are_kept_after_an_early_stop_or_a_hand_off(play):
     store = InMemoryStore()
     agent = create_agent(caller(4), [remember], store=store)
     run = play(amc(agent, "uniform", n_particles=3, resample=Never(), stop_at=0.0,
@@ -170,7 +160,7 @@ def test_an_early_stop_and_a_hand_off_keep_the_winners(play):
     @tool
     @effect("read")
     async def hand_off(number: int, runtime: ToolRuntime) -> Command:
-        """Hand over to bob."""
+        """Hand off to bob."""
         assert runtime.store is not None
         await runtime.store.aput(("handed",), str(number), {"n": number})
         return Command(goto="bob", graph=Command.PARENT, update={"messages": [HumanMessage(str(number))]})
@@ -292,7 +282,7 @@ def test_a_tool_that_holds_a_store_is_refused(make):
     assert amc(agent, "uniform", tools={"keep": "read"})
 
 
-def test_a_node_that_holds_a_store_is_refused_too():
+def test_a_node_that_holds_a_store_is_refused():
     store = InMemoryStore()
 
     def tools(state):
@@ -306,5 +296,5 @@ def test_a_node_that_holds_a_store_is_refused_too():
         amc(builder.compile(), "uniform", stateless_tools=True)
 
 
-def test_a_tool_that_takes_the_agents_store_is_not():
+def test_a_tool_that_uses_the_agents_store_is_accepted():
     assert amc(create_agent(caller(1), [remember], store=InMemoryStore()), "uniform", resample=EveryStep())

@@ -1,4 +1,4 @@
-"""What a population keeps of its particles' pasts: one checkpoint where a particle was forked, and nothing else."""
+"""The stored past of particles: one checkpoint for each fork, and nothing else."""
 
 import operator
 from typing import Annotated, TypedDict
@@ -14,11 +14,11 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.population.graph import amc
 from amc_agents.population.saver import ForkSaver
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
-from tests.population.worlds import TASK, SumWorld, number_agent, start
+from tests.population.worlds import TASK, Prefers, SumWorld, number_agent, start
 
 
 class Watched(ForkSaver):
-    """Counts what is put, and what each copied thread holds."""
+    """Counts the stored checkpoints, and the checkpoints and messages of copied threads."""
 
     last: ForkSaver
 
@@ -50,7 +50,7 @@ def saver(monkeypatch):
 
 
 class Alternating:
-    """Values every second particle, so that each resampling forks."""
+    """A critic that prefers every second particle, so that each resampling forks."""
 
     async def values(self, trajectories):
         return 9.0 * (np.arange(len(trajectories)) % 2)
@@ -68,14 +68,14 @@ def played(agent, n_steps, resample, **more):
 
 @pytest.mark.parametrize("n_steps", [3, 12])
 @pytest.mark.parametrize("resample", [Never(), EssBelow(1e-9)], ids=["never", "never triggered"])
-def test_without_a_fork_nothing_is_saved_but_each_agents_end(saver, n_steps, resample):
+def test_without_forks_only_the_end_of_each_agent_is_saved(saver, n_steps, resample):
     played(number_agent(), n_steps, resample)
     assert saver.last.puts == 6
     assert saver.last.copied == []
 
 
 @pytest.mark.parametrize("step", [2, 11])
-def test_a_fork_saves_and_copies_one_checkpoint_whatever_the_step(saver, step):
+def test_a_fork_saves_and_copies_one_checkpoint_at_any_step(saver, step):
     run = played(number_agent(), 12, AtSteps(step))
     ancestors = run.history[0].ancestors.tolist()
     parents = {source for slot, source in enumerate(ancestors) if slot != source}
@@ -84,15 +84,14 @@ def test_a_fork_saves_and_copies_one_checkpoint_whatever_the_step(saver, step):
     assert saver.last.puts == len(parents) + discarded + 6
 
 
-def test_what_is_retained_grows_with_the_steps_and_not_with_their_square(saver):
+def test_retained_messages_grow_linearly_with_the_steps(saver):
     played(number_agent(), 12, EveryStep())
     assert set(saver.last.copied) == {1}
-    most = [6 * (1 + 2 * step) for step in range(1, 12)]
-    assert max(saver.last.retained) <= most[-1]
+    assert max(saver.last.retained) <= 6 * (1 + 2 * 11)
 
 
 def stepping(state_type, act, *, n_messages=20):
-    """An agent whose node `tools` acts until there are so many messages."""
+    """An agent whose node `tools` runs until the state has `n_messages` messages."""
     builder = StateGraph(state_type)
     builder.add_node("tools", act)
     builder.add_edge(START, "tools")
@@ -100,7 +99,7 @@ def stepping(state_type, act, *, n_messages=20):
     return builder.compile()
 
 
-def said(number):
+def step_messages(number):
     return [AIMessage(f"Action: {number}"), HumanMessage("ok")]
 
 
@@ -119,7 +118,7 @@ def test_a_delta_channel_is_rebuilt_after_forks(saver, frequency):
 
     def act(state):
         number = draw()
-        return {"messages": said(number), "log": [number]}
+        return {"messages": step_messages(number), "log": [number]}
 
     run = played(stepping(Delta, act), 50, EveryStep(), log=[])
     for trajectory, output in zip(run.population.trajectories, run.outputs, strict=True):
@@ -129,7 +128,7 @@ def test_a_delta_channel_is_rebuilt_after_forks(saver, frequency):
 
 
 @pytest.mark.parametrize("checkpointer", [True, None], ids=["remembers", "forgets"])
-def test_a_subgraph_remembers_its_own_particles_past(checkpointer):
+def test_a_subgraph_with_memory_sees_only_its_particles_past(checkpointer):
     class Inner(TypedDict):
         numbers: Annotated[list, operator.add]
 
@@ -144,7 +143,7 @@ def test_a_subgraph_remembers_its_own_particles_past(checkpointer):
     async def act(state):
         number = draw()
         remembered = (await inner.ainvoke({"numbers": [number]}))["numbers"]
-        return {"messages": said(number), "remembered": remembered}
+        return {"messages": step_messages(number), "remembered": remembered}
 
     run = played(stepping(Outer, act), 50, EveryStep(), remembered=[])
     for trajectory, output in zip(run.population.trajectories, run.outputs, strict=True):
@@ -152,12 +151,12 @@ def test_a_subgraph_remembers_its_own_particles_past(checkpointer):
         assert output["remembered"] == (numbers if checkpointer else numbers[-1:])
 
 
-def test_sends_that_wait_at_the_pause_are_forked_with_their_own_arguments():
+def test_sends_pending_at_a_fork_get_their_own_arguments():
     class Bags(MessagesState):
         bags: Annotated[list, operator.add]
 
     def plan(state):
-        return {"messages": said(draw())}
+        return {"messages": step_messages(draw())}
 
     def spread(state):
         return [Send("fill", {"bag": [len(state["messages"])]}) for _ in range(2)]
@@ -178,16 +177,12 @@ def test_sends_that_wait_at_the_pause_are_forked_with_their_own_arguments():
         assert all(len(bag) == 2 for bag in output["bags"])
 
 
-def test_a_finished_particles_offspring_has_containers_of_its_own():
+def test_the_offspring_of_a_finished_particle_has_its_own_containers():
     class Bag(MessagesState):
         bag: list
 
     def act(state):
-        return {"messages": said(draw()), "bag": [*state["bag"], draw()]}
-
-    class LovesTheFirst:
-        async def values(self, trajectories):
-            return -100.0 * np.arange(len(trajectories))
+        return {"messages": step_messages(draw()), "bag": [*state["bag"], draw()]}
 
     builder = StateGraph(Bag)
     builder.add_node("tools", act)
@@ -195,7 +190,7 @@ def test_a_finished_particles_offspring_has_containers_of_its_own():
     builder.add_conditional_edges(
         "tools", lambda state: END if state["bag"][0] % 2 or len(state["bag"]) > 2 else "tools"
     )
-    run = amc(builder.compile(), LovesTheFirst(), n_particles=6, resample=EveryStep(), finished="keep", seed=4,
+    run = amc(builder.compile(), Prefers(0), n_particles=6, resample=EveryStep(), finished="keep", seed=4,
               select="weight", stateless_tools=True).run(start() | {"bag": []})  # fmt: skip
     assert any(point.ancestors is not None for point in run.history)
     bags = [output["bag"] for output in run.outputs]

@@ -1,4 +1,4 @@
-"""Agents that hand over to another agent of the graph around them, as members of a swarm do."""
+"""Agents that hand off to another agent of the surrounding graph, like members of a swarm."""
 
 from typing import Annotated
 
@@ -23,8 +23,8 @@ from tests.population.worlds import start
 @effect("read")
 def transfer_to_bob(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command:
     """Ask bob."""
-    said = ToolMessage("transferred", name="transfer_to_bob", tool_call_id=tool_call_id)
-    return Command(goto="bob", graph=Command.PARENT, update={"messages": [said]})
+    answer = ToolMessage("transferred", name="transfer_to_bob", tool_call_id=tool_call_id)
+    return Command(goto="bob", graph=Command.PARENT, update={"messages": [answer]})
 
 
 @tool
@@ -43,8 +43,8 @@ def hands_off_or_answers(messages):
     return AIMessage("alice answers")
 
 
-class Loves:
-    """Prefers trajectories whose last action has a word in it."""
+class PrefersWord:
+    """A critic that prefers trajectories with a given word in their last action."""
 
     predicts = "return"
 
@@ -52,13 +52,13 @@ class Loves:
         self.word, self.seen = word, []
 
     async def values(self, trajectories):
-        self.seen += [one.steps[-1].action for one in trajectories]
-        return np.array([float(self.word in one.steps[-1].action) for one in trajectories])
+        self.seen += [trajectory.steps[-1].action for trajectory in trajectories]
+        return np.array([float(self.word in trajectory.steps[-1].action) for trajectory in trajectories])
 
 
 def alice(word, **settings):
     agent = create_agent(ScriptedChatModel(respond=hands_off_or_answers), [think, transfer_to_bob], name="alice")
-    return amc(agent, Loves(word), **{"n_particles": 8, "resample": AtSteps(1), "seed": 0, **settings})
+    return amc(agent, PrefersWord(word), **{"n_particles": 8, "resample": AtSteps(1), "seed": 0, **settings})
 
 
 def team(member):
@@ -71,20 +71,20 @@ def team(member):
 
 @pytest.mark.parametrize("nested", ["as a node", "called in a node"])
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_hand_off_that_wins_is_made(is_async, nested):
+async def test_the_winners_hand_off_is_executed(is_async, nested):
     member = alice("transfer")
     graph = team(member if nested == "as a node" else (lambda state: member.invoke(state)))
     output = await graph.ainvoke(start()) if is_async else graph.invoke(start())
     assert [message.text for message in output["messages"][1:]] == ["transferred", "bob answers"]
 
 
-async def test_a_hand_off_that_does_not_win_is_not_made():
+async def test_other_particles_hand_offs_are_not_executed():
     output = await team(alice("alice")).ainvoke(start())
     assert output["messages"][-1].text == "alice answers"
 
 
-async def test_a_hand_off_is_an_end_like_any_other():
-    critic = Loves("transfer")
+async def test_a_hand_off_ends_a_particle_as_an_answer_does():
+    critic = PrefersWord("transfer")
     agent = create_agent(ScriptedChatModel(respond=hands_off_or_answers), [think, transfer_to_bob])
     events = []
     graph = team(amc(agent, critic, n_particles=8, resample=EveryStep(), seed=0, quorum=8, finished="keep"))
@@ -99,29 +99,29 @@ async def test_a_hand_off_is_an_end_like_any_other():
     assert [event[0].text for mode, event in events if mode == "messages"][-2:] == ["over to bob", "bob answers"]
 
 
-async def test_the_offspring_of_a_hand_off_hand_off_and_nobody_is_asked_again():
-    class LovesHandOffs(Loves):
+async def test_the_offspring_of_a_hand_off_does_not_call_the_model_again():
+    class PrefersHandOffs(PrefersWord):
         async def values(self, trajectories):
             return 100 * await super().values(trajectories)
 
-    asked = []
+    calls = []
 
     def the_first_hands_off(messages):
-        asked.append(messages)
-        name = "think" if len(asked) > 1 else "transfer_to_bob"
+        calls.append(messages)
+        name = "think" if len(calls) > 1 else "transfer_to_bob"
         return AIMessage("hm", tool_calls=[{"name": name, "args": {}, "id": "1"}])
 
     agent = create_agent(ScriptedChatModel(respond=the_first_hands_off), [think, transfer_to_bob])
     for seed in range(5):
-        asked.clear()
-        member = amc(agent, LovesHandOffs("transfer"), n_particles=8, resample=AtSteps(1), seed=seed, finished="keep",
+        calls.clear()
+        member = amc(agent, PrefersHandOffs("transfer"), n_particles=8, resample=AtSteps(1), seed=seed, finished="keep",
                      select="sample")  # fmt: skip
         output = await team(member).ainvoke(start())
         assert output["messages"][-1].text == "bob answers"
-        assert len(asked) == 8
+        assert len(calls) == 8
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_hand_off_without_a_graph_around_is_refused(is_async):
+async def test_a_hand_off_without_a_surrounding_graph_is_refused(is_async):
     with pytest.raises(AgentContractError, match=r"handed off to 'bob'.*no surrounding graph"):
         await alice("transfer").ainvoke(start()) if is_async else alice("transfer").invoke(start())

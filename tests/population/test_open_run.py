@@ -1,4 +1,4 @@
-"""Whatever ends a run of `amc`, no world stays open, and none is closed twice."""
+"""However a run of `amc` ends, every world is closed exactly once."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, s
 
 
 class CountedWorld(SumWorld):
-    """Counts closings, its own second one too, in a world of 30 steps."""
+    """A world of 30 steps that counts all calls of `close`."""
 
     closings = 0
 
@@ -33,7 +33,7 @@ class CountedWorld(SumWorld):
 
 
 def counted(**methods):
-    """A class of worlds with counters of its own."""
+    """Create a class of worlds with its own counters."""
     return type("World", (CountedWorld,), {"made": 0, "open": 0, "closings": 0, **methods})
 
 
@@ -48,7 +48,7 @@ def assert_all_closed_once(world):
 
 
 async def until(condition):
-    """Wait for something that the event loop does by itself."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.001)
@@ -78,7 +78,7 @@ def test_a_reader_that_leaves_the_sync_stream_closes_every_world(mode):
     assert_all_closed_once(world)
 
 
-async def test_a_stream_that_nobody_holds_any_more_closes_every_world():
+async def test_an_abandoned_stream_closes_every_world():
     world = counted()
     async for _ in graph_of(world).astream(start(), stream_mode="custom"):
         break
@@ -102,7 +102,7 @@ def test_a_sync_stream_collected_on_the_background_loop_closes_every_world():
     assert_all_closed_once(world)
 
 
-async def test_a_reader_that_leaves_the_events_closes_every_world():
+async def test_leaving_astream_events_closes_every_world():
     world = counted()
     async for event in graph_of(world).astream_events(start(), version="v2"):
         if event["name"] == "weigh":
@@ -161,7 +161,7 @@ async def test_nested_and_configured_graphs_close_their_own_worlds():
     assert_all_closed_once(world)
 
 
-def test_copies_of_the_graph_close_their_worlds_too():
+def test_copies_of_the_graph_close_their_worlds():
     # A server gives the graph its own checkpointer by `copy`.
     world = counted()
     copied = graph_of(world).copy(update={"checkpointer": InMemorySaver()})
@@ -173,12 +173,12 @@ def test_copies_of_the_graph_close_their_worlds_too():
     assert_all_closed_once(world)
 
 
-# --- worlds that cannot be made -----------------------------------------------------------------------------
+# --- worlds that cannot be created -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize("last", [1, 4, 8])
-def test_a_fork_that_fails_closes_those_made_before(last, asynchronous):
+def test_a_failing_fork_closes_the_earlier_worlds(last, asynchronous):
     # The 8th world is made by the first resampling, beside others.
     async def fork(self, seed):
         if world.made >= last:
@@ -205,7 +205,7 @@ def test_a_world_that_fails_is_closed(method):
 
 
 @pytest.mark.parametrize("n_made", [1, 3, 9])
-async def test_a_fork_under_way_when_the_run_is_cancelled_is_closed_too(n_made):
+async def test_a_fork_in_progress_at_a_cancellation_is_closed(n_made):
     # The new world exists, but its fork has not returned yet.
     forking, go_on = asyncio.Event(), asyncio.Event()
 
@@ -226,7 +226,7 @@ async def test_a_fork_under_way_when_the_run_is_cancelled_is_closed_too(n_made):
     assert_all_closed_once(world)
 
 
-async def test_a_first_world_under_way_when_the_run_is_cancelled_is_closed_too():
+async def test_a_first_world_in_progress_at_a_cancellation_is_closed():
     making, go_on = asyncio.Event(), asyncio.Event()
 
     async def environment(state):
@@ -246,7 +246,7 @@ async def test_a_first_world_under_way_when_the_run_is_cancelled_is_closed_too()
     assert_all_closed_once(world)
 
 
-async def test_a_fork_that_never_returns_does_not_hold_a_cancelled_run(monkeypatch, caplog):
+async def test_a_fork_that_never_returns_does_not_block_a_cancelled_run(monkeypatch, caplog):
     monkeypatch.setattr(world_module, "CLOSING_LIMIT_S", 0.01)
     forking = asyncio.Event()
 
@@ -275,7 +275,7 @@ async def test_a_run_cancelled_at_any_time_closes_every_world():
         assert (world.open, world.closings) == (0, world.made)
 
 
-async def test_a_second_cancellation_does_not_stop_the_closing():
+async def test_a_second_cancellation_does_not_interrupt_closing():
     closing, go_on = asyncio.Event(), asyncio.Event()
 
     async def close(self):
@@ -304,7 +304,7 @@ def test_ctrl_c_in_a_sync_caller_closes_every_world(caplog):
     with pytest.raises(KeyboardInterrupt):
         graph_of(world, n_particles=1).invoke(start())
     assert_all_closed_once(world)
-    assert "an agent could not be stopped" not in caplog.text  # As one that was still running.
+    assert "an agent could not be stopped" not in caplog.text
 
 
 # --- worlds that cannot be closed ---------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_ctrl_c_in_a_sync_caller_closes_every_world(caplog):
 
 @pytest.mark.parametrize("resample", [Never(), AtSteps(1)])
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_failing_close_is_a_note_and_costs_nothing_else(resample, asynchronous, caplog):
+def test_a_failing_close_is_only_a_note(resample, asynchronous, caplog):
     async def close(self):
         await CountedWorld.close(self)
         if type(self).closings == 1:
@@ -340,7 +340,7 @@ def test_a_close_that_never_returns_is_a_note(monkeypatch):
     assert_all_closed_once(world)
 
 
-def test_forks_that_are_their_own_parent_are_closed_when_the_last_of_them_is():
+def test_forks_that_share_one_world_close_it_once():
     class Stateless(CountedWorld):
         made = open = closings = 0
 
@@ -356,7 +356,7 @@ def test_forks_that_are_their_own_parent_are_closed_when_the_last_of_them_is():
     assert (Stateless.made, Stateless.closings) == (1, 1)
 
 
-def test_a_graph_compiled_anew_says_that_nobody_would_close_its_worlds():
+def test_a_graph_compiled_again_from_the_builder_is_refused():
     world = counted()
     with pytest.raises(AgentContractError, match=r"run the graph that amc\(\) returned"):
         graph_of(world).builder.compile().invoke(start())

@@ -1,4 +1,4 @@
-"""What an agent writes to the custom stream while it runs as particles."""
+"""Custom events that agents write while they run as particles."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from tests.population.worlds import ReturnSoFar, start, sum_world, tool_caller
 @tool
 @effect("world")
 async def say(number: int) -> str:
-    """Say a number, and tell whoever listens."""
+    """Say a number and stream it."""
     get_stream_writer()({"said": number})
     return "said"
 
@@ -38,17 +38,17 @@ def check(events, run):
     assert sorted((e["particle"], e["step"]) for e in before) == [(i, step) for i in range(4) for step in (0, 1)]
     assert sorted((e["particle"], e["step"]) for e in events_of(after)) == [(i, 2) for i in range(4)]
     last = {e["particle"]: e["event"] for e in events_of(after)}
-    said = [output["messages"][-3].tool_calls[0]["args"]["number"] for output in run.outputs]
-    assert [last[i]["said"] for i in range(4)] == said
+    numbers = [output["messages"][-3].tool_calls[0]["args"]["number"] for output in run.outputs]
+    assert [last[i]["said"] for i in range(4)] == numbers
 
 
-async def test_every_particles_events_come_with_its_place():
+async def test_events_carry_the_particle_and_its_step():
     events = [event async for event in graph().astream(start(), stream_mode="custom")]
     check(events, (await graph().arun(start())))
     check(list(graph().stream(start(), stream_mode="custom")), graph().run(start()))
 
 
-async def test_they_come_through_a_graph_around_where_that_shows_its_subgraphs():
+async def test_events_pass_through_a_surrounding_graph_with_subgraphs():
     builder = StateGraph(MessagesState)
     builder.add_node("team", graph())
     builder.add_edge(START, "team")
@@ -58,13 +58,13 @@ async def test_they_come_through_a_graph_around_where_that_shows_its_subgraphs()
     assert len({namespace for namespace, _ in heard}) == 1
 
 
-async def test_they_come_as_they_happen():
+async def test_events_are_streamed_as_they_happen():
     heard = asyncio.Event()
 
     @tool
     @effect("read")
     async def wait(number: int) -> str:
-        """Speak, and wait until somebody has heard it."""
+        """Stream an event and wait until it has been read."""
         get_stream_writer()("speaking")
         await asyncio.wait_for(heard.wait(), 30)
         return "heard"
@@ -84,7 +84,7 @@ async def test_they_come_as_they_happen():
 @pytest.mark.parametrize(
     ("stream_mode", "listened"), [("custom", True), (["values", "custom"], True), ("values", False)]
 )
-async def test_particles_are_heard_only_where_somebody_listens(monkeypatch, stream_mode, listened):
+async def test_agents_stream_custom_events_only_to_a_reader(monkeypatch, stream_mode, listened):
     modes = []
 
     def astream(self, *args, **kwargs):
@@ -102,7 +102,7 @@ async def test_particles_are_heard_only_where_somebody_listens(monkeypatch, stre
 
 
 @pytest.mark.parametrize("way", ["run", "arun"])
-def test_a_run_as_a_value_hears_no_particle(way, monkeypatch):
+def test_run_and_arun_do_not_listen_to_particles(way, monkeypatch):
     listeners = []
     monkeypatch.setattr("amc_agents.population.start.event_listener", listeners.append)
     wrapped = graph()

@@ -93,12 +93,12 @@ async def compare(view, plain, *, ordered):
         whole = [facts(await store.asearch(prefix, filter=matching, limit=ALL)) for store in (view, plain)]
         assert whole[0] == whole[1] if ordered else sorted(map(str, whole[0])) == sorted(map(str, whole[1]))
         pages = [facts(await view.asearch(prefix, filter=matching, limit=3, offset=at)) for at in range(0, 27, 3)]
-        assert [item for page in pages for item in page] == whole[0], "pages are the whole, cut"
+        assert [item for page in pages for item in page] == whole[0], "pages together are the whole result"
 
 
 @kinds
 @pytest.mark.parametrize("seed", range(3))
-async def test_reads_are_those_of_a_store_that_was_written_to(kind, stores, seed):
+async def test_reads_equal_those_of_a_store_with_the_writes(kind, stores, seed):
     base, plain = stores
     rng = random.Random(seed)
     for _ in range(15):
@@ -124,7 +124,7 @@ async def test_reads_are_those_of_a_store_that_was_written_to(kind, stores, seed
 
 
 @kinds
-async def test_namespaces_are_listed_with_the_own_ones_and_without_those_left_empty(kind, stores):
+async def test_own_namespaces_are_listed_and_emptied_ones_are_not(kind, stores):
     base, _ = stores
     for namespace in [("a", "b"), ("a", "c", "d"), ("e",)]:
         await base.aput(namespace, "k", {"n": 1})
@@ -139,7 +139,7 @@ async def test_namespaces_are_listed_with_the_own_ones_and_without_those_left_em
 
 
 @kinds
-async def test_forks_share_the_past_and_nothing_after_it(kind, stores):
+async def test_forks_share_only_the_past(kind, stores):
     base, _ = stores
     await base.aput(("m",), "base", {"notes": ["b"]})
     parent = ParticleStore(base)
@@ -149,7 +149,7 @@ async def test_forks_share_the_past_and_nothing_after_it(kind, stores):
         item = await child.aget(("m",), "own")
         item.value["notes"].append(number)
         (await child.aget(("m",), "base")).value["notes"].append(number)
-        assert (await child.aget(("m",), "own")).value == {"notes": ["p"]}, "an item is read as from a database"
+        assert (await child.aget(("m",), "own")).value == {"notes": ["p"]}, "a read item is a copy"
         await child.aput(("m",), "own", item.value)
     assert (await parent.aget(("m",), "own")).value == {"notes": ["p"]}
     assert [(await child.aget(("m",), "own")).value for child in children] == [{"notes": ["p", 0]}, {"notes": ["p", 1]}]
@@ -177,7 +177,7 @@ def test_a_fork_copies_nothing_until_it_writes():
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-def test_a_batch_reads_what_was_there_before_it(sync):
+def test_a_batch_reads_the_state_before_its_writes(sync):
     base = InMemoryStore()
     base.put(("m",), "k", {"n": 0})
     view = ParticleStore(base)
@@ -197,7 +197,7 @@ FILTERS: list[Any] = [
 
 
 @pytest.mark.parametrize("wanted", FILTERS, ids=str)
-def test_own_items_are_filtered_as_others_are(wanted):
+def test_own_items_are_filtered_like_items_of_the_base(wanted):
     base, plain = InMemoryStore(), InMemoryStore()
     view = ParticleStore(base)
     for store in (view, plain):
@@ -206,7 +206,7 @@ def test_own_items_are_filtered_as_others_are(wanted):
     assert facts(view.search(("m",), filter=wanted)) == facts(plain.search(("m",), filter=wanted))
 
 
-def test_what_cannot_be_compared_is_not_found():
+def test_values_that_cannot_be_compared_do_not_match():
     view = ParticleStore(InMemoryStore())
     view.put(("m",), "number", {"at": 5})
     view.put(("m",), "text", {"at": "2026-02-01"})
@@ -230,7 +230,7 @@ def indexed(received=None, fields=("text",)):
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-def test_a_search_by_meaning_ranks_own_writes_among_the_others(sync):
+def test_a_semantic_search_ranks_own_writes_among_the_others(sync):
     received: list[str] = []
     base, plain = indexed(received), indexed()
     for store in (base, plain):
@@ -282,7 +282,7 @@ async def test_writes_are_flushed_in_order_with_their_index_and_time_to_live():
 
 
 @kinds
-async def test_items_that_others_changed_meanwhile_are_named(kind, stores):
+async def test_items_changed_by_others_are_noted(kind, stores):
     base, _ = stores
     for key in "abcd":
         await base.aput(("m",), key, {"n": 0})
@@ -302,7 +302,7 @@ async def test_items_that_others_changed_meanwhile_are_named(kind, stores):
         ("a", 1), ("b", 1), ("c", 1), ("d", 9), ("e", 9), ("f", 1)]  # fmt: skip
 
 
-async def test_a_store_with_sync_methods_alone_is_used_in_a_thread(tmp_path):
+async def test_a_sync_only_store_is_used_in_a_thread(tmp_path):
     with SqliteStore.from_conn_string(str(tmp_path / "sync.db")) as base:
         base.put(("m",), "1", {"n": 1})
         view = ParticleStore(base)
@@ -312,7 +312,7 @@ async def test_a_store_with_sync_methods_alone_is_used_in_a_thread(tmp_path):
         assert {hit.key for hit in base.search(("m",))} == {"1", "2"}
 
 
-async def test_a_view_of_a_view_is_flushed_into_it():
+async def test_a_view_of_a_view_flushes_into_the_outer_view():
     base = indexed()
     outer = ParticleStore(base)
     await outer.aput(("m",), "o", {"text": "cat"})

@@ -1,4 +1,4 @@
-"""Where rewards come from: worlds, a function, both, or nowhere."""
+"""Sources of rewards: worlds, a function, both, or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class World(SumWorld):
 
 
 class Ledger:
-    """A store of the tests' own: it can be forked and closed, and knows nothing of rewards."""
+    """A `Forkable` without rewards."""
 
     open = 0
 
@@ -44,12 +44,12 @@ class Ledger:
 @tool
 @effect("world")
 def write(number: int) -> str:
-    """Write a number down."""
+    """Write down a number."""
     return current_environment(Ledger).write(number)
 
 
 def clerk(n_calls=4):
-    """Writes `n_calls` random digits down, then says that it is done."""
+    """An agent that writes down `n_calls` random digits, then answers "done"."""
 
     def respond(messages):
         if sum(isinstance(message, ToolMessage) for message in messages) == n_calls:
@@ -67,34 +67,34 @@ def written(trajectory):
 
 
 class Perfect:
-    """Knows what each trajectory will be worth: what is written, and 4.5 for each number still to come."""
+    """A critic that predicts the final sum: the written digits, plus 4.5 for each digit still to come."""
 
     predicts = "return"
 
     async def values(self, trajectories):
-        return np.array([written(one) + 4.5 * (4 - min(4, len(one.steps))) for one in trajectories])
+        return np.array([written(each) + 4.5 * (4 - min(4, len(each.steps))) for each in trajectories])
 
 
 @pytest.mark.parametrize("as_pair", [False, True], ids=["alone", "with a task"])
-def test_a_perfect_critic_in_a_world_that_only_isolates_is_obeyed(as_pair):
+def test_a_forkable_world_is_steered_by_the_critic_alone(as_pair):
     made = lambda state: (Ledger(), Task("books", "Keep the books.")) if as_pair else Ledger()  # noqa: E731
     assert isinstance(Ledger(), Forkable)
     Ledger.open = 0
     run = amc(clerk(), Perfect(), environment=made, n_particles=8, resample=AtSteps(2), beta=2.0, seed=0).run(start())
-    worth = [written(one) for one in run.population.trajectories]
+    worth = [written(trajectory) for trajectory in run.population.trajectories]
     assert len(set(worth)) > 2
     assert written(run.best) == max(worth)
     assert (run.select, run.deployable, run.config["rewards"]) == ("value", True, None)
-    # Steered to the very end: potentials are g / beta there too, never zeroed.
+    # The potentials are g / beta at the end too, never zero.
     np.testing.assert_allclose(run.population.values, worth)
     assert len(np.unique(run.history[-1].log_weights.round(6))) > 1
     assert run.best.task.id == ("books" if as_pair else "")
     assert Ledger.open == 0
-    # Each particle wrote into a ledger of its own: the winner's tool counted its own entries only.
+    # Each particle has its own ledger: the winner's tool counted only its own entries.
     assert [step.observation for step in run.best.steps[:4]] == [f"{n} entries" for n in (1, 2, 3, 4)]
 
 
-def test_the_critic_of_such_a_run_is_connected_before_the_first_step():
+def test_with_a_forkable_world_the_critic_is_connected_before_the_first_step():
     class Server(Perfect):
         connected = False
 
@@ -110,7 +110,7 @@ def test_the_critic_of_such_a_run_is_connected_before_the_first_step():
     assert server.connected
 
 
-def test_a_world_whose_rewards_mean_nothing_can_be_declared():
+def test_rewards_false_ignores_the_worlds_rewards():
     class Silent(SumWorld):
         async def step(self, action):
             answer = await super().step(action)
@@ -118,19 +118,19 @@ def test_a_world_whose_rewards_mean_nothing_can_be_declared():
 
     class LastDigit(ReturnSoFar):
         async def values(self, trajectories):
-            return np.array([float(one.steps[-1].action) for one in trajectories])
+            return np.array([float(trajectory.steps[-1].action) for trajectory in trajectories])
 
     settings = {"environment": lambda state: (Silent(), TASK), "n_particles": 6, "resample": AtSteps(2), "seed": 0}
     run = amc(number_agent(), LastDigit(), rewards=False, **settings).run(start())
-    last = [float(one.steps[-1].action) for one in run.population.trajectories]
+    last = [float(trajectory.steps[-1].action) for trajectory in run.population.trajectories]
     assert run.select == "value"
     assert float(run.best.steps[-1].action) == max(last)
-    assert {step.reward for one in run.population.trajectories for step in one.steps} == {0.0}
+    assert {step.reward for trajectory in run.population.trajectories for step in trajectory.steps} == {0.0}
     with pytest.raises(ConfigurationError, match="needs rewards"):
         amc(number_agent(), LastDigit(), rewards=False, select="return", **settings)
 
 
-def test_a_run_without_a_critic_in_a_world_that_only_isolates_is_refused():
+def test_a_forkable_world_without_a_critic_is_refused():
     Ledger.open = 0
     with pytest.raises(ConfigurationError, match="no critic is named"):
         amc(clerk(), environment=lambda state: Ledger(), n_particles=2).run(start())
@@ -140,7 +140,7 @@ def test_a_run_without_a_critic_in_a_world_that_only_isolates_is_refused():
 
 
 @pytest.mark.parametrize(("rewards", "factor"), [("world", 1.0), ("function", 10.0), ("both", 11.0)])
-def test_of_two_sources_the_one_that_was_named_counts(rewards, factor):
+def test_rewards_selects_among_two_sources(rewards, factor):
     def ten_times(state):
         taken = [message.text for message in state["messages"] if message.text.startswith("taken")]
         return 10.0 * float(taken[-1].removeprefix("taken ")) if taken else 0.0
@@ -148,15 +148,17 @@ def test_of_two_sources_the_one_that_was_named_counts(rewards, factor):
     run = amc(number_agent(), ReturnSoFar(), environment=sum_world, reward=ten_times, rewards=rewards, n_particles=5,
               resample=EveryStep(), beta=20.0, seed=1).run(start())  # fmt: skip
     assert any(len(set(point.ancestors.tolist())) < 5 for point in run.history[:-1])
-    for one in run.population.trajectories:
-        assert [step.reward for step in one.steps] == pytest.approx([factor * float(step.action) for step in one.steps])
-    returns = [one.return_ for one in run.population.trajectories]
+    for trajectory in run.population.trajectories:
+        assert [step.reward for step in trajectory.steps] == pytest.approx(
+            [factor * float(step.action) for step in trajectory.steps]
+        )
+    returns = [trajectory.return_ for trajectory in run.population.trajectories]
     assert run.best.return_ == max(returns)
     np.testing.assert_allclose(run.population.values, returns)
     assert run.config["rewards"] == rewards
 
 
-def test_a_function_may_reward_what_is_done_in_a_world_that_only_isolates():
+def test_a_reward_function_works_with_a_forkable_world():
     run = amc(clerk(), environment=lambda state: Ledger(), rewards="function", n_particles=4, resample=AtSteps(2),
               reward=lambda state: float(len(state["messages"]))).run(start())  # fmt: skip
     assert run.select == "return"
@@ -175,7 +177,7 @@ def test_a_function_may_reward_what_is_done_in_a_world_that_only_isolates():
         ("function", False, True, "function"), ("both", True, True, "both"),
     ],
 )  # fmt: skip
-def test_the_source_that_counts(given, has_world, has_function, expected):
+def test_reward_source(given, has_world, has_function, expected):
     assert reward_source(given, has_world=has_world, has_function=has_function) == expected
 
 
@@ -192,12 +194,12 @@ def test_the_source_that_counts(given, has_world, has_function, expected):
         (True, True, False, "rewards must be"),
     ],
 )
-def test_a_source_that_is_unclear_or_missing_is_refused(given, has_world, has_function, match):
+def test_an_ambiguous_or_missing_reward_source_is_refused(given, has_world, has_function, match):
     with pytest.raises(ConfigurationError, match=match):
         reward_source(given, has_world=has_world, has_function=has_function)
 
 
-def test_declared_rewards_that_never_came_are_noted():
+def test_returns_that_are_all_zero_are_noted():
     class Penniless(SumWorld):
         async def step(self, action):
             answer = await super().step(action)
@@ -215,15 +217,15 @@ def test_declared_rewards_that_never_came_are_noted():
 
 
 @pytest.mark.parametrize("given", [World(), (TASK, World()), (World(), "task"), None, (Ledger(), None)])
-def test_an_environment_of_another_form_is_shown_with_the_expected_one(given):
+def test_an_invalid_result_of_environment_is_refused(given):
     with pytest.raises(
         AgentContractError, match=r"expected \(world, Task\(\.\.\.\)\).*fork\(seed\) and close\(\)"
-    ) as told:
+    ) as caught:
         amc(number_agent(), environment=lambda state: given, n_particles=2).run(start())
-    assert len(str(told.value)) <= 400
+    assert len(str(caught.value)) <= 400
 
 
-async def test_worlds_that_refuse_to_fork_are_made_anew():
+async def test_worlds_that_cannot_fork_are_created_n_times():
     made = []
 
     class Single(Ledger):
@@ -238,7 +240,7 @@ async def test_worlds_that_refuse_to_fork_are_made_anew():
     assert len(made) == 3
 
 
-def test_a_world_is_reached_by_its_class():
+def test_current_environment_checks_the_worlds_class():
     ledger = Ledger()
     with use_environment(ledger):
         assert current_environment(Ledger) is ledger

@@ -1,4 +1,4 @@
-"""The private saver keeps LangGraph's contract, and copies a thread without copying its past."""
+"""The private saver: LangGraph's contract, copies of threads, pruning."""
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
@@ -13,7 +13,7 @@ def config(thread_id, checkpoint_id=None, **more):
 
 
 def put_chain(saver, thread_id, all_values, metadata=lambda step: {}):
-    """One checkpoint per values, each the parent of the next; gives their ids, oldest first."""
+    """Store a chain of checkpoints with these values, and return their ids, oldest first."""
     ids = [None]
     for step, values in enumerate(all_values):
         checkpoint = empty_checkpoint() | {"channel_values": values}
@@ -26,7 +26,7 @@ def ids_in(saver, thread_id):
     return [kept.checkpoint["id"] for kept in saver.list(config(thread_id))]
 
 
-async def test_it_passes_langgraphs_conformance_suite():
+async def test_fork_saver_passes_langgraphs_conformance_suite():
     conformance = pytest.importorskip("langgraph.checkpoint.conformance")
 
     @conformance.checkpointer_test(name="ForkSaver")
@@ -39,7 +39,7 @@ async def test_it_passes_langgraphs_conformance_suite():
     assert report.passed_all_base()
 
 
-def test_a_list_honours_filter_before_and_limit():
+def test_list_applies_filter_before_and_limit():
     saver = ForkSaver()
     ids = put_chain(saver, "t", [{}, {}, {}, {}], lambda step: {"user": "anna" if step % 2 else "ben"})
     put_chain(saver, "other", [{}])
@@ -50,7 +50,7 @@ def test_a_list_honours_filter_before_and_limit():
     assert list(saver.list(config("t"), filter={"user": "nobody"})) == []
 
 
-def test_readers_and_writers_have_containers_of_their_own():
+def test_readers_and_writers_have_their_own_containers():
     saver = ForkSaver()
     bag = [1]
     (checkpoint_id,) = put_chain(saver, "t", [{"bag": bag}])
@@ -79,7 +79,7 @@ def test_pruning_keeps_the_newest_checkpoint_and_its_writes():
         saver.prune(["t"], strategy="keep_oldest")
 
 
-def test_pruning_keeps_what_a_delta_channel_is_rebuilt_from():
+def test_pruning_keeps_the_ancestors_that_a_delta_channel_needs():
     saver = ForkSaver()
     values = [{"log": "old snapshot"}, {"log": "snapshot"}, {}, {}]
     ids = put_chain(saver, "t", values, lambda step: {"counters_since_delta_snapshot": {"log": (1, 1)}})
@@ -102,7 +102,7 @@ def test_pruning_keeps_what_a_delta_channel_is_rebuilt_from():
     ],
     ids=["list in a list in a dict", "set in a list", "list in a tuple", "list in a Send's argument"],
 )
-def test_nested_containers_are_copied_and_what_they_hold_is_shared(value, inner):
+def test_nested_containers_are_copied_and_their_contents_shared(value, inner):
     copy = own_containers(value)
     assert copy == value
     inner(copy).clear()

@@ -28,15 +28,15 @@ def population(*, values, log_weights, returns=(0.0, 1.0, 2.0)):
         ("value", [1.0, 3.0, 2.0], [0.0, 0.0, 0.0], 1),
         ("value", [1.0, 3.0, 2.0], [0.0, -np.inf, 0.0], 2),
         ("weight", [9.0, 9.0, 0.0], [-2.0, -3.0, -1.0], 2),
-        # An unknown value loses against a known one, however small.
+        # Any known value beats an unknown value.
         ("value", [NAN, -5.0, -4.0], [0.0, -1.0, -1.0], 2),
         ("value", [NAN, -5.0, NAN], [0.0, -1.0, 0.0], 1),
-        # The only known value is a failed particle's, or there is none: by weight.
+        # No live particle has a known value: by weight.
         ("value", [NAN, 5.0, NAN], [-1.0, -np.inf, 0.0], 2),
         ("value", [NAN, NAN, NAN], [-1.0, -2.0, -3.0], 0),
     ],
 )
-def test_the_largest_known_number_of_a_living_particle_is_selected(select, values, log_weights, expected):
+def test_the_largest_known_score_of_a_live_particle_is_selected(select, values, log_weights, expected):
     given = population(values=values, log_weights=log_weights)
     assert select_index(np.random.default_rng(0), given, select) == expected
 

@@ -1,4 +1,4 @@
-"""One thing that hangs does not hold the run: `step_timeout` and `run_timeout`."""
+"""`step_timeout` and `run_timeout`: no single hanging part blocks a run."""
 
 import asyncio
 import gc
@@ -21,15 +21,15 @@ from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 
 ENOUGH_S = 1.0
-"""For every step that does not hang, on a busy machine too."""
+"""Enough for every step that does not hang, even on a busy machine."""
 
 
 def run_of(graph, asynchronous):
     return asyncio.run(graph.arun(start())) if asynchronous else graph.run(start())
 
 
-def hanging_in(step, n_hanging=1, first=1):
-    """Worlds of which the first `n_hanging` that get there hang in their `step`-th step, counted from 1."""
+def hanging_in(step, n_hanging=1):
+    """Worlds of which the first `n_hanging` hang in their `step`-th step, counted from 1."""
     left = [n_hanging]
 
     class Hangs(SumWorld):
@@ -63,7 +63,7 @@ def do_nothing() -> str:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_particle_that_hangs_has_failed_and_the_run_goes_on(asynchronous):
+def test_a_hanging_particle_fails_and_the_run_continues(asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(2), n_particles=4, resample=AtSteps(3),
                 step_timeout=ENOUGH_S, seed=1)  # fmt: skip
     run = run_of(graph, asynchronous)
@@ -76,7 +76,7 @@ def test_a_particle_that_hangs_has_failed_and_the_run_goes_on(asynchronous):
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_sync_tool_that_hangs_in_its_thread_is_left_behind(asynchronous):
+def test_a_hanging_sync_tool_is_abandoned_in_its_thread(asynchronous):
     release, calls = threading.Event(), []
 
     @tool
@@ -92,7 +92,7 @@ def test_a_sync_tool_that_hangs_in_its_thread_is_left_behind(asynchronous):
 
     async def arun():
         run = await graph.arun(start())
-        release.set()  # Or `asyncio.run` would wait for the thread.
+        release.set()  # Otherwise `asyncio.run` would wait for the thread.
         return run
 
     try:
@@ -102,7 +102,7 @@ def test_a_sync_tool_that_hangs_in_its_thread_is_left_behind(asynchronous):
     assert sum(run.population.failed) == 1
 
 
-def test_a_step_that_ignores_its_cancellation_is_left_behind(monkeypatch):
+def test_a_step_that_ignores_its_cancellation_is_abandoned(monkeypatch):
     monkeypatch.setattr(time_limits, "CANCELLING_LIMIT_S", 0.01)
     stubborn = []
 
@@ -132,7 +132,7 @@ def test_a_step_that_ignores_its_cancellation_is_left_behind(monkeypatch):
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_a_reward_that_hangs_is_bounded_with_its_step(kind, asynchronous):
+def test_step_timeout_includes_the_reward_function(kind, asynchronous):
     release = threading.Event()
 
     async def hang(state):
@@ -158,7 +158,7 @@ def test_a_reward_that_hangs_is_bounded_with_its_step(kind, asynchronous):
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_critic_that_hangs_is_a_critic_error(asynchronous):
+def test_a_hanging_critic_is_a_critic_error(asynchronous):
     class Hangs:
         async def values(self, trajectories):
             await asyncio.Event().wait()
@@ -172,13 +172,13 @@ def test_a_critic_that_hangs_is_a_critic_error(asynchronous):
         assert any("step_timeout" in note for note in run.notes)
 
 
-def test_limits_change_nothing_where_nothing_hangs():
+def test_limits_that_are_not_reached_change_nothing():
     settings = {"environment": sum_world, "n_particles": 6, "resample": EveryStep(), "seed": 3}
     free = amc(number_agent(), ReturnSoFar(), **settings).run(start())
     limited = amc(number_agent(), ReturnSoFar(), step_timeout=60, run_timeout=600, **settings).run(start())
     assert free.log_evidence == limited.log_evidence
-    assert [[step.action for step in one.steps] for one in free.population.trajectories] == [
-        [step.action for step in one.steps] for one in limited.population.trajectories
+    assert [[step.action for step in trajectory.steps] for trajectory in free.population.trajectories] == [
+        [step.action for step in trajectory.steps] for trajectory in limited.population.trajectories
     ]
     assert (limited.config["step_timeout"], limited.config["run_timeout"]) == (60, 600)
 
@@ -189,34 +189,34 @@ def test_limits_change_nothing_where_nothing_hangs():
 @pytest.mark.parametrize(
     ("select", "asynchronous"), [("return", False), *[(s, True) for s in ("return", "value", "weight", "sample")]]
 )
-def test_after_its_time_a_run_gives_the_best_finished_trajectory(select, asynchronous):
+def test_run_timeout_returns_the_best_finished_trajectory(select, asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(3, n_hanging=3), n_particles=6,
                 resample=AtSteps(2), run_timeout=ENOUGH_S, select=select, seed=2)  # fmt: skip
     run = run_of(graph, asynchronous)
-    done = [one for one in run.population.trajectories if one.done]
+    done = [trajectory for trajectory in run.population.trajectories if trajectory.done]
     assert len(done) == 3
     assert run.best.done
     assert run.best in done
     if select == "return":
-        assert run.best.return_ == max(one.return_ for one in done)
+        assert run.best.return_ == max(trajectory.return_ for trajectory in done)
     assert np.isnan(run.log_evidence)
     assert any(note.startswith("run_timeout=1 s passed: the answer is the best of 3 finished") for note in run.notes)
     assert SumWorld.open == 0
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_after_its_time_a_run_without_finished_particles_raises_what_there_is(asynchronous):
+def test_run_timeout_without_finished_particles_raises_with_the_trajectories(asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(3, n_hanging=4), n_particles=4,
                 resample=Never(), run_timeout=ENOUGH_S)  # fmt: skip
     with pytest.raises(RunTimedOut, match=r"run_timeout=1 s passed and none of 4 particles had finished") as caught:
         run_of(graph, asynchronous)
-    assert [len(one.steps) for one in caught.value.trajectories] == [2] * 4
+    assert [len(trajectory.steps) for trajectory in caught.value.trajectories] == [2] * 4
     assert isinstance(caught.value, TimeoutError)
     assert SumWorld.open == 0
 
 
 @pytest.mark.parametrize("hanging", ["environment", "reset", "fork", "later fork", "critic"])
-def test_the_time_of_a_run_bounds_each_of_its_parts(hanging, monkeypatch):
+def test_run_timeout_limits_every_part_of_a_run(hanging, monkeypatch):
     monkeypatch.setattr(world_module, "CLOSING_LIMIT_S", 0.01)
 
     class Hangs(SumWorld):
@@ -259,9 +259,9 @@ def test_a_limit_is_a_positive_number_of_seconds(name, tmp_path):
     assert getattr(Settings.chosen(Config.load(path), {name: 3.0}), name) == 3.0
 
 
-async def test_what_failed_beside_the_first_failure_is_not_reported_as_lost():
+async def test_later_failures_are_not_reported_as_unretrieved():
     async def fail():
-        raise ValueError("another one")
+        raise ValueError("failed")
 
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["message"]))

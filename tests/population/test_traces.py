@@ -1,4 +1,4 @@
-"""What a tracer sees of a population: every particle's run, where it belongs, and how it ended."""
+"""Traces of a population: every particle's run, its place and its outcome."""
 
 import asyncio
 
@@ -12,11 +12,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from amc_agents.population.graph import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps, Never
-from tests.population.worlds import TASK, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
+from tests.population.worlds import TASK, Prefers, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
 
 
 class Tree(BaseTracer):
-    """Keeps finished traces, and which runs began below a run that had ended."""
+    """Records finished traces, and runs that started below an ended run."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ class Tree(BaseTracer):
 
 @pytest.fixture(params=["sync", "async"])
 def play(request):
-    """Runs a graph either way."""
+    """Run a graph in sync or async."""
 
     def run(graph, config):
         return graph.run(start(), config) if request.param == "sync" else asyncio.run(graph.arun(start(), config))
@@ -60,7 +60,7 @@ def traced(play, tree=None, **settings):
     return play(graph, {"callbacks": [tree]}), tree
 
 
-def test_every_run_is_in_one_tree_below_a_run_that_goes_on(play):
+def test_all_traced_runs_form_one_tree(play):
     _, tree = traced(play)
     [root] = tree.roots
     assert root.name == "text_agent"
@@ -71,7 +71,7 @@ def test_every_run_is_in_one_tree_below_a_run_that_goes_on(play):
     assert all(run.end_time is not None and run.error is None for run in tree.runs)
 
 
-def test_a_particles_run_says_where_it_comes_from(play):
+def test_a_particles_run_names_its_ancestor(play):
     run, tree = traced(play)
     first, second = (point.ancestors.tolist() for point in run.history[:2])
     begun = [(run.name, run.metadata["ancestor"], run.metadata["step"]) for run in tree.particles]
@@ -79,7 +79,7 @@ def test_a_particles_run_says_where_it_comes_from(play):
         (f"particle {slot} from particle {source} at step {step}", source, step)
         for step, ancestors in ((1, first), (2, second))
         for slot, source in enumerate(ancestors)
-        if ancestors.count(source) > 1  # forked: the particle itself starts again too
+        if ancestors.count(source) > 1  # the forked particle itself starts again too
     ]
     assert sorted(begun) == sorted([*((f"particle {slot}", None, 0) for slot in range(5)), *forks])
     assert len({run.metadata["amc_run"] for run in tree.particles}) == 1
@@ -97,7 +97,7 @@ def test_every_run_below_a_particle_carries_its_step(play):
     assert all("particle" in run.metadata and "step" in run.metadata for run in models)
 
 
-def test_what_was_discarded_cut_or_left_ends_without_an_error(play):
+def test_discarded_and_truncated_particles_end_without_an_error(play):
     run, tree = traced(play, horizon=4)
     discarded = [particle for particle in tree.particles if particle.metadata.get("outcome") == "discarded"]
     n_forks = sum(slot != source for point in run.history[:2] for slot, source in enumerate(point.ancestors))
@@ -108,7 +108,7 @@ def test_what_was_discarded_cut_or_left_ends_without_an_error(play):
     assert all(len(particle.outputs["messages"]) == 9 for particle in cut)
 
 
-def test_what_an_early_stop_leaves_unfinished_ends_without_an_error(play):
+def test_particles_unfinished_at_an_early_stop_end_without_an_error(play):
     class EndsAtEven(SumWorld):
         async def step(self, action):
             answer = await super().step(action)
@@ -119,7 +119,7 @@ def test_what_an_early_stop_leaves_unfinished_ends_without_an_error(play):
     assert all(run.error is None for run in tree.runs)
 
 
-def test_a_particle_that_stands_at_its_agents_end_is_discarded_without_an_error(play):
+def test_a_particle_at_its_agents_end_is_discarded_without_an_error(play):
     def tools(state):
         return {"messages": [AIMessage(digits(state["messages"])), HumanMessage("ok")]}
 
@@ -129,17 +129,13 @@ def test_a_particle_that_stands_at_its_agents_end_is_discarded_without_an_error(
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 4 else "tools")
     tree = Tree()
 
-    class LovesTheFirst:
-        async def values(self, trajectories):
-            return [0.0, *[-100.0] * (len(trajectories) - 1)]
-
-    graph = amc(builder.compile(), LovesTheFirst(), n_particles=4, resample=AtSteps(2), select="value", seed=0)
+    graph = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(2), select="value", seed=0)
     play(graph, {"callbacks": [tree]})
     assert sum("discarded" in (run.tags or []) for run in tree.particles) == 3
     assert all(run.error is None for run in tree.runs)
 
 
-def test_tracing_changes_nothing_and_asks_for_nothing(play):
+def test_tracing_changes_no_result_and_makes_no_requests(play):
     with_tracer, tree = traced(play)
     graph = amc(number_agent(), ReturnSoFar(3.0), environment=lambda state: sum_world(state, 5), n_particles=5,
                 resample=AtSteps(1, 2), seed=1)  # fmt: skip
@@ -151,10 +147,10 @@ def test_tracing_changes_nothing_and_asks_for_nothing(play):
     assert actions[0] == actions[1]
 
 
-def test_a_particle_that_failed_is_an_error(play):
+def test_a_failed_particle_is_an_error_in_the_trace(play):
     def respond(messages):
-        said = digits(messages)
-        return RuntimeError("the provider is down") if said.endswith("0") else said
+        answer = digits(messages)
+        return RuntimeError("the provider is down") if answer.endswith("0") else answer
 
     tree = Tree()
     run = play(
@@ -178,11 +174,11 @@ def test_usage_callbacks_add_up_to_the_runs_own_usage(play):
     with get_usage_metadata_callback() as hooked:
         policy = play(graph, {"callbacks": [handler]}).usage["policy"]
     for counted in (handler, hooked):
-        told = counted.usage_metadata["script"]
-        assert (told["input_tokens"], told["output_tokens"]) == (policy.input_tokens, policy.output_tokens)
+        usage = counted.usage_metadata["script"]
+        assert (usage["input_tokens"], usage["output_tokens"]) == (policy.input_tokens, policy.output_tokens)
 
 
-def test_collected_runs_hold_the_particles(play):
+def test_collected_runs_contain_the_particles(play):
     with collect_runs() as collector:
         play(amc(number_agent(), environment=sum_world, n_particles=3, horizon=2), None)
     names, waiting = [], list(collector.traced_runs)
@@ -194,7 +190,7 @@ def test_collected_runs_hold_the_particles(play):
     assert sorted(name for name in names if name.startswith("particle")) == ["particle 0", "particle 1", "particle 2"]
 
 
-def test_each_event_of_a_run_comes_once(play):
+def test_each_event_of_a_run_is_reported_once(play):
     events = []
 
     class Listener(BaseCallbackHandler):

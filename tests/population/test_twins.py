@@ -1,4 +1,4 @@
-"""Particles that are copies of one another are noted, with and without resamplings; agreement by chance is not."""
+"""Notes on identical particles, with and without resampling; agreement by chance is not noted."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def fixed(messages):
 @pytest.mark.parametrize("resample", [Never(), AtSteps(2), AtSteps(1, 3), EveryStep()], ids=str)
 @pytest.mark.parametrize("finished", ["retire", "keep"])
 @pytest.mark.parametrize("n_particles", [2, 5])
-def test_copies_are_noted_whatever_is_resampled(resample, finished, n_particles):
+def test_identical_particles_are_noted_with_any_resampling(resample, finished, n_particles):
     (note,) = notes(fixed, n_particles, resample=resample, finished=finished)
     assert note.startswith(
         f"all {n_particles} particles gave the same answer at each of 4 steps: is the model's temperature"
     )
 
 
-def test_the_log_says_it_too(caplog):
+def test_the_note_is_logged(caplog):
     warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         notes(fixed, resample=AtSteps(2))
@@ -45,16 +45,16 @@ def test_the_log_says_it_too(caplog):
 
 
 @pytest.mark.parametrize(("n_particles", "length", "noted"), [(5, 1, True), (4, 1, False), (2, 4, True), (2, 3, False)])
-def test_few_repetitions_may_be_chance(n_particles, length, noted):
+def test_few_repetitions_are_attributed_to_chance(n_particles, length, noted):
     assert bool(notes(fixed, n_particles, length, resample=Never())) == noted
 
 
-def test_one_particle_has_no_twin():
+def test_a_single_particle_has_no_twin():
     assert notes(fixed, n_particles=1, length=20, resample=AtSteps(4)) == []
 
 
 def first_differs():
-    """A policy whose very first answers differ, and none after."""
+    """A policy whose answers differ only at the first step."""
     numbers = iter(range(1000))
 
     def respond(messages):
@@ -64,8 +64,8 @@ def first_differs():
 
 
 @pytest.mark.parametrize("resample", [Never(), AtSteps(1), EveryStep()], ids=str)
-def test_particles_that_differed_once_are_no_copies_whoever_was_resampled(resample):
-    # beta 1: from step 1 on all descend from the particle that said the largest number.
+def test_particles_that_differed_once_are_not_noted(resample):
+    # At beta 1, all descend from the particle with the largest first number.
     assert notes(first_differs(), 5, 6, resample=resample) == []
 
 
@@ -75,11 +75,11 @@ def last_differs():
 
 
 @pytest.mark.parametrize("resample", [Never(), AtSteps(2)], ids=str)
-def test_particles_that_differ_at_their_last_step_are_no_copies(resample):
+def test_particles_that_differ_only_at_the_last_step_are_not_noted(resample):
     assert notes(last_differs(), 5, 6, resample=resample) == []
 
 
-def test_failed_particles_do_not_hide_the_copies():
+def test_failed_particles_do_not_hide_identical_ones():
     calls = iter(range(1000))
 
     def respond(messages):

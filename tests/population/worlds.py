@@ -17,7 +17,7 @@ TASK = Task("count", "Say numbers; their sum is your return.")
 
 
 class SumWorld:
-    """Every action is a number and earns it; the episode ends after `length` actions."""
+    """An action is a number and its own reward; the episode ends after `length` actions."""
 
     made = 0
     open = 0
@@ -48,18 +48,28 @@ class SumWorld:
 
 
 class ReturnSoFar:
-    """A critic that expects the last reward to come again, and counts how it is asked."""
+    """A critic that predicts a multiple of the last reward and records the lengths of the trajectories in each call."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self.factor, self.batches = factor, []
 
     async def values(self, trajectories):
-        self.batches.append([len(one.steps) for one in trajectories])
-        return np.array([self.factor * one.steps[-1].reward for one in trajectories])
+        self.batches.append([len(trajectory.steps) for trajectory in trajectories])
+        return np.array([self.factor * trajectory.steps[-1].reward for trajectory in trajectories])
+
+
+class Prefers:
+    """A critic that prefers the particle in one slot."""
+
+    def __init__(self, slot=0, gain=100.0):
+        self.slot, self.gain = slot, gain
+
+    async def values(self, trajectories):
+        return self.gain * (np.arange(len(trajectories)) == self.slot)
 
 
 def digits(messages):
-    """A policy that says a random digit, drawn from the particle's own stream."""
+    """A policy that answers with a random digit from the particle's stream."""
     rng = particle_rng() or np.random.default_rng()
     return f"Thought: any\nAction: {rng.integers(10)}"
 
