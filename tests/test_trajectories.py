@@ -9,7 +9,7 @@ import pytest
 
 from amc_agents.critics.judge.style import ZERO_SHOT
 from amc_agents.critics.log_odds import OddsOfValue
-from amc_agents.critics.render import FORMATS
+from amc_agents.critics.render import DIALOGUE, PLAIN
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import generate_task
 from amc_agents.psrl.episodes import play_episode
@@ -39,7 +39,7 @@ def test_a_limit_is_no_part_of_what_makes_trajectories_equal():
 
 
 def test_a_limit_changes_no_prompt_no_dataset_and_no_target(tmp_path):
-    for prompt_format in FORMATS.values():
+    for prompt_format in (DIALOGUE, PLAIN):
         assert prompt_format.segments(CUT) == prompt_format.segments(ENDED)
     assert ZERO_SHOT.prompt(CUT) == ZERO_SHOT.prompt(ENDED)
     assert data_hash([CUT]) == data_hash([ENDED])

@@ -26,7 +26,7 @@ class PromptFormat:
     """Templates that write a trajectory for a critic. Part of a checkpoint."""
 
     name: str
-    """Name of the format; a key of `FORMATS` for a built-in format."""
+    """Name of the format, such as "dialogue" or "plain"."""
     opening: str
     """Template of the task's segment, with the field {instruction}."""
     round: str
@@ -281,6 +281,3 @@ PLAIN = PromptFormat(
     marker="Value:",
 )
 """Plain text, for any language model."""
-
-FORMATS = {prompt_format.name: prompt_format for prompt_format in (DIALOGUE, PLAIN)}
-"""The built-in formats, by name."""
