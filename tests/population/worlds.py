@@ -47,6 +47,14 @@ class SumWorld:
             type(self).open -= 1
 
 
+class EndsByNine(SumWorld):
+    """A world that also ends at the action 9."""
+
+    async def step(self, action):
+        answer = await super().step(action)
+        return type(answer).termination(answer.observation, answer.reward) if action == "9" else answer
+
+
 class ReturnSoFar:
     """A critic that predicts a multiple of the last reward and records the lengths of the trajectories in each call."""
 
@@ -109,3 +117,9 @@ def tool_caller(n_calls=3, parallel=1):
         return AIMessage("let me see", tool_calls=calls)
 
     return ScriptedChatModel(respond=respond)
+
+
+@tool
+def say_nothing() -> str:
+    """Do nothing."""
+    return "nothing"
