@@ -32,6 +32,7 @@ from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, Usage
 from tests.lac.lac_agents import Prefers, Watching, ask, both_ways, go, in_turn
+from tests.population.worlds import TASK, SumWorld
 
 
 class TestStandard(ChatModelUnitTests):
@@ -428,6 +429,22 @@ def test_requests_are_counted_once_by_role():
         "critic": Usage(2, 10, 2),
         "world model": Usage(2, 10, 2),
     }
+
+
+class Ones:
+    """A critic of trajectories, for amc."""
+
+    async def values(self, trajectories):
+        return np.ones(len(trajectories))
+
+
+def test_a_critic_named_for_amc_is_not_that_of_its_agents_decisions():
+    records = []
+    policy = actor_critic_model(in_turn("Action: 1"), Prefers(), k=1).model_copy(update={"sink": records.append})
+    graph = amc(text_agent(policy), "uniform", environment=lambda state: (SumWorld(2), TASK), n_particles=2, seed=0)
+    run = graph.run({"messages": [HumanMessage(TASK.instruction)]}, {"configurable": {"critic": Ones()}})
+    assert run.config["critic"] == "Ones"
+    assert {record["critic"] for record in records} == {"Prefers"}
 
 
 # The node
