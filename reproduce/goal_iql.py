@@ -87,7 +87,7 @@ def theirs(rows: GoalBatch, vectors: Vectors, triples: Any, steps: int, critics:
     def seen(state: Any, goal: Any) -> Vectors:
         return (scale * np.concatenate([vectors[state], vectors[goal]], axis=-1)).astype(np.float32)
 
-    # A transition without an end is an episode of two observations that is cut; one with an end has one observation.
+    # A non-terminal transition is a truncated episode of two observations; a terminal transition has one observation.
     episodes = []
     for state, thought, after, goal, reached, ended, already, kept in zip(*rows, strict=True):
         if not kept or already:

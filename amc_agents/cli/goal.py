@@ -35,7 +35,7 @@ def goal(
     expectile: Annotated[float | None, typer.Option(help="tau: above 0.5, V leans towards the best thoughts.")] = None,
     hidden: Annotated[int | None, typer.Option(min=1, help="Width of the two hidden layers.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations of 50 updates.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Transitions of one update.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Transitions per update.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of AdamW.")] = None,
     future: Annotated[float, typer.Option(help="Share of goals from the same trajectory's future.")] = 0.5,
     random: Annotated[float, typer.Option(help="Share of goals from other trajectories.")] = 0.4,

@@ -172,22 +172,22 @@ def collected_tasks(folder: str | Path) -> set[tuple[str, str]]:
 def read_trajectories(
     folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
 ) -> list[Trajectory]:
-    """The trajectories of `read_records` alone."""
+    """Read trajectories without their origin; arguments, order and errors are those of `read_records`."""
     return [record.trajectory for record in read_records(folder, best_of=best_of, policies=policies)]
 
 
 def best_trajectories(trajectories: Iterable[Trajectory], best_of: int) -> list[Trajectory]:
-    """Of each task's first `best_of` trajectories, in the order given, the one of the highest return."""
+    """Return the trajectory with the highest return of each task's first `best_of` trajectories."""
     first: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         siblings = first.setdefault(trajectory.task.id, [])
         if len(siblings) < best_of:
             siblings.append(trajectory)
-    return [max(siblings, key=lambda one: one.return_) for siblings in first.values()]
+    return [max(siblings, key=lambda trajectory: trajectory.return_) for siblings in first.values()]
 
 
 def dataset_hash(folder: str | Path) -> str:
-    """A fingerprint of a dataset as it lies on disk: of the shards' names and bytes."""
+    """Fingerprint a dataset: the names and bytes of its shards."""
     digest = hashlib.sha256()
     for shard in shards(folder):
         with shard.open("rb") as file:

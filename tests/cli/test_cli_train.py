@@ -8,6 +8,7 @@ import typer
 pytest.importorskip("torch")
 
 from amc_agents.cli.commands import train_app
+from amc_agents.cli.train import with_flags
 from amc_agents.training.goal.training import GoalTrainingSettings
 from amc_agents.training.value.training import ValueTrainingSettings
 from amc_agents.training.verdict.training import VerdictTrainingSettings
@@ -39,3 +40,8 @@ def test_a_flag_that_is_not_given_leaves_the_settings_default(command, settings,
     for name, default in shared.items():
         if (command, name) not in OTHER_DEFAULT and default is not None and default != ():
             assert getattr(default, "value", default) == defaults[name], name
+
+
+def test_only_flags_that_are_not_given_are_ignored():
+    settings = with_flags(GoalTrainingSettings(seed=3), nearness=False, seed=0, hidden=None)
+    assert (settings.nearness, settings.seed, settings.hidden) == (False, 0, GoalTrainingSettings().hidden)
