@@ -21,7 +21,7 @@ FLOORS: tuple[dict[str, float], ...] = (
     {"root modules": 5},
     {"concurrency": 5},
     {"smc": 1.4, "envs": 5, "models": 8.6},
-    {"critics": 6.6},
+    {"critics": 6.6, "config": 3.4},
     {"decisions": 3.4},
     {"runtime": 5},
     {"population": 1.2, "lac": 3.7, "pnlc": 6.2, "psrl": 8.7},
@@ -38,6 +38,7 @@ CONTENTS = {
     "envs": "worlds that fork",
     "models": "local chat models",
     "critics": "value, verdict, goal, judge",
+    "config": "settings, file",
     "decisions": "shared by LAC, PNLC, PSRL",
     "runtime": "LangGraph, LangChain",
     "population": "AMC",
@@ -76,8 +77,10 @@ def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """`amc_agents.lac.decision` -> `lac`."""
+    """`amc_agents.lac.decision` -> `lac`; the two modules of settings form a room, above `smc` with its schedules."""
     parts = module.split(".")
+    if parts[1:] in (["config"], ["settings"]):
+        return "config"
     return parts[1] if len(parts) > 2 else "root modules"
 
 
