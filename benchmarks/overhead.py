@@ -1,18 +1,19 @@
-"""What `amc(...)` costs beside the same N agents run bare under asyncio.gather: ratios, in one run.
+"""Measure the overhead of `amc(...)`, as ratios to the same N bare agents under asyncio.gather.
 
     python benchmarks/overhead.py [--runs 30]
 
-1. A policy behind a real local HTTP server that answers in 100 ms: wall time. Bound 1.15.
+1. A policy behind a local HTTP server that answers in 100 ms: wall time. Bound 1.15.
 2. The same with log-normal latencies (mean 100 ms, sigma 0.8) and one resampling point: ratio of the mean wall time
-   to the mean of the slowest bare agent, on common latencies. Bound 1.3; a barrier alone costs 1.18 on average.
-3. An instant model: CPU time, resampled every ten steps from step 4 on, as N and T grow: medians of paired ratios, with
-   their quartiles. Bounds: 1.5 at T = 10, where one resampling weighs most, and 1.35 elsewhere, which is at least a
-   tenth above every median measured so far. On a busy machine single pairs vary by a tenth, and the rows of few pairs
-   vary accordingly. The rows "never" and "every step" are the two ends of resampling; the last has no bound.
-   N = 500 is measured at T = 10 only: at T = 50 a single pair takes half a minute.
-4. The same agents' memory: its peak per message at T = 100 against T = 25. Bound 1: it grows with the messages alone.
+   to the mean of the slowest bare agent, with common latencies. Bound 1.3; a barrier alone costs 1.18 on average.
+3. An instant model, resampled every ten steps from step 4: CPU time as N and T grow, as medians and quartiles of paired
+   ratios. Bounds: 1.5 at T = 10, where a resampling has the largest share, and 1.35 elsewhere, at least a tenth above
+   every median measured so far. On a busy machine single pairs vary by a tenth, and so do rows of few pairs. The rows
+   "never" and "every step" are the extremes of resampling; the latter has no bound. N = 500 is measured only at T = 10,
+   because a single pair at T = 50 takes half a minute.
+4. The memory of the same agents: peak per message at T = 100 divided by the peak at T = 25. Bound 1: memory grows only
+   with the messages.
 
-N = 15 particles, T = 10 steps where nothing else is said. Exits with 1 where a bound is broken.
+The default is N = 15 particles and T = 10 steps. The exit code is 1 if a ratio exceeds its bound.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ INPUT = {"messages": [HumanMessage(TASK.instruction)]}
 
 
 class Walk:
-    """So many steps of a random reward. Each world has a row of latencies of its own."""
+    """A world of `length` steps with varying rewards and its own row of latencies."""
 
     rows = 0
 
@@ -76,7 +77,7 @@ class Walk:
 
 
 class LatencyModel(ChatOpenAI):
-    """ChatOpenAI against the local server, which waits as long as the world's row says."""
+    """ChatOpenAI with the local server, which waits for the latency in the world's row."""
 
     latencies: Any = None
 
@@ -88,18 +89,18 @@ class LatencyModel(ChatOpenAI):
 
 
 async def bare(agent: Any, n_agents: int = N, n_steps: int = T) -> None:
-    """N agents side by side, each in a world of its own."""
+    """Run N agents side by side, each in its own world."""
     Walk.rows = 0
 
-    async def one(world: Walk) -> None:
+    async def in_world(world: Walk) -> None:
         with use_environment(world):
             await agent.ainvoke(INPUT)
 
-    await asyncio.gather(*(one(Walk(n_steps)) for _ in range(n_agents)))
+    await asyncio.gather(*(in_world(Walk(n_steps)) for _ in range(n_agents)))
 
 
 async def wrapped(graph: Any) -> None:
-    """The same as particles."""
+    """Run the same agents as particles."""
     Walk.rows = 0
     await graph.ainvoke(INPUT)
 
@@ -118,9 +119,9 @@ def as_particles(
 
 
 async def seconds(work: Callable[[], Awaitable[None]], clock: Callable[[], float] = time.perf_counter) -> float:
-    begun = clock()
+    started = clock()
     await work()
-    return clock() - begun
+    return clock() - started
 
 
 async def constant_latency(url: str, runs: int) -> dict[str, float]:
@@ -143,7 +144,7 @@ async def lognormal_latency(url: str, runs: int) -> dict[str, float]:
     graph = as_particles(agent, AtSteps(5))
     times = []
     for _ in range(runs):
-        # Offspring draw from rows of their own: the past is common, the future is not.
+        # An offspring has its own row of latencies: it shares its parent's past, not its future.
         model.latencies = rng.lognormal(np.log(0.1) - 0.32, 0.8, (2 * N, T))
         times.append([await seconds(lambda: bare(agent)), await seconds(lambda: wrapped(graph))])
     means = np.mean(times, axis=0)
@@ -158,13 +159,13 @@ def instant_agent() -> Any:
 async def cpu_time(
     schedule: Schedule, n_particles: int, n_steps: int, pairs: int, bound: float | None = 1.35
 ) -> dict[str, Any]:
-    """Ratios of CPU time, each of two runs side by side."""
+    """Measure ratios of CPU time, each of a pair of consecutive runs."""
     agent = instant_agent()
     graph = as_particles(agent, schedule, n_particles, n_steps, seed=0)
     await bare(agent)
     await as_particles(agent, schedule).ainvoke(INPUT)
     times = []
-    # What was imported is left out of the collector's sight: one of its full passes costs as much as half a run.
+    # Exclude imported objects from garbage collection: a full collection costs as much as half a run.
     gc.collect()
     gc.freeze()
     for _ in range(pairs):
@@ -180,7 +181,7 @@ async def cpu_time(
 
 
 async def growth(runs: int) -> dict[str, dict[str, Any]]:
-    """The instant model at several N and T. The largest sizes are measured least often: each pair is long."""
+    """Measure the instant model at several N and T, the largest sizes least often."""
     rows = {}
     sizes = ((15, 10, 1.0, 1.5), (15, 50, 0.4, 1.35), (15, 200, 0.1, 1.35), (500, 10, 0.1, 1.35))
     for n_particles, n_steps, share, bound in sizes:
@@ -193,7 +194,7 @@ async def growth(runs: int) -> dict[str, dict[str, Any]]:
 
 
 async def peak_per_message(n_steps: int) -> float:
-    """The most bytes allocated at once in a run of half as many particles, for each message of its population."""
+    """Measure the peak of allocated bytes per message, in a run with half as many particles."""
     n_particles = N // 2
     graph = as_particles(instant_agent(), AtSteps(*range(4, n_steps, 10)), n_particles, n_steps, seed=0)
     gc.collect()
@@ -212,7 +213,7 @@ async def memory() -> dict[str, float]:
 
 @contextmanager
 def local_server() -> Iterator[str]:
-    """The server in a process of its own; gives its URL."""
+    """Start the server in its own process and yield its URL."""
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"
         server = subprocess.Popen([sys.executable, str(Path(__file__).with_name("local_server.py")), str(port_file)])
@@ -246,5 +247,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("amc_agents").setLevel(logging.ERROR)  # that all say the same is meant here
+    logging.getLogger("amc_agents").setLevel(logging.ERROR)  # The particles are identical on purpose.
     sys.exit(main())

@@ -85,7 +85,7 @@ class Settings(AmcSettings):
         return self.rewards is not None and not self.hide_rewards
 
     @property
-    def may_ask_critic(self) -> bool:
+    def may_call_critic(self) -> bool:
         """Whether the critic can be called: particles are weighed before their end, or the run sees no rewards."""
         first = self.resample.next_point(0)
         before_end = first is not None and first < self.horizon

@@ -23,7 +23,7 @@ from amc_agents.messages import MessageReader
 from amc_agents.population.containers import own_containers
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.particle import Particle, State, TrajectoryFunction
-from amc_agents.population.particle_events import event_listener
+from amc_agents.population.particle_events import EventListener, event_listener
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.rewards import RewardFunction, Rewards
@@ -93,25 +93,20 @@ async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runti
     async with deadline.cutting():
         notes = await _connect(chosen.critic, settings, meter)
         worlds, task = await _create_worlds(wrapped, given, worlds_rng, owner.worlds)
-        asked_before, settings = settings.may_ask_critic, _for_worlds(settings, worlds, wrapped)
-        if not asked_before:
+        connected = settings.may_call_critic
+        settings = _for_worlds(settings, worlds, wrapped)
+        if not connected:
             notes = await _connect(chosen.critic, settings, meter)
     if deadline.passed:
         raise RunTimedOut(settings.run_timeout or 0.0)
     emit = get_stream_writer()
-    saver = ForkSaver()
     owner.system = _OpaqueSystem(
         worlds=owner.worlds,
-        runner=ParticleRunner(
-            agent=wrapped.agent.copy(update={"checkpointer": saver}),
-            saver=saver,
-            step_after=frozenset(wrapped.step_after),
-            horizon=settings.horizon,
-            meter=PolicyMeter(meter, around=policy_meter()),
-            rewards=Rewards(settings.rewards, wrapped.reward, in_thread=settings.step_timeout is not None),
-            step_timeout=settings.step_timeout,
+        runner=_runner(
+            wrapped,
+            settings,
+            meter,
             agent_context=call.context,
-            trajectory=wrapped.trajectory,
             on_event=event_listener(emit) if owner.wants_events else None,
             nested="|" in config["configurable"].get("checkpoint_ns", ""),
         ),
@@ -129,7 +124,7 @@ async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runti
 
 async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
     """Connect the critic to its server before the first call of the policy, and return notes for the run."""
-    if not settings.may_ask_critic:
+    if not settings.may_call_critic:
         return []
     try:
         with metering(meter):
@@ -162,6 +157,31 @@ def _for_worlds(settings: Settings, worlds: Sequence[RecordingWorld | None], wra
     settings = replace(settings, rewards=None)
     settings.require_source_of_weights()
     return settings
+
+
+def _runner(
+    wrapped: WrappedAgent,
+    settings: Settings,
+    meter: Meter,
+    *,
+    agent_context: Any,
+    on_event: EventListener | None,
+    nested: bool,
+) -> ParticleRunner:
+    saver = ForkSaver()
+    return ParticleRunner(
+        agent=wrapped.agent.copy(update={"checkpointer": saver}),
+        saver=saver,
+        step_after=frozenset(wrapped.step_after),
+        horizon=settings.horizon,
+        meter=PolicyMeter(meter, around=policy_meter()),
+        rewards=Rewards(settings.rewards, wrapped.reward, in_thread=settings.step_timeout is not None),
+        step_timeout=settings.step_timeout,
+        agent_context=agent_context,
+        trajectory=wrapped.trajectory,
+        on_event=on_event,
+        nested=nested,
+    )
 
 
 def _particles(

@@ -216,7 +216,7 @@ def test_worlds_are_created_forked_and_closed():
         assert trajectory.return_ == float(trajectory.steps[-1].observation.removeprefix("taken "))
 
 
-# --- other agents -------------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------------------
 
 
 def test_invalid_settings_are_named():
