@@ -82,7 +82,7 @@ class Cost:
     missing: int = 0
     """Number of requests without reported usage, failed requests included; not in the dollars."""
     hint: str = field(default="", compare=False)
-    """How to get prices for the unpriced models."""
+    """Advice on getting prices for the unpriced models."""
 
     @property
     def total(self) -> float:
@@ -91,7 +91,7 @@ class Cost:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether a price or an amount of usage is unknown."""
+        """True if a price or an amount of usage is unknown."""
         return bool(self.unpriced or self.missing)
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ OnCriticError = Literal["raise", "uniform"]
 
 @dataclass(frozen=True)
 class AmcSettings:
-    """How a population is run.
+    """Settings of a population.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -37,9 +37,9 @@ class AmcSettings:
     success_reward: float | None = None
     """The only return besides 0 (`amc_agents.smc.potentials`); None: any return is possible."""
     select: Select | None = None
-    """How the answer is picked; None: "return" if rewards are observed, else "value"."""
+    """Criterion by which the answer is picked; None: "return" if rewards are observed, else "value"."""
     finished: Finished = "retire"
-    """Whether finished particles are retired with their weight, or kept in the resampling."""
+    """"retire": finished particles are set aside with their weight; "keep": they stay in the resampling."""
     horizon: int = 50
     """Maximum number of steps of a particle."""
     stop_at: float | None = None

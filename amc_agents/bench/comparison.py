@@ -155,7 +155,7 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What all results share, as plain values."""
+        """Settings that all results share, as plain values."""
         critic = self._parsed(self.critic)
         return {
             **self.about,

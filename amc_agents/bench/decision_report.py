@@ -1,4 +1,4 @@
-"""How prior and critic relate in recorded decisions: tables 1, 2 and 12 of LAC.
+"""Relation of prior and critic in recorded decisions: tables 1, 2 and 12 of LAC.
 
 `A` distinct candidate actions of one decision.
 """
@@ -81,7 +81,7 @@ class Case(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """How often prior and critic agree, over the decisions with at least two candidates."""
+    """Agreement of prior and critic, over the decisions with at least two candidates."""
 
     decisions: int
     """Number of decisions with at least two candidates."""

@@ -25,7 +25,7 @@ class RunDecisions:
     seed: int
     success: bool
     decisions: tuple[Mapping[str, Any], ...]
-    """As `Decision.as_plain()` returns them, in the order in which they were made."""
+    """Plain values of `Decision.as_plain()`, in the order in which the decisions were made."""
 
     @property
     def key(self) -> ItemKey:

@@ -34,7 +34,7 @@ class Method:
     hide_rewards: bool = False
     """The run does not use rewards, so its own pick can be deployed."""
     decision: LacSettings | None = None
-    """How each step is decided among several candidates (LAC), which the critic judges; None: the step is sampled."""
+    """Settings for deciding each step among candidates that the critic judges (LAC); None: the step is sampled."""
     oracle: bool = False
     """The critic knows the world: an upper bound that cannot be deployed."""
     scheme: str = AmcSettings.scheme
@@ -44,12 +44,12 @@ class Method:
 
     @property
     def single(self) -> bool:
-        """Whether the run has a single trajectory."""
+        """True if the run has a single trajectory."""
         return self.n_particles == 1
 
     @property
     def asks_the_critic(self) -> bool:
-        """Whether the comparison's own critic judges the decisions."""
+        """True if the comparison's own critic judges the decisions."""
         return self.critic is None and self.decision is not None and self.decision.use_critic
 
     def as_plain(self) -> dict[str, Any]:

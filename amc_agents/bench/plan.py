@@ -31,7 +31,7 @@ CRAFTING = "crafting"
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What to compare, and on which tasks. Plain values, so that it can be sent to worker processes."""
+    """The methods of a comparison and its tasks, as plain values that can be sent to worker processes."""
 
     methods: tuple[Method, ...]
     n_tasks: int
@@ -90,7 +90,7 @@ class ComparisonPlan:
 
     @property
     def has_critic(self) -> bool:
-        """Whether the plan names a critic, or a value model is shipped with the policy."""
+        """True if the plan names a critic, or a value model is shipped with the policy."""
         return self.critic is not None or (model_folder(self.policy) / ADAPTER).is_dir()
 
     @property

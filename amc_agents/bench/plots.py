@@ -52,7 +52,7 @@ class Branch:
     value: float
     """The critic's value at the end of the branch, or the return of a finished particle."""
     ending: str
-    """How the branch ends: "continued", "dropped", "success" or "failure"."""
+    """The end of the branch: "continued", "dropped", "success" or "failure"."""
 
 
 def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:

@@ -127,7 +127,7 @@ def summarise(
     Args:
         records: results of single runs.
         methods: the methods to summarise; those without a record are left out.
-        settings: what all records share.
+        settings: settings that all records share.
         command: the command that made the records.
         seconds: total wall time; None if the comparison was resumed.
 

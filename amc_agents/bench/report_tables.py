@@ -1,4 +1,4 @@
-"""What the tables of a comparison show: metrics, costs, the main differences and notes; and all of it as Markdown."""
+"""Tables of a comparison (metrics, costs, main differences, notes), and their Markdown."""
 
 from __future__ import annotations
 

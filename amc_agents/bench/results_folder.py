@@ -33,7 +33,7 @@ class ResultsFolder:
 
     Args:
         path: the folder; created if it does not exist.
-        settings: what all results share (plain values).
+        settings: settings that all results share, as plain values.
         methods: settings of each method or agent (plain values); a later call may add methods.
         resume: continue with the results in the folder. Otherwise a folder that holds results is refused.
         worker: names this process's file in a folder that several share.

@@ -33,9 +33,9 @@ class Scores:
     """Unweighted mean over the particles (paper's appendix A.4). Retired particles are replaced by live ones, so a run
     with early successes has more particles, and the later particles lower this mean."""
     top5_distinct: float
-    """As `top5`, over trajectories of different (thought, action) sequences."""
+    """`top5` over trajectories of different (thought, action) sequences."""
     mean_distinct: float
-    """As `mean`, over trajectories of different (thought, action) sequences."""
+    """`mean` over trajectories of different (thought, action) sequences."""
     weighted_mean: float
     """Mean under the run's final weights: an estimate of the posterior's mean return."""
     particles: int
@@ -71,7 +71,7 @@ METRICS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run used. Input tokens include cached tokens, which were not computed again."""
+    """The resources that a run used. Input tokens include cached tokens, which were not computed again."""
 
     policy_calls: int
     policy_input_tokens: int

@@ -42,7 +42,7 @@ class MethodChanges:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """Which methods to compare."""
+    """The choice of methods to compare."""
 
     names: Sequence[str] | None = None
     """Names of methods or groups; None: the standard methods."""

@@ -55,7 +55,7 @@ CountCallback = Callable[[int], None]
 
 
 class WorkQueue(Protocol):
-    """Where workers get their items and store the results."""
+    """Gives work items to workers and stores their results."""
 
     def claim(self) -> WorkItem | None:
         """Take the next item, which no other worker gets; None when none is left."""

@@ -109,7 +109,7 @@ def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
 
 
 def on_background_loop() -> bool:
-    """Whether the caller runs on the background loop, which must not wait for itself."""
+    """True if the caller runs on the background loop, which must not wait for itself."""
     return _loop is not None and _running_loop() is _loop
 
 

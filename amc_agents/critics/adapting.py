@@ -27,7 +27,7 @@ class SyncCritic(Protocol):
 CriticFunction = Callable[[Sequence[Trajectory]], Any]
 """Maps trajectories to `[N]` values, or to an awaitable of them: the method `values` without an object."""
 CriticLike = Critic | SyncCritic | CriticFunction
-"""What is accepted as a critic besides its string."""
+"""The objects accepted as a critic; a critic string is the alternative."""
 
 _JUDGING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

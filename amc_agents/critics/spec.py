@@ -200,7 +200,7 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
 
 
 def _is_factory(function: Any, options: Mapping[str, str]) -> bool:
-    """Whether a function makes a critic; given no options, a function of one required argument is a critic itself."""
+    """True if a function makes a critic; given no options, a function of one required argument is a critic itself."""
     if not inspect.isroutine(function) and not isinstance(function, partial):
         return False
     if options:

@@ -78,7 +78,7 @@ class Template(NamedTuple):
         return Segment(*filled, last + ending)
 
     def wrote(self, text: str, ending: str = "") -> bool:
-        """Whether a text can come from the template: it contains the template's words in order.
+        """True if a text can come from the template: it contains the template's words in order.
 
         The search takes linear time, unlike a regular expression.
         """
@@ -135,7 +135,7 @@ class UnknownWords(NamedTuple):
 
     @property
     def too_many(self) -> bool:
-        """Whether the model cannot read the texts."""
+        """True if the model cannot read the texts."""
         return self.unknown > MOST_UNKNOWN * self.words
 
     def __str__(self) -> str:

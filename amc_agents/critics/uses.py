@@ -1,4 +1,4 @@
-"""Which method takes which kind of critic, and how it converts it: the table `TABLE`, and functions that follow it.
+"""The kinds of critics that each method takes, and their conversions: `TABLE`, and functions that read it.
 
 The nature of a critic follows from its methods and attributes (`nature_of`), so that your own objects are treated like
 the library's critics. `table_markdown` writes the table for the documentation.
@@ -26,7 +26,7 @@ class Use:
     """A method takes critics of a nature."""
 
     how: str
-    """How it converts their answers."""
+    """Description of the conversion of their answers."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ NATURES: Mapping[str, str] = MappingProxyType(
 
 
 def nature_of(critic: Any) -> str:
-    """The nature of a critic, a key of `NATURES`, by its methods and attributes.
+    """Return the nature of a critic, a key of `NATURES`, by its methods and attributes.
 
     Args:
         critic: as `parse_critic` returns it.
@@ -81,7 +81,7 @@ def nature_of(critic: Any) -> str:
 
 
 def use_of(method: str, critic: Any) -> Use:
-    """How a method uses a critic.
+    """Return how a method uses a critic.
 
     Args:
         method: one of `METHODS`.

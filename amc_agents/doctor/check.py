@@ -21,13 +21,13 @@ class Check:
     """The result of a check."""
 
     name: str
-    """What was checked."""
+    """The subject of the check."""
     state: State
     """"skipped": it could not be checked, or the configuration does not need it."""
     detail: str
     """The finding."""
     advice: str = ""
-    """What to do; empty if nothing needs to be done."""
+    """The recommended action; empty if none is needed."""
 
     def __post_init__(self) -> None:
         """Hide API keys and escape control characters, since names and answers come from servers."""

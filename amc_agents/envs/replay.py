@@ -14,15 +14,15 @@ class World(Protocol):
     """An `Environment` that may lack `fork`, as the wrappers of this module take it."""
 
     async def reset(self, task: Task) -> TimeStep:
-        """See `Environment.reset`."""
+        """Start a task, like `Environment.reset`."""
         ...
 
     async def step(self, action: str) -> TimeStep:
-        """See `Environment.step`."""
+        """Execute an action, like `Environment.step`."""
         ...
 
     async def close(self) -> None:
-        """See `Environment.close`."""
+        """Release the world's resources, like `Environment.close`."""
         ...
 
 
@@ -124,12 +124,12 @@ class CopyFork:
         self._task: Task | None = None
 
     async def reset(self, task: Task) -> TimeStep:
-        """See the wrapped world."""
+        """Reset the wrapped world."""
         self._task = task
         return await self._world.reset(task)
 
     async def step(self, action: str) -> TimeStep:
-        """See the wrapped world."""
+        """Execute an action in the wrapped world."""
         return await self._world.step(action)
 
     async def fork(self, seed: int) -> CopyFork:
@@ -157,7 +157,7 @@ class CopyFork:
         return twin
 
     async def close(self) -> None:
-        """See the wrapped world."""
+        """Close the wrapped world."""
         await self._world.close()
 
 
@@ -168,11 +168,11 @@ class NoFork:
         self._world, self._reason = world, reason
 
     async def reset(self, task: Task) -> TimeStep:
-        """See the wrapped world."""
+        """Reset the wrapped world."""
         return await self._world.reset(task)
 
     async def step(self, action: str) -> TimeStep:
-        """See the wrapped world."""
+        """Execute an action in the wrapped world."""
         return await self._world.step(action)
 
     async def fork(self, seed: int) -> NoFork:
@@ -183,7 +183,7 @@ class NoFork:
         )
 
     async def close(self) -> None:
-        """See the wrapped world."""
+        """Close the wrapped world."""
         await self._world.close()
 
 

@@ -22,7 +22,7 @@ class Opinion(NamedTuple):
     log_prior: FloatArray
     """`[A]` unnormalised log-probabilities."""
     rescored: bool
-    """Whether the policy was called again, to score texts."""
+    """True if the policy was called again, to score texts."""
 
 
 async def sampled_opinion(

@@ -49,7 +49,7 @@ class Imagination(Protocol):
 
 @dataclass(frozen=True)
 class LacSettings:
-    """How a decision is made.
+    """Settings of a decision.
 
     The defaults are the paper's ablation "w/o rollout, w/o reflection", which needs two round trips per decision
     instead of seven. `LacSettings.paper()` is the full method; `docs/lac.md` lists the other ablations.
@@ -63,9 +63,9 @@ class LacSettings:
     alpha: float = 1.0
     """Weight of the critic; 0: a vote by the prior, infinity: the critic alone."""
     prior: Prior = "frequency"
-    """How the policy's own preference is estimated; see `amc_agents.lac.improvement`."""
+    """Estimate of the policy's own preference; see `amc_agents.lac.improvement`."""
     greedy: bool = False
-    """Whether the policy's turn at temperature 0 is a candidate too."""
+    """Add the policy's turn at temperature 0 to the candidates."""
     sample: bool = False
     """Draw the action from the improved policy; if False, take its most likely action."""
     returns: tuple[float, float] = (0.0, 1.0)
@@ -123,13 +123,13 @@ class Candidate:
     imagined: tuple[Step, ...] = ()
     """The rollout: this action with its imagined observation, then further imagined steps."""
     flagged: bool = False
-    """Whether the critic marks its Q as a bound or a substitute value."""
+    """True if the critic marks its Q as a bound or a substitute value."""
     p_good: float | None = None
     """Probability of the word for success, from which Q is computed; None: the critic reads no words."""
     p_bad: float | None = None
     """Probability of the word for failure."""
     greedy: bool = False
-    """Whether the greedy turn takes this action."""
+    """True if the greedy turn takes this action."""
 
     @property
     def mass(self) -> float | None:

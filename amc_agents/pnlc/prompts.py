@@ -25,7 +25,7 @@ class PnlcPrompts:
         "Write each as the world would report it, in the words and the style of the observations above, in one short "
         "sentence."
     )
-    """How goals are phrased; ideally like the states in the critic's training data."""
+    """Instruction for the phrasing of goals, ideally like the states in the critic's training data."""
     positive_goals: tuple[str, ...] = ()
     """Examples of good outcomes."""
     negative_goals: tuple[str, ...] = ()

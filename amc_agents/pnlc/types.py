@@ -62,7 +62,7 @@ class PreparedCritic(Protocol):
 
 @dataclass(frozen=True)
 class PnlcSettings:
-    """How a decision is made. The defaults are the paper's; `docs/pnlc.md` lists its ablations.
+    """Settings of a decision. The defaults are the paper's; `docs/pnlc.md` lists its ablations.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -79,7 +79,7 @@ class PnlcSettings:
     k: int = 5
     """K, number of sampled thoughts if `refine` is False."""
     critique: Basis = "goals"
-    """What judges a thought: "goals": likelihoods of goals by a goal critic; "value": the likelihood of success by any
+    """Basis of the critique: "goals": likelihoods of goals by a goal critic; "value": the likelihood of success by any
     critic that LAC takes; "self": likelihoods by the model itself, without a critic."""
     returns: tuple[float, float] = (0.0, 1.0)
     """Returns of failure and success; a value between them is read as a probability. For `critique="value"`."""
@@ -103,12 +103,12 @@ class PnlcSettings:
 
     @property
     def needs_critic(self) -> bool:
-        """Whether the settings require a critic."""
+        """True if the settings require a critic."""
         return self.critique != "self" and (self.m > 1 or not self.refine)
 
     @property
     def needs_proposer(self) -> bool:
-        """Whether the settings require a goal proposer."""
+        """True if the settings require a goal proposer."""
         if not self.refine:
             return self.critique == "goals"
         return self.critique != "value" and self.m > 1
@@ -120,9 +120,9 @@ class Goal:
 
     text: str
     positive: bool
-    """Whether it is good for the task."""
+    """True if it is good for the task."""
     likelihood: float
-    """How likely it is reached, in [0, 1]; a probability if the critic is calibrated."""
+    """Likelihood that it is reached, in [0, 1]; a probability if the critic is calibrated."""
 
 
 @dataclass(frozen=True, slots=True)

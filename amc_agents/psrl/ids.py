@@ -44,7 +44,7 @@ class IdsDecision:
     ratio: float
     """Squared expected regret per bit; inf if some regret is expected but no information."""
     cached: bool
-    """Whether the estimates came from the cache."""
+    """True if the estimates came from the cache."""
 
     def as_plain(self) -> dict[str, Any]:
         """Return a dictionary of plain values, for events and traces."""

@@ -46,7 +46,7 @@ class Learning:
     """If an update fails, "keep" logs the failure and continues with the old posterior. In both cases the observations
     are stored and applied at the start of the next episode."""
     rewards: bool = True
-    """Whether the updater sees each step's reward."""
+    """Show each step's reward to the updater."""
 
 
 @dataclass
@@ -147,7 +147,7 @@ class LearningAgent:
         self, memory: PosteriorMemory, updater: Updater | Exact, learning: Learning, world: str | None
     ) -> None:
         self.memory = memory
-        """Where the posterior is stored."""
+        """The stored posterior."""
         self._updater, self._learning, self._given_world = updater, learning, world
         self._world, self._posterior, self._rng = "", "", np.random.default_rng(0)
         self._learner: Learner | None = None

@@ -59,7 +59,7 @@ class ExplorationState(TypedDict):
     episode: Record
     """The current episode."""
     done: bool
-    """Whether the world has ended the episode."""
+    """True if the world has ended the episode."""
 
 
 class _Conversation(TypedDict):

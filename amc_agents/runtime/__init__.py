@@ -1,1 +1,1 @@
-"""What every method needs of LangGraph and LangChain."""
+"""LangGraph and LangChain code that all methods share."""

@@ -60,7 +60,7 @@ def _means_critic(key: Any) -> bool:
 
 
 def _has_place(schema: Any, name: str) -> bool:
-    """Whether a context may have this key: a mapping may have any key, a class its fields."""
+    """True if a context may have this key: a mapping may have any key, a class its fields."""
     if is_dataclass(schema):
         return name in {field.name for field in fields(schema)}
     return not (isinstance(schema, type) and issubclass(schema, BaseModel)) or name in schema.model_fields

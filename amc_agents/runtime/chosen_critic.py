@@ -129,7 +129,7 @@ def _name(critic: str | CriticLike) -> str:
 
 
 def _is_served() -> bool:
-    """Whether this call runs on LangGraph's server."""
+    """True if this call runs on LangGraph's server."""
     try:
         runtime = get_runtime()
     except (RuntimeError, KeyError):  # No graph is running.

@@ -42,7 +42,7 @@ class DecidingOptions(TypedDict, total=False):
     """Options that the models, nodes and middlewares of LAC and PNLC share."""
 
     seed: int | None
-    """See `DecidingModel.seed`."""
+    """Makes decisions reproducible, as described at `DecidingModel.seed`."""
     critics: Mapping[str, str | CriticLike] | None
     """The critics that a call may choose by name, as in `amc`. Default: a call may name any critic."""
     config: ConfigLike | None
@@ -98,7 +98,7 @@ class DecidingModel(BaseChatModel):
     sink: SkipValidation[Sink | None] = Field(default=None, repr=False)
     """Receives the record of each decision, in addition to the stream and the trace."""
     system_is_task: bool = False
-    """Whether a leading system message belongs to the task that the critic reads."""
+    """Treat a leading system message as part of the task that the critic reads."""
     cache: Any = False
     """Decisions are not cached; the actor's cache applies to its requests."""
 
@@ -210,7 +210,7 @@ class DecidingModel(BaseChatModel):
 
     @property
     def _streams(self) -> bool:
-        """Whether callbacks get the answer as a chunk, as those of `stream_mode="messages"` expect."""
+        """True if callbacks get the answer as a chunk, as those of `stream_mode="messages"` expect."""
         return self.disable_streaming is not True
 
     async def _answer(

@@ -102,7 +102,7 @@ def parts_of(runnable: Runnable[Any, Any]) -> list[Part]:
 
 
 def has_tool_node(runnable: Runnable[Any, Any]) -> bool:
-    """Whether a node is a ToolNode, or a binding, sequence or fallback around one."""
+    """True if a node is a ToolNode, or a binding, sequence or fallback around one."""
     if isinstance(runnable, ToolNode):
         return True
     return _is_composition(runnable) and any(map(has_tool_node, _runnables_in(_attributes(runnable))))
@@ -168,12 +168,12 @@ def _declared(thing: Any) -> Effect | None:
 
 
 def _is_composition(runnable: Any) -> bool:
-    """Whether a runnable only runs its parts: a binding, a sequence, a parallel, fallbacks."""
+    """True if a runnable only runs its parts: a binding, a sequence, a parallel, fallbacks."""
     return type(runnable).__module__.startswith(("langchain_core.runnables.", "langgraph._internal."))
 
 
 def _is_of_a_framework(function: Any, owner: Any) -> bool:
-    """Whether a function is a model node or a hook of a middleware."""
+    """True if a function is a model node or a hook of a middleware."""
     if not inspect.isroutine(function):
         return False
     if (getattr(function, "__module__", None) or "").split(".")[0] in _FRAMEWORKS:

@@ -168,7 +168,7 @@ def unbound(model: Any) -> tuple[BaseChatModel, dict[str, Any]]:
 
 
 def takes_n(model: BaseChatModel, call: Mapping[str, Any]) -> bool:
-    """Whether a request can return several answers: the model has a setting `n` and does not use the Responses API.
+    """True if a request can return several answers: the model has a setting `n` and does not use the Responses API.
 
     A model that leaves the API open (`use_responses_api=None`) is called by chat completions, unless a setting or a
     tool of this call exists only in the Responses API.

@@ -23,7 +23,7 @@ class TextAgentState(TypedDict):
 
     messages: Annotated[list[BaseMessage], add_messages]
     done: bool
-    """Whether the world has ended the episode."""
+    """True if the world has ended the episode."""
 
 
 class _Conversation(TypedDict):

@@ -80,7 +80,7 @@ class Worlds:
 
     @property
     def any_open(self) -> bool:
-        """Whether a world is open or being created."""
+        """True if a world is open or being created."""
         return bool(self._open or self._tasks)
 
     def add(self, inner: Forkable) -> RecordingWorld:
@@ -139,13 +139,13 @@ class RecordingWorld:
         self._environment = inner if isinstance(inner, Environment) else None
         self.ended = False
         self.truncated = False
-        """Whether it ended by its own limit."""
+        """True if the episode ended by the world's own limit."""
         self._reward = 0.0
         self._worlds = worlds
 
     @property
     def gives_rewards(self) -> bool:
-        """Whether it is an `Environment`, which has rewards."""
+        """True if the world is an `Environment`, which has rewards."""
         return self._environment is not None
 
     @property

@@ -57,7 +57,7 @@ class VllmServer:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._kill_at is not None
 
     def start(self) -> None:

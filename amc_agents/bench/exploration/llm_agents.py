@@ -58,7 +58,7 @@ class LlmAgent:
 
     @property
     def takes_temperature(self) -> bool:
-        """Whether the agent explores by the sampling of a language model: PSRL's sampler, otherwise the policy."""
+        """True if the agent explores by the sampling of a language model: PSRL's sampler, otherwise the policy."""
         # IDS samples actions itself, from the model's estimates.
         return self.kind != "ids" and "sampler" not in self._exact
 

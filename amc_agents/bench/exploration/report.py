@@ -75,7 +75,7 @@ class ExplorationResults:
     """The content of `exploration.json`."""
 
     settings: Mapping[str, Any]
-    """What all trials share."""
+    """Settings that all trials share."""
     command: str
     explorers: tuple[ExplorerResult, ...]
     differences: tuple[Difference, ...]

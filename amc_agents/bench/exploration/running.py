@@ -23,7 +23,7 @@ from amc_agents.types import Task
 
 @dataclass(frozen=True)
 class Exploration:
-    """What to play. Plain values: it is both the job and the work of the engine (`amc_agents.bench.engine`)."""
+    """A job for `amc_agents.bench.engine`: explorers, a world and its episodes, as plain values."""
 
     world: str
     """A name that `amc_agents.envs.registry.world` accepts."""
@@ -68,7 +68,7 @@ class Exploration:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What all trials share, as plain values. The number of trials is not included, because it may grow."""
+        """Settings that all trials share, as plain values. Their number is left out, because it may grow."""
         return {
             "world": self.world,
             "instances": _fingerprint(self.world_spec, self.split),

@@ -47,7 +47,7 @@ class GoalNetwork:
     scale: float
     """Factor of the embeddings, which brings their coordinates to a size of about 1."""
     nearness: bool = True
-    """Whether the inner products with the goal are additional inputs."""
+    """True if the inner products with the goal are additional inputs."""
 
     def q(self, states: Vectors, thoughts: Vectors, goals: Vectors) -> FloatArray:
         """Return Q `[n]` of rows of embeddings `[n, D]`; near [0, 1], but not clipped to it."""

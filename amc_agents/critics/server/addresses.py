@@ -18,7 +18,7 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host of a URL is this machine."""
+    """True if the host of a URL is this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -80,11 +80,11 @@ class ModelServer:
         self._transport = transport
         self._answered = False
         self.interruptions = 0
-        """How often a server that had answered before was gone. A different server may run there since."""
+        """Number of times that a server stopped answering. A different server may have replaced it."""
 
     @property
     def may_name_folders(self) -> bool:
-        """Whether a local folder that the server reports may be read. A server on this machine can read it anyway."""
+        """True if a local folder that the server reports may be read. A server on this machine can read it anyway."""
         return self.trusted or is_loopback(httpx.URL(self.base_url).host)
 
     def redacted(self) -> AbstractContextManager[None]:

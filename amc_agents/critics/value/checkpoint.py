@@ -45,7 +45,7 @@ class ValueCheckpoint:
     """Ids before the first segment (beginning of text)."""
     golden: tuple[Golden, ...]
     tolerance: float = 1e-4
-    """How far a score may be from its golden score."""
+    """Maximum deviation of a score from its golden score."""
     scale: float = 1.0
     """A value in the world's reward units is calibration(scale x link(score))."""
     link: Link = "identity"

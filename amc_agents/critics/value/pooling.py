@@ -197,7 +197,7 @@ class VLLMCritic:
         return self.checkpoint.tolerance if self._tolerance is None else self._tolerance
 
     async def _renamed_or_resized(self, session: _Session, error: CriticServerError) -> bool:
-        """Whether a new server refused the request, because its model has another name or a lower length limit."""
+        """True if a new server refused the request, because its model has another name or a lower length limit."""
         if error.status not in (400, 404):
             return False
         self._session.drop(session)

@@ -56,7 +56,7 @@ class Interval(NamedTuple):
     low: float
     high: float
     reported: bool
-    """Whether the word was reported in full."""
+    """True if the word was reported in full."""
 
     @property
     def width(self) -> float:

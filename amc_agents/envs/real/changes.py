@@ -1,4 +1,4 @@
-"""What a particle changed in its world, and conflicts with changes of the original."""
+"""Changes that a particle made in its world, and conflicts with changes of the original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FileChange:
     path: str
     """Path relative to the folder, with forward slashes."""
     kind: Kind
-    """What happened to the file."""
+    """The kind of change."""
 
 
 @dataclass(frozen=True, slots=True)

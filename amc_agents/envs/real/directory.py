@@ -157,7 +157,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _same(first: Path, second: Path) -> bool:
-    """Whether two paths have the same content, or neither exists. Equal sizes and times count as equal content."""
+    """True if two paths have the same content, or neither exists. Equal sizes and times count as equal content."""
     kinds = [_kind(path) for path in (first, second)]
     if kinds[0] != kinds[1]:
         return False

@@ -182,7 +182,7 @@ class ProcessFork(Generic[T]):
 
 
 def _preparation() -> dict[str, Any]:
-    """What the process needs to import the caller's modules, its main script included."""
+    """Return the data with which a new process imports the caller's modules, including its main script."""
     preparation = spawn.get_preparation_data("amc world")
     return {name: value for name, value in preparation.items() if name != "authkey"}
 

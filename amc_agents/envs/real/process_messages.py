@@ -16,7 +16,7 @@ _LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the process is to do."""
+    """A request to the process."""
 
     kind: Literal["call", "get", "fork"]
     name: str = ""

@@ -41,7 +41,7 @@ class LlamaConfig:
     end_tokens: frozenset[int]
     pad_token: int | None
     tied: bool
-    """Whether the output matrix is the transpose of the embedding."""
+    """True if the output matrix is the transpose of the embedding."""
 
     def __post_init__(self) -> None:
         """Check types and ranges. Raises `CheckpointError`."""

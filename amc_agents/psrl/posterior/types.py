@@ -36,12 +36,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the posterior, and what produced it."""
+    """A version of the posterior, and its cause."""
 
     text: str
     """The whole posterior."""
     cause: Cause
-    """What produced it: the prior, evidence, an edit by the owner, or a rollback by the owner."""
+    """Its cause: the prior, evidence, an edit by the owner, or a rollback by the owner."""
     parent: str | None = None
     """Id of the version it was derived from; None for the first version."""
     number: int = 1
@@ -62,7 +62,7 @@ class Version:
 
     @property
     def by_owner(self) -> bool:
-        """Whether the owner wrote it. Such a version takes precedence over evidence that arrived in the meantime."""
+        """True if the owner wrote this version. It takes precedence over evidence that arrived in the meantime."""
         return self.cause in ("edit", "rollback")
 
 
