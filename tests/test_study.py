@@ -129,7 +129,7 @@ def test_a_share_of_the_pool_costs_its_share(study):
     assert costs["tuned-amc-15"]["policy_calls"] == pytest.approx(200)
 
 
-def test_another_policy_has_tables_of_its_own(study):
+def test_another_policy_has_its_own_tables(study):
     packed_band(study)
     pack(study, "amc", 0, [record("tuned-amc-15", task, 1.0) for task in TASKS], policy=1)
     read = study["results"].read
@@ -188,14 +188,14 @@ def test_an_interval_without_0_is_heavy(study):
     assert line.split(" | ")[2] == ""  # greedy play has not been run
 
 
-def test_the_summary_tells_the_interval_over_training_seeds_where_there_are_several(study):
+def test_the_summary_gives_the_interval_over_training_seeds_if_there_are_several(study):
     packed_band(study)
     line = summary_lines(study)[2]
     pick = study["report"].summary(study["results"].read("hard"))["differences"][0]
     assert f"-.188 [{pick['low_crossed']:.3f}, {pick['high_crossed']:.3f}]" in line
 
 
-def test_a_method_is_held_against_the_tries_that_its_tokens_pay_for(study):
+def test_a_method_is_compared_with_the_tries_that_its_tokens_pay_for(study):
     # A try writes 200 tokens; AMC writes 4,000 and its critic reads 1,000: 25 tries, of 40 in two pools.
     packed_band(study)
     (found,) = study["budget"].budget(study["results"].records("hard"))
@@ -206,7 +206,7 @@ def test_a_method_is_held_against_the_tries_that_its_tokens_pay_for(study):
     assert found["oracle"]["difference"] == pytest.approx(0.5 - best)
 
 
-def test_a_budget_above_the_pool_is_told(study):
+def test_a_budget_above_the_pool_is_shown(study):
     pack(study, "pool", 0, [record("tuned-pool", task, 0.0, pool=20) for task in TASKS])
     pack(study, "amc", 0, [record("tuned-amc-15", task, 1.0) for task in TASKS])
     found = study["budget"].budget(study["results"].records("hard"))
@@ -226,7 +226,7 @@ def test_a_population_is_counted_with_its_copies(study):
     assert found["auc"] == 1.0  # a pool's values are its returns here
 
 
-def test_final_values_that_say_nothing_have_an_area_of_a_half(study):
+def test_uninformative_final_values_have_an_auc_of_one_half(study):
     blind = Particles((1.0, 0.0, 1.0, 0.0), (0.5, 0.5, 0.5, 0.5), (0, 1, 2, 3))
     mixed = Particles((1.0, 0.0, 1.0, 0.0), (0.9, 0.5, 0.5, 0.1), (0, 1, 2, 3))
     assert study["populations"].auc([blind]) == 0.5
@@ -256,7 +256,7 @@ def test_kept_particles_are_not_compared_where_no_two_sizes_bracket_their_calls(
     assert study["finished"].finished(study["results"].records("hard")) == {}
 
 
-def test_holm_corrects_for_every_look(study):
+def test_holm_corrects_for_every_comparison(study):
     assert study["ablation_tables"].holm([0.03, 0.01, 0.04]) == pytest.approx([0.06, 0.03, 0.06])
 
 
@@ -284,12 +284,12 @@ def test_the_curve_pairs_each_size_with_its_own_subsets(study):
         ("docs/results/study/README.md", "room.md"),
     ],
 )
-def test_a_page_has_the_table_that_is_kept(page, table):
+def test_a_page_contains_the_committed_table(page, table):
     root = STUDY.parent.parent
     assert (root / "docs/results/study" / table).read_text() in (root / page).read_text()
 
 
-def test_what_an_oracle_gains_is_told_against_subsets_of_one_pool(study):
+def test_an_oracle_is_compared_with_subsets_of_the_same_pool(study):
     room = study["room"]
     pool = [record(room.POOL_NAME, task, 0.0, pool=60) for task in TASKS]
     oracles = [record(name, task, 1.0) for name in (room.AT_ITS_OWN, room.AT_STUDYS_SETTINGS) for task in TASKS]
@@ -308,7 +308,7 @@ def test_what_an_oracle_gains_is_told_against_subsets_of_one_pool(study):
     assert "| AMC, oracle, the study's settings | 200 | 1.000 ± 0.000 | +" in text
 
 
-def test_the_ceiling_is_told_against_best_of_15(study):
+def test_the_ceiling_is_compared_with_best_of_15(study):
     pairs = (("chosen", 0.5), ("best-of-15", 0.25), ("planner", 1.0))
     records = [record(name, task, score, top5=score) for task in TASKS for name, score in pairs]
     settings = {"temperature": 0.4, "resample": "AtSteps(6)", "beta": 0.1}
@@ -320,7 +320,7 @@ def test_the_ceiling_is_told_against_best_of_15(study):
     assert "| best-of-15 | 0.250 ± 0.000 |  |" in text
 
 
-def test_a_change_is_told_against_every_play_of_the_chosen_setting(study):
+def test_a_change_is_compared_with_every_run_of_the_chosen_setting(study):
     settings = {"temperature": 0.4, "resample": "AtSteps(6)", "beta": 0.1}
     groups = {
         "schedules": (("chosen", 0.5), ("at-3-6-9-12-15", 0.25), ("at-8", 1.0)),
@@ -336,7 +336,7 @@ def test_a_change_is_told_against_every_play_of_the_chosen_setting(study):
     assert text.count("against its 2 plays with different luck") == 2
 
 
-def test_a_shard_is_packed_whole_and_read_back(study):
+def test_a_packed_shard_survives_a_round_trip(study):
     records = [record("tuned-amc-15", task, 1.0) for task in TASKS]
     pack(study, "amc", 2, records)
     told, found = study["packed"].unpack("hard-tuned-amc-policy0-seed2")
@@ -347,7 +347,7 @@ def test_a_shard_is_packed_whole_and_read_back(study):
     assert study["packed"].packed("hard-tuned-amc-policy0-seed2").read_bytes() == first
 
 
-def test_every_shard_and_ablation_has_a_plan_of_its_own(study, monkeypatch):
+def test_every_shard_and_ablation_has_its_own_plan(study, monkeypatch):
     monkeypatch.chdir(STUDY.parent.parent)
     settings, ablations = study["settings"], study["ablations"]
     shards = [*settings.shards(), *ablations.ABLATIONS.values()]
@@ -361,7 +361,7 @@ def test_every_shard_and_ablation_has_a_plan_of_its_own(study, monkeypatch):
             assert all(method.temperature == 1.0 for method in one.plan.methods) or regime == settings.TUNED
 
 
-def test_amc_that_keeps_finished_particles_differs_in_that_alone(study, monkeypatch):
+def test_amc_that_keeps_finished_particles_differs_only_in_that(study, monkeypatch):
     monkeypatch.chdir(STUDY.parent.parent)
     shard = partial(study["settings"].Shard, "hard", "tuned", policy=0, seed=0)
     (keeps,), mine = shard(group="keep").plan.methods, shard(group="amc").plan.methods[0]
@@ -369,7 +369,7 @@ def test_amc_that_keeps_finished_particles_differs_in_that_alone(study, monkeypa
     assert replace(keeps, name=mine.name, finished=mine.finished) == mine
 
 
-def test_another_policy_takes_what_was_chosen_for_it_and_else_the_shipped_ones(study, monkeypatch, tmp_path):
+def test_another_policy_uses_its_own_settings_or_else_the_shipped_policys(study, monkeypatch, tmp_path):
     settings = study["settings"]
     one = {"temperature": 0.5, "steps": [3, 6], "beta": 0.1, "success_reward": None}
     chosen = {"hard": {"tuned": {"amc": one, "best-of-n": one}}}

@@ -31,7 +31,7 @@ def finished(task, *rewards):
     return Trajectory(task, tuple(Step("act", "seen", "why", r, ("m1", "m2")) for r in rewards), done=True)
 
 
-def test_records_come_back_as_they_were(tmp_path):
+def test_records_survive_a_round_trip(tmp_path):
     records = [
         LoggedTrajectory(finished(TASKS[1], 0.5, 1.0), 1, "mine", 2**40, '{"a": 1}'),
         LoggedTrajectory(finished(TASKS[0]), 0),
@@ -43,7 +43,7 @@ def test_records_come_back_as_they_were(tmp_path):
     assert read_trajectories(tmp_path)[1].return_ == 1.5
 
 
-def test_a_shard_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_shard_is_written_atomically(tmp_path, monkeypatch):
     def broken(unfinished, target):
         raise OSError("disk full")
 
@@ -53,7 +53,7 @@ def test_a_shard_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_no_data_or_no_parquet_is_named(tmp_path):
+def test_missing_data_and_missing_pyarrow_are_named(tmp_path):
     with pytest.raises(CheckpointError, match="no trajectories"):
         read_records(tmp_path)
     (tmp_path / "trajectories-00000.parquet").write_text("not parquet")
@@ -61,7 +61,7 @@ def test_no_data_or_no_parquet_is_named(tmp_path):
         read_records(tmp_path)
 
 
-def test_the_hash_of_the_data_sees_rewards_and_not_message_ids():
+def test_the_data_hash_covers_rewards_but_not_message_ids():
     one = [finished(TASKS[0], 0.0, 1.0)]
     assert data_hash(one) != data_hash([finished(TASKS[0], 1.0, 0.0)])
     steps = tuple(replace(step, message_ids=()) for step in one[0].steps)
@@ -86,7 +86,7 @@ class Player:
         return [finished(task, 1.0), finished(task, 0.0), finished(task, 0.0).prefix(0)]
 
 
-async def test_an_interrupted_collection_goes_on_where_it_was(tmp_path):
+async def test_an_interrupted_collection_resumes(tmp_path):
     first = Player(fails_at="t/5")
     with pytest.raises(RuntimeError, match="burnt down"):
         await collect_from(first, TASKS, tmp_path, shard_tasks=2, n_concurrent=1)
@@ -118,7 +118,7 @@ async def test_other_settings_than_the_datasets_are_refused(tmp_path):
         await collect_from(Player(), TASKS, tmp_path, settings={"temperature": 0.5})
 
 
-async def test_nothing_is_played_that_could_not_be_written(tmp_path, monkeypatch):
+async def test_nothing_is_played_without_pyarrow(tmp_path, monkeypatch):
     async def rollouts(task, seed):
         raise AssertionError("played")
 
@@ -127,7 +127,7 @@ async def test_nothing_is_played_that_could_not_be_written(tmp_path, monkeypatch
         await collect_from(rollouts, [Task("a", "")], tmp_path)
 
 
-async def test_tasks_of_one_name_are_refused(tmp_path):
+async def test_tasks_with_equal_ids_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="2 tasks have 1 different ids"):
         await collect_from(Player(), [TASKS[0], TASKS[0]], tmp_path)
 
@@ -154,7 +154,7 @@ def test_an_agent_is_collected_through_amc(tmp_path):
     assert {one.trajectory.task.instruction for one in records} == {task.instruction for task in tasks}
 
 
-def test_records_come_one_by_one_in_the_order_of_the_shards(tmp_path):
+def test_records_are_streamed_in_the_order_of_the_shards(tmp_path):
     records = [LoggedTrajectory(finished(task, 0.5), group) for task in TASKS for group in range(20)]
     for part in (records[100:], records[:100]):
         write_shard(tmp_path, part)
@@ -209,7 +209,7 @@ def test_a_shard_without_a_column_is_named(tmp_path):
         read_records(tmp_path)
 
 
-def test_a_datasets_fingerprint_is_of_its_bytes(tmp_path):
+def test_a_datasets_fingerprint_covers_its_bytes(tmp_path):
     for name, value in (("a", 1.0), ("b", 1.0), ("c", 0.5)):
         write_shard(tmp_path / name, [LoggedTrajectory(finished(TASKS[0], value), 0)])
     one, same, other = (dataset_hash(tmp_path / name) for name in "abc")
@@ -228,7 +228,7 @@ for number in range(25):
 """
 
 
-def test_two_processes_that_add_to_one_dataset_lose_nothing(tmp_path):
+def test_two_processes_add_to_the_same_dataset_without_loss(tmp_path):
     data = tmp_path / "data"
     others = [subprocess.Popen([sys.executable, "-c", ADD, name, str(data)]) for name in "AB"]
     assert [other.wait() for other in others] == [0, 0]
@@ -236,7 +236,7 @@ def test_two_processes_that_add_to_one_dataset_lose_nothing(tmp_path):
     assert {path.name for path in data.iterdir()} == {".lock", *(path.name for path in shards(data))}
 
 
-async def test_a_task_that_another_process_has_collected_meanwhile_is_kept_once(tmp_path):
+async def test_a_task_collected_by_two_processes_is_stored_once(tmp_path):
     async def rollouts(task, seed):
         if task is TASKS[1]:  # the other process finishes the same task at this moment
             write_shard(tmp_path, [LoggedTrajectory(finished(task, 1.0), 0, settings="{}")])

@@ -65,7 +65,7 @@ def dataset(tmp_path, trained):
 
 @pytest.mark.parametrize("max_tokens", [None, 90])
 @pytest.mark.parametrize("kind", ["hf", "embedded"])
-def test_one_pass_gives_what_the_critic_says_of_each_prefix(trained, tmp_path, kind, max_tokens):
+def test_one_pass_equals_the_critics_value_of_each_prefix(trained, tmp_path, kind, max_tokens):
     folder = calibrated(trained, tmp_path / "value", max_tokens)
 
     def critic():
@@ -90,7 +90,7 @@ def test_one_pass_gives_what_the_critic_says_of_each_prefix(trained, tmp_path, k
     assert critic().state_values([]) == []
 
 
-def test_the_file_holds_every_trajectory_in_order(dataset, trained, tmp_path):
+def test_the_file_contains_every_trajectory_in_order(dataset, trained, tmp_path):
     out = tmp_path / "values.parquet"
     seen = []
     score(f"hf:{trained.out}", dataset, out, per_part=4, progress=seen.append)
@@ -125,7 +125,7 @@ def test_the_summary_is_that_of_training_over_finished_trajectories(dataset, tra
     assert score_metrics(out, success=2.0)["success_rate"] == 0.0
 
 
-def test_an_interrupted_call_goes_on_where_it_was(dataset, trained, tmp_path):
+def test_an_interrupted_call_resumes(dataset, trained, tmp_path):
     spec, out, whole = f"hf:{trained.out}", tmp_path / "values.parquet", tmp_path / "whole.parquet"
 
     def stop(progress):
@@ -150,7 +150,7 @@ def test_an_interrupted_call_goes_on_where_it_was(dataset, trained, tmp_path):
     assert out.stat().st_mtime_ns == before
 
 
-def test_values_of_something_else_are_not_touched(dataset, trained, tmp_path):
+def test_values_of_another_scoring_are_not_touched(dataset, trained, tmp_path):
     out = tmp_path / "values.parquet"
     score(f"hf:{trained.out}", dataset, out)
     with pytest.raises(ConfigurationError, match="per_part was 256, is 7"):
@@ -169,7 +169,7 @@ def test_values_of_something_else_are_not_touched(dataset, trained, tmp_path):
     assert parquet.read_metadata(out).num_rows == 23
 
 
-def test_any_other_critic_is_asked_state_by_state(dataset, trained, tmp_path):
+def test_any_other_critic_scores_state_by_state(dataset, trained, tmp_path):
     critic = Counting()
     found = state_values(critic, trained.trajectories[:40])
     expected = [np.array([len(str(one.prefix(t).steps)) for t in range(len(one.steps) + 1)]) for one in
@@ -185,7 +185,7 @@ def test_any_other_critic_is_asked_state_by_state(dataset, trained, tmp_path):
     assert rows[0]["targets"] == [trained.trajectories[0].return_] * len(rows[0]["values"])  # it predicts the whole
 
 
-async def test_a_served_model_is_asked_in_the_order_that_its_prefix_cache_likes(dataset, trained, tmp_path):
+async def test_a_served_model_scores_in_an_order_that_suits_its_prefix_cache(dataset, trained, tmp_path):
     scorer = EmbeddedCritic(trained.base, trained.out / "adapter")._scorer
 
     def answer(request):
@@ -208,7 +208,7 @@ async def test_a_served_model_is_asked_in_the_order_that_its_prefix_cache_likes(
         assert all(any(tuple(prompt[: len(one)]) == one for one in known) for prompt in wave)
 
 
-def test_a_critic_that_gives_no_values_is_refused(dataset, tmp_path):
+def test_a_critic_without_values_is_refused(dataset, tmp_path):
     class OfGoals:
         async def reach(self, trajectory, thought, goals):
             return np.zeros(len(goals))

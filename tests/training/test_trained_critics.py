@@ -62,7 +62,7 @@ async def test_usage_is_counted_for_the_run(critic, trained):
     assert meter.read()["critic"] == critic.usage == Usage(calls=1, input_tokens=tokens, cached_tokens=cached)
 
 
-async def test_a_later_state_costs_the_embedded_critic_its_new_tokens_alone(trained):
+async def test_a_later_state_costs_the_embedded_critic_only_its_new_tokens(trained):
     critic, whole = embedded(trained), trained.trajectories[0]
     await critic.values([whole.prefix(1)])
     before = critic.usage
@@ -78,7 +78,7 @@ async def test_scale_is_the_unit_of_the_world(trained, tmp_path):
     np.testing.assert_allclose(await HFCritic(folder).values(states), 10 * await hf(trained).values(states), rtol=1e-6)
 
 
-async def test_a_link_and_a_calibration_make_the_value_of_a_state_in_either_way_of_asking(trained, tmp_path):
+async def test_link_and_calibration_are_applied_by_both_interfaces(trained, tmp_path):
     calibration = {"kind": "isotonic", "value": [1.0, 3.0], "calibrated": [0.1, 0.9]}
     folder = edited(trained.out, tmp_path, link="sigmoid", scale=4.0, calibration=calibration)
     whole = max(trained.trajectories[:20], key=lambda one: len(one.steps))

@@ -88,7 +88,7 @@ async def test_the_expectile_leans_towards_the_better_thought():
     assert found[0.8][1] == pytest.approx(0.8 * leaning, abs=0.05)
 
 
-async def test_goals_picked_in_hindsight_make_q_optimistic_and_calibration_mends_it():
+async def test_goals_picked_in_hindsight_make_q_optimistic_and_calibration_corrects_it():
     rng = np.random.default_rng(0)
     chance = 0.3
     heads = rng.permutation(np.arange(400) < 400 * chance)
@@ -153,7 +153,7 @@ def test_a_share_of_zero_is_refused(shares):
         GoalShares(*shares)
 
 
-def test_an_unfinished_trajectory_counts_as_cut(tmp_path):
+def test_an_unfinished_trajectory_counts_as_truncated(tmp_path):
     rows = [
         {
             "task": "one",
@@ -187,7 +187,7 @@ def test_an_unfinished_trajectory_counts_as_cut(tmp_path):
         read_episodes(tmp_path / "own.jsonl")
 
 
-def test_a_collected_trajectory_as_long_as_its_horizon_counts_as_cut(tmp_path):
+def test_a_collected_trajectory_as_long_as_its_horizon_counts_as_truncated(tmp_path):
     pytest.importorskip("pyarrow")
     settings = json.dumps({"horizon": 3})
     records = [LoggedTrajectory(episode("a go b" + " go c" * n).trajectory, n, settings=settings) for n in range(4)]
@@ -222,7 +222,7 @@ def test_training_writes_a_critic_that_reaches(toy_trajectories, tmp_path):
     assert 0 <= checkpoint.metrics["auc"] <= 1
 
 
-async def test_each_text_is_embedded_once_over_interruptions(toy_trajectories, tmp_path):
+async def test_each_text_is_embedded_once_despite_interruptions(toy_trajectories, tmp_path):
     trajectories, cache = toy_trajectories(60, 4), tmp_path / "cache.sqlite"
     broken, whole, third = Counted(fail_after=512), Counted(), Counted()
     with pytest.raises(ConnectionError):

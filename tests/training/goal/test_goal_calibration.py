@@ -57,7 +57,7 @@ async def trained_and_calibrated(seed: int):
     return q, curve(q), report
 
 
-async def test_a_critic_trained_in_hindsight_gives_the_world_s_own_chances_once_calibrated():
+async def test_a_critic_trained_in_hindsight_predicts_true_probabilities_after_calibration():
     chances = np.array(list(COINS.values()))
     results = [await trained_and_calibrated(seed) for seed in range(3)]
     # Bounds: mean + 4.5 standard errors of three seeds. Over 24 seeds the mean (standard deviation) of the largest
@@ -81,7 +81,7 @@ class Proposer:
         return Proposed(("heads", "the moon"), ("tails", "a flood"))
 
 
-async def test_goals_of_the_proposer_are_judged_by_what_became_of_them(tmp_path):
+async def test_goals_of_the_proposer_are_judged_by_their_outcome(tmp_path):
     trajectories, proposer = flips(30, 6), Proposer()
     await atrain_goal(trajectories, tmp_path, "hashed:32", FAST, summary=STATE)
     before = GoalCheckpoint.load(tmp_path)
@@ -100,7 +100,7 @@ async def test_goals_of_the_proposer_are_judged_by_what_became_of_them(tmp_path)
     assert likelihoods[0] > likelihoods[1] + 0.3
 
 
-async def test_a_goal_counts_by_nearness_or_by_a_judge(tmp_path):
+async def test_a_goal_is_reached_by_similarity_or_by_a_judge(tmp_path):
     trajectories = flips(12, 4)
     await atrain_goal(trajectories, tmp_path, "hashed:64", replace(FAST, iterations=1), summary=STATE)
 
@@ -120,7 +120,7 @@ async def test_a_goal_counts_by_nearness_or_by_a_judge(tmp_path):
         await share(lambda goal, state: state != "gold" and state in ("heads", "tails"))
 
 
-async def test_what_was_trained_on_is_not_calibrated_on(tmp_path):
+async def test_training_tasks_are_not_used_for_calibration(tmp_path):
     trajectories = flips(10, 2)
     checkpoint = await atrain_goal(trajectories, tmp_path, "hashed:16", replace(FAST, iterations=1), summary=STATE)
     unseen = {one.trajectory.task.id for one in held_out(checkpoint, trajectories)}
@@ -129,7 +129,7 @@ async def test_what_was_trained_on_is_not_calibrated_on(tmp_path):
     assert [one.trajectory for one in held_out(checkpoint, fresh)] == fresh
 
 
-async def test_data_that_allows_no_calibration_leaves_q_and_says_why(tmp_path):
+async def test_data_without_a_possible_calibration_leaves_q_and_gives_the_reason(tmp_path):
     never = [Trajectory(Task(f"t{n}", f"start {n}"), (Step("go", f"end {n}", "go"),), done=True) for n in range(10)]
     found = await atrain_goal(never, tmp_path, "hashed:16", replace(FAST, iterations=1), summary=STATE)
     assert found.calibration is None

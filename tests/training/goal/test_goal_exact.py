@@ -177,7 +177,7 @@ async def test_q_is_the_fixed_point_of_the_expectile_backup(expectile):
     assert worst(fixed_point(episodes, settings, late=1), expected) > 0.1
 
 
-async def test_a_high_expectile_finds_the_best_way_and_no_way_is_no_hope():
+async def test_a_high_expectile_finds_the_best_path_and_unreachable_goals_are_worth_0():
     data = await goal_data(played(MAZE, 800, seed=2, most=30), STATE)
     settings = replace(FAST, expectile=0.99, iterations=50, learning_rate=1e-3, target_rate=0.02)
     network, _ = fit(data, one_hot(data), settings, np.random.default_rng(0))
@@ -200,7 +200,7 @@ async def test_a_high_expectile_finds_the_best_way_and_no_way_is_no_hope():
     assert worst(late, expected) > 0.1
 
 
-async def test_with_independent_goals_and_no_leaning_q_is_the_value_of_the_behaviour():
+async def test_with_independent_goals_and_expectile_one_half_q_is_the_value_of_the_behaviour():
     data = await goal_data(played(LUCK, 3000, seed=3, most=200), STATE)
     settings = replace(FAST, expectile=0.5, iterations=50, learning_rate=1e-3, shares=INDEPENDENT)
     network, _ = fit(data, one_hot(data), settings, np.random.default_rng(0))

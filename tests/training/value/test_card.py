@@ -62,7 +62,7 @@ def test_the_front_matter_is_that_of_a_model_on_the_hub(checkpoint):
 
 
 @pytest.mark.parametrize("base", ["/home/somebody/models/base", "models/base/", "base"])
-def test_a_base_model_in_a_folder_is_named_without_saying_where_it_lies(checkpoint, tmp_path, monkeypatch, base):
+def test_a_base_model_in_a_folder_is_named_without_its_path(checkpoint, tmp_path, monkeypatch, base):
     (tmp_path / "models/base").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     text = card("critic", checkpoint, replace(FACTS, base_model=base))
@@ -72,7 +72,7 @@ def test_a_base_model_in_a_folder_is_named_without_saying_where_it_lies(checkpoi
     assert "somebody" not in text
 
 
-def test_everything_is_told(checkpoint):
+def test_the_card_contains_all_facts(checkpoint):
     _, page, tables = parsed(card("critic", checkpoint, FACTS))
     assert dict(tables["data"]) == {
         "tasks": "500", "held out for metrics and early stopping": "50", "held out for calibration": "49",
@@ -142,7 +142,7 @@ def test_no_value_breaks_a_table_or_becomes_markup(checkpoint):
     assert len(re.findall(r"<h1>", page)) == 1
 
 
-def test_what_serves_it_is_what_amc_serve_runs(checkpoint):
+def test_the_serving_command_is_that_of_amc_serve(checkpoint):
     text = card("my critic", checkpoint, FACTS)
     (shell,) = re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL)
     amc, vllm, doctor = map(shlex.split, shell.splitlines())
@@ -176,14 +176,14 @@ def test_what_serves_it_is_what_amc_serve_runs(checkpoint):
         ({"settings": {"shuffle_targets": True}}, ["<strong>A control</strong>"]),
     ],
 )
-def test_it_says_what_a_value_means(checkpoint, changes, says):
+def test_the_card_explains_the_meaning_of_a_value(checkpoint, changes, says):
     page = parsed(card("critic", replace(checkpoint, **changes), FACTS))[1]
     for one in says:
         assert one in html.unescape(page)
     assert "https://arxiv.org/abs/2606.05296" in page
 
 
-def test_the_calibration_is_shown_as_it_was_measured(checkpoint):
+def test_the_card_shows_the_measured_calibration(checkpoint):
     rng = np.random.default_rng(0)
     values = rng.normal(size=300)
     found = calibrate("isotonic", States(values, values / 2 + rng.normal(size=300), np.arange(300) % 30, np.ones(300)))
@@ -207,7 +207,7 @@ def test_the_calibration_is_shown_as_it_was_measured(checkpoint):
     assert "States are weighted as in the loss." in card("critic", weighted, FACTS)
 
 
-def test_it_is_the_folders_readme(checkpoint, tmp_path):
+def test_the_card_is_the_folders_readme(checkpoint, tmp_path):
     folder = tmp_path / "my-critic"
     folder.mkdir()
     path = write_card(folder, checkpoint, FACTS)

@@ -91,7 +91,7 @@ def test_one_pass_gives_the_verdicts_of_every_candidate(trained, max_tokens):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_words_of_several_tokens_are_learnt_whole(trained):
+def test_words_of_several_tokens_are_learnt_completely(trained):
     out, _ = trained
     tokenizer = AutoTokenizer.from_pretrained(out)
     words = ("Crafted 2", "Could not find 1", "Inventory:")
@@ -103,7 +103,7 @@ def test_words_of_several_tokens_are_learnt_whole(trained):
         assert [row.ids[place + 1] for place in places[:-1]] == list(word[:-1])
 
 
-def test_training_learns_to_pick_and_what_it_measures_is_what_is_saved(trained):
+def test_training_learns_to_pick_and_measures_the_saved_model(trained):
     out, checkpoint = trained
     metrics = checkpoint.metrics
     assert metrics["auc"] > 0.95
@@ -134,7 +134,7 @@ def test_a_seed_fixes_the_result(base_model, tmp_path):
     assert scores(1, "c") != scores(2, "dd")
 
 
-def test_it_is_saved_whole_or_not_at_all(base_model, tmp_path, monkeypatch):
+def test_the_folder_is_saved_atomically(base_model, tmp_path, monkeypatch):
     judged = judged_play(6)
     monkeypatch.setattr(verdict, "_golden", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -154,7 +154,7 @@ def test_what_cannot_be_learnt_is_refused(base_model, tmp_path):
         labelled([all_good[0].trajectory], lambda _: ["GOOD"])
 
 
-def test_words_that_the_model_never_learnt_are_refused(base_model, tmp_path):
+def test_words_unknown_to_the_model_are_refused(base_model, tmp_path):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base_model), AutoTokenizer.from_pretrained(base_model)
     table = model.get_output_embeddings().weight.data
     unseen, other = (tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in EMBEDDED.words[1:])
@@ -225,7 +225,7 @@ async def test_candidates_are_sampled_at_every_state():
     assert sum(one.n for one in second) == 3
 
 
-def test_judged_trajectories_are_kept_and_read_back(tmp_path):
+def test_judged_trajectories_survive_a_round_trip(tmp_path):
     judged = judged_play(3)
     write_judged(tmp_path / "data" / "judged.jsonl", judged)
     assert read_judged(tmp_path / "data" / "judged.jsonl") == judged

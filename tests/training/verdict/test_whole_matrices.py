@@ -40,7 +40,7 @@ def test_only_the_layers_matrices_are_trained(model):
     assert not any("embed" in name or "norm" in name or "lm_head" in name for name in trained)
 
 
-def test_the_adapter_makes_the_model_what_it_had_become(model):
+def test_the_adapter_reproduces_the_trained_model(model):
     as_it_was = logits(model)
     before = train_matrices(model)
     changed(model)
