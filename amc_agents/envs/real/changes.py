@@ -50,3 +50,16 @@ class Conflict(WorldError):
             f"cannot apply the changes: {original} has changed since the run began, in {listed(places)}. Nothing was "
             "written. Merge by hand with diff(), or run again"
         )
+
+
+def row_diff(changes: Sequence[RowChange]) -> str:
+    """Format changed rows, one line per row: `+` added, `-` deleted, `~` modified."""
+    return "".join(f"{_line(change)}\n" for change in changes)
+
+
+def _line(change: RowChange) -> str:
+    if change.before is None:
+        return f"+ {change.table} {change.after}"
+    if change.after is None:
+        return f"- {change.table} {change.before}"
+    return f"~ {change.table} {change.before} -> {change.after}"

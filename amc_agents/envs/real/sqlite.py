@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amc_agents.envs.real.changes import Conflict, RowChange
+from amc_agents.envs.real.changes import Conflict, RowChange, row_diff
 from amc_agents.envs.real.workspace import Workspace
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 
@@ -122,7 +122,7 @@ class SqliteFork:
 
     def diff(self) -> str:
         """The particle's changes, one line per row: `+` added, `-` deleted, `~` modified."""
-        return "".join(f"{_line(change)}\n" for change in self.changes())
+        return row_diff(self.changes())
 
     def apply(self) -> list[RowChange]:
         """Write the particle's changes to the original in one transaction, and return them.
@@ -255,14 +255,6 @@ def _write_row(connection: sqlite3.Connection, table: _Table, change: RowChange)
     else:
         assigned = ", ".join(f"{_quoted(column)} = ?" for column in table.columns)
         connection.execute(f"UPDATE {name} SET {assigned} WHERE {table.where}", (*change.after, *change.key))
-
-
-def _line(change: RowChange) -> str:
-    if change.before is None:
-        return f"+ {change.table} {change.after}"
-    if change.after is None:
-        return f"- {change.table} {change.before}"
-    return f"~ {change.table} {change.before} -> {change.after}"
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,169 @@
+"""A PostgreSQL database per particle, for agents that query and write a staging database."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import Any
+
+from amc_agents.envs.real.changes import RowChange, row_diff
+from amc_agents.envs.real.postgres_databases import Databases, load_psycopg, server_errors
+from amc_agents.envs.real.postgres_rows import ChangedRow, changed_rows, open_for_rows, write_rows
+from amc_agents.errors import EnvironmentStateError, ForkError
+
+
+class PostgresFork:
+    """A copy of a PostgreSQL database for each particle (a `Forkable`), made by `CREATE DATABASE ... TEMPLATE`.
+
+    A tool gets a connection to its particle's database from `current_environment(PostgresFork).connect()`. A fork
+    closes the connections of its world, so each tool call should connect anew. The original is read when the run begins
+    and written by `apply` alone. It must have no other connections when the run begins, so it should be a staging
+    database. `ALTER DATABASE ... SET` and grants on the database itself are not copied.
+
+    Requires PostgreSQL 13 or later, a role with CREATEDB that owns the original, and the extra `postgres`.
+
+    Args:
+        dsn: a connection string or URL that names the original database. The server's database `postgres` must be
+            accessible too.
+
+    Raises:
+        ConfigurationError: the original cannot be reached, or the role may not copy it.
+        ForkError: the original has other connections.
+        MissingExtra: psycopg is not installed.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._databases = Databases(dsn)
+        self._base = _Shared(self._databases, self._databases.reserve())
+        self._connections: list[Any] = []
+        self._name: str | None = self._databases.reserve()
+        try:
+            self._databases.copy(self._databases.original, self._base.name)
+            self._databases.copy(self._base.name, self._name)
+        except BaseException:
+            self._databases.drop(self._name)
+            self._base.leave()
+            raise
+
+    @property
+    def name(self) -> str:
+        """The name of the particle's own database.
+
+        Raises:
+            EnvironmentStateError: the world is closed.
+        """
+        if self._name is None:
+            raise EnvironmentStateError("this PostgresFork is closed: its database no longer exists")
+        return self._name
+
+    def connect(self, **options: Any) -> Any:
+        """Open a `psycopg.Connection` to the particle's database. The next fork, or `close`, closes it.
+
+        Args:
+            options: of `psycopg.connect`.
+
+        Raises:
+            WorldError: the server refuses the connection.
+        """
+        with server_errors("connecting"):
+            connection = load_psycopg().connect(self._databases.dsn(self.name), **options)
+        self._connections = [each for each in self._connections if not each.closed] + [connection]
+        return connection
+
+    async def fork(self, seed: int) -> PostgresFork:
+        """Copy the particle's database. The seed is unused, since a database has no randomness.
+
+        Raises:
+            ForkError: a connection of this world is inside a query or a write transaction, or another connection uses
+                the particle's database.
+        """
+        if any(_is_writing(connection) for connection in self._connections):
+            raise ForkError(
+                "PostgresFork cannot copy a database inside an open write transaction: commit at the end of each tool "
+                "call, or use `with world.connect() as connection:`"
+            )
+        self._disconnect()
+        twin = object.__new__(PostgresFork)
+        twin._databases, twin._base, twin._connections, twin._name = self._databases, self._base, [], None
+        target = self._databases.reserve()
+        try:
+            await asyncio.to_thread(self._databases.copy, self.name, target)
+        except BaseException:
+            self._databases.drop(target)
+            raise
+        twin._name = target
+        self._base.users += 1
+        return twin
+
+    async def close(self) -> None:
+        """Close all connections and drop the particle's database; safe to call twice."""
+        name, self._name = self._name, None
+        self._disconnect()
+        if name is not None:
+            await asyncio.to_thread(self._databases.drop, name)
+            await asyncio.to_thread(self._base.leave)
+
+    def changes(self) -> list[RowChange]:
+        """The committed changes of the particle's rows, by table and key. Reads all tables completely.
+
+        Raises:
+            WorldError: the particle has changed the schema, or a table without a primary key.
+        """
+        return [row.change for row in self._changed_rows()]
+
+    def diff(self) -> str:
+        """The particle's changes, one line per row: `+` added, `-` deleted, `~` modified."""
+        return row_diff(self.changes())
+
+    def apply(self) -> list[RowChange]:
+        """Write the particle's changes to the original in one serializable transaction, and return them.
+
+        Sequences of the original are advanced to those of the particle. Triggers of the original fire.
+
+        Raises:
+            Conflict: a row that the particle changed has also changed in the original since the run began.
+            WorldError: a schema or a table without a primary key has changed, or the original rejects a change: by a
+                constraint, a concurrent transaction, or a trigger or cascade that changes further rows.
+        """
+        rows = self._changed_rows()
+        with server_errors("applying the changes, of which nothing was written"), ExitStack() as stack:
+            copy, original = (
+                stack.enter_context(open_for_rows(self._databases.dsn(name)))
+                for name in (self.name, self._databases.original)
+            )
+            write_rows(copy, original, rows, self._databases.original)
+        return [row.change for row in rows]
+
+    def _changed_rows(self) -> list[ChangedRow]:
+        with server_errors("comparing databases"), ExitStack() as stack:
+            before, after = (
+                stack.enter_context(open_for_rows(self._databases.dsn(name))) for name in (self._base.name, self.name)
+            )
+            return changed_rows(before, after)
+
+    def _disconnect(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+
+class _Shared:
+    """The original at the beginning of the run, shared by all forks."""
+
+    def __init__(self, databases: Databases, name: str) -> None:
+        self.name, self.users = name, 1
+        self._databases = databases
+
+    def leave(self) -> None:
+        self.users -= 1
+        if not self.users:
+            self._databases.drop(self.name)
+
+
+def _is_writing(connection: Any) -> bool:
+    """Whether a connection is in a query or a transaction with writes. Reading transactions may be closed."""
+    status = connection.info.transaction_status.name
+    if status != "INTRANS":
+        return bool(status == "ACTIVE")
+    (writing,) = connection.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL").fetchone()
+    return bool(writing)

@@ -1,0 +1,145 @@
+"""Temporary PostgreSQL databases of a run, which are dropped even if the process was killed."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+from amc_agents.errors import ConfigurationError, ForkError, MissingExtra, WorldError
+from amc_agents.quoting import masked
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "amc_world_"
+"""Beginning of the names of all copies."""
+_NAME = re.compile(rf"{PREFIX}([0-9a-f]{{16}})_\d+")
+_MAINTENANCE = "postgres"
+"""Database of the connection that creates and drops copies. Advisory locks are local to a database."""
+_OWN_DATABASES = "SELECT datname FROM pg_database WHERE pg_get_userbyid(datdba) = current_user"
+
+
+def load_psycopg() -> Any:
+    """Import psycopg.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return import_module("psycopg")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("psycopg", "postgres") from error
+
+
+class Databases:
+    """Copies of a database, which are dropped with their last user.
+
+    Their names contain a random key. A connection of this process holds an advisory lock on the key. The server
+    releases the lock if the process is killed, and the next `Databases` of the same role then drops the copies.
+
+    Args:
+        dsn: a connection string or URL of the original database.
+
+    Raises:
+        ConfigurationError: the string is invalid, names no database, or the server cannot be reached.
+        MissingExtra: psycopg is not installed.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._psycopg = load_psycopg()
+        try:
+            self.original: str = self._psycopg.conninfo.conninfo_to_dict(dsn).get("dbname", "")
+        except self._psycopg.ProgrammingError as error:
+            raise ConfigurationError(f"PostgresFork cannot parse the connection string: {masked(str(error))}") from None
+        if self.original in ("", _MAINTENANCE):
+            raise ConfigurationError(
+                "PostgresFork expects a connection string that names the database to copy, such as "
+                f"postgresql://host/shop, got {self.original or 'no name'!r}"
+            )
+        self._dsn = dsn
+        try:
+            self._connection = self._psycopg.connect(self.dsn(_MAINTENANCE), autocommit=True)
+        except self._psycopg.OperationalError as error:
+            raise ConfigurationError(f"PostgresFork cannot connect: {masked(str(error)).strip()}") from None
+        self._drop_orphans()
+        key = secrets.randbits(63)
+        self._connection.execute("SELECT pg_advisory_lock(%s)", (key,))
+        self._names: Iterator[str] = (f"{PREFIX}{key:016x}_{number}" for number in count())
+        self._in_use: set[str] = set()
+
+    def dsn(self, name: str) -> str:
+        """Return the connection string of a database on the same server."""
+        dsn: str = self._psycopg.conninfo.make_conninfo(self._dsn, dbname=name)
+        return dsn
+
+    def reserve(self) -> str:
+        """Return the name of a new copy, which `drop` must be called with."""
+        name = next(self._names)
+        self._in_use.add(name)
+        return name
+
+    def copy(self, source: str, target: str) -> None:
+        """Create a database as a copy of another.
+
+        Raises:
+            ForkError: the source is in use by another connection.
+            ConfigurationError: the source does not exist, or the role may not copy it.
+        """
+        errors = self._psycopg.errors
+        with server_errors(f"copying {source}"):
+            try:
+                self._connection.execute(f"CREATE DATABASE {target} TEMPLATE {quoted(source)}")
+            except errors.ObjectInUse as error:
+                raise ForkError(
+                    f"cannot copy the database {source}, because other connections use it. Close them "
+                    "(pg_stat_activity lists them); inside a world, connect only through PostgresFork.connect()"
+                ) from error
+            except (errors.InsufficientPrivilege, errors.InvalidCatalogName) as error:
+                raise ConfigurationError(
+                    f"PostgresFork cannot copy {source}: {error}. It expects a role that has CREATEDB and owns it"
+                ) from error
+
+    def drop(self, name: str) -> None:
+        """Drop a copy, and disconnect with the last one. Safe to call twice."""
+        if name not in self._in_use:
+            return
+        self._in_use.discard(name)
+        try:
+            with server_errors(f"dropping {name}"):
+                self._drop(name)
+        finally:
+            if not self._in_use:
+                self._connection.close()
+
+    def _drop(self, name: str) -> None:
+        self._connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _drop_orphans(self) -> None:
+        names = [name for (name,) in self._connection.execute(_OWN_DATABASES).fetchall()]
+        for match in filter(None, map(_NAME.fullmatch, names)):
+            key = (int(match[1], 16),)
+            if self._connection.execute("SELECT pg_try_advisory_lock(%s)", key).fetchone()[0]:
+                try:
+                    self._drop(match[0])
+                except self._psycopg.Error as error:
+                    _log.warning("cannot drop the copy %s of a killed process: %s", match[0], masked(str(error)))
+                self._connection.execute("SELECT pg_advisory_unlock(%s)", key)
+
+
+@contextmanager
+def server_errors(action: str) -> Iterator[None]:
+    """Raise errors of the server as `WorldError`."""
+    try:
+        yield
+    except load_psycopg().Error as error:
+        raise WorldError(f"PostgreSQL reported an error in {action}: {masked(str(error)).strip()}") from error
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier for SQL."""
+    return '"' + name.replace('"', '""') + '"'
