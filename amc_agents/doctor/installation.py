@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 EXTRAS = {
+    "cli": "for the `amc` command",
+    "bench": "to draw the pictures of `amc demo`, `amc bench` and `amc explore`",
+    "openai": "for models of OpenAI, and of servers with its API",
     "train": "to train critics, and for critics hf:",
     "qlora": "to train on a base model in 4 bits",
     "serve": "to start vLLM servers from here",
     "prices": "to compute the cost of providers' models",
-    "sqlite": "to keep checkpoints in SQLite",
-    "postgres": "to keep checkpoints in PostgreSQL",
+    "sqlite": "for checkpoints and posteriors in SQLite",
+    "postgres": "for checkpoints and posteriors in PostgreSQL",
 }
 """Purpose of each extra."""
 
