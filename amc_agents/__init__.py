@@ -1,6 +1,24 @@
 """amc-agents: what reinforcement learning would have given an agent, at test time, for models that cannot be trained.
 
-Names are imported when they are first used, so that `import amc_agents` costs nothing.
+Names are imported when they are first used, so that `import amc_agents` costs nothing. The packages, each of which
+imports only from those below it in this list:
+
+| package | content |
+|---|---|
+| `cli` | the command `amc` |
+| `serve`, `doctor` | vLLM servers for models; checks of a configuration |
+| `bench` | comparisons, tuning and their reports |
+| `training` | datasets of trajectories, and critics trained on them |
+| `population`, `lac`, `pnlc`, `psrl` | the methods, each from its decision to its LangGraph nodes |
+| `runtime` | LangGraph and LangChain code that all methods share |
+| `decisions` | code that the decisions of LAC, PNLC and PSRL share |
+| `critics` | critics, and the strings that name them |
+| `envs`, `models` | worlds; chat models that run in this process |
+| `smc` | the equations of AMC |
+| `concurrency` | event loops and threads |
+
+`testing` has checks and fakes for your own worlds, critics and agents. The modules beside the packages (`types`,
+`errors`, `run`, `settings`, `config`, `usage`, ...) hold what several of them share.
 """
 
 from __future__ import annotations

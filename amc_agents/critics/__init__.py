@@ -1,4 +1,16 @@
-"""Critics: a trajectory -> a prediction of its future return."""
+"""Critics: a trajectory -> a prediction of its future return.
+
+| file or package | content |
+|---|---|
+| `spec`, `options` | parse a critic's string |
+| `uses` | which method accepts which critic, and the conversion |
+| `adapting`, `validation` | your own objects and functions; failures become `CriticError` |
+| `render`, `tokenizing` | prompts of critics that read text |
+| `value`, `verdict`, `goal`, `judge`, `uniform` | the kinds of critics |
+| `server` | model servers: HTTP, responses, the handshake with a checkpoint |
+| `asking`, `disk_cache` | chat models as critics; answers cached on disk |
+| `log_odds`, `isotonic`, `reliability`, `saved` | conversions, calibration, files |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Environments, and wrappers that fork worlds without a `fork` of their own."""
+"""Environments, and wrappers that fork worlds without a `fork` of their own.
+
+| file or package | content |
+|---|---|
+| `replay` | `ReplayFork`, `CopyFork`, `NoFork`: wrappers of worlds that have no `fork` |
+| `real` | `DirectoryFork`, `SqliteFork`, `ProcessFork`, `WorldBundle`: copies of real state |
+| `crafting` | the TextCraft-compatible world |
+| `exploration` | bandits, a lock, Wordle and RiverSwim, for PSRL and IDS |
+| `registry` | worlds by name, including those of installed packages |
+"""
 
 from amc_agents.envs.real import DirectoryFork, ProcessFork, SqliteFork, WorldBundle
 from amc_agents.envs.replay import CopyFork, NoFork, ReplayFork, Reseedable, World

@@ -1,4 +1,14 @@
-"""Sequential Monte Carlo on numpy arrays, as pure functions with the random generator as an argument."""
+"""Sequential Monte Carlo on numpy arrays, as pure functions with the random generator as an argument.
+
+| file | content |
+|---|---|
+| `potentials` | from returns and values to potentials (eq. 5, 6) |
+| `filter` | weigh, resample, log evidence (eq. 4, Algorithm 1) |
+| `schedule` | when to resample |
+| `resampling` | from log-weights to ancestors |
+| `weights` | effective sample size, and sums in log space |
+| `genealogy` | lineages of particles |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Collect trajectories and train critics on them."""
+"""Collect trajectories and train critics on them.
+
+| file or package | content |
+|---|---|
+| `collecting`, `dataset` | play tasks, and store the trajectories |
+| `value`, `verdict`, `goal` | train value models (AMC), verdict models (LAC) and goal critics (PNLC) |
+| `scoring`, `score_file` | the values of all states of a dataset |
+| `splits`, `schedule`, `known_words`, `report` | held-out tasks, learning rate, vocabulary check, printed metrics |
+"""
 
 from __future__ import annotations
 
