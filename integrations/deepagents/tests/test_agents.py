@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("deepagents")
 
 from amc_agents_deepagents import ARTIFACTS, TOOLS, ForkingBackend, ForkingShellBackend, RecordDiff
-from deepagents import create_deep_agent
+from deepagents import FilesystemPermission, create_deep_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from amc_agents import AtSteps, amc
@@ -25,6 +25,7 @@ def original(tmp_path):
     folder = tmp_path / "original"
     folder.mkdir()
     (folder / "notes.txt").write_text("start\n")
+    (folder / "link.txt").symlink_to("notes.txt")
     return folder
 
 
@@ -32,9 +33,14 @@ def original(tmp_path):
 def search(original, tmp_path):
     (tmp_path / "workspaces").mkdir()
 
-    def build(respond, backend=None, *, middleware=(), **settings):
-        model = ScriptedChatModel(respond=respond)
-        agent = create_deep_agent(model=model, backend=backend or ForkingBackend(), middleware=middleware)
+    def build(respond, backend=None, *, middleware=(), subagents=(), permissions=(), **settings):
+        agent = create_deep_agent(
+            model=ScriptedChatModel(respond=respond),
+            backend=backend or ForkingBackend(),
+            middleware=middleware,
+            subagents=subagents,
+            permissions=list(permissions),
+        )
         defaults = {
             "tools": TOOLS,
             "critic": prefer_a,
@@ -51,7 +57,7 @@ def search(original, tmp_path):
 
     yield build
     assert (original / "notes.txt").read_text() == "start\n", "the original stays untouched"
-    assert [path.name for path in original.iterdir()] == ["notes.txt"]
+    assert {path.name for path in original.iterdir()} == {"link.txt", "notes.txt"}
     assert list((tmp_path / "workspaces").iterdir()) == []
 
 
@@ -156,7 +162,11 @@ def test_commands_run_in_the_particles_folder(search):
     assert len({observations(path)[3].split()[0] for path in run.population.trajectories}) == 8
 
 
-def test_a_sub_agent_works_in_the_folder_of_its_particle(search):
+WRITER = {"name": "writer", "description": "Writes.", "system_prompt": "Write."}
+
+
+@pytest.mark.parametrize("name", ["general-purpose", "writer"])
+def test_a_sub_agent_works_in_the_folder_of_its_particle(search, name):
     def respond(messages):
         if any(isinstance(message, HumanMessage) and message.text == SUBTASK for message in messages):
             match steps_of(messages):
@@ -171,22 +181,39 @@ def test_a_sub_agent_works_in_the_folder_of_its_particle(search):
             case 0:
                 return call("write_file", file_path="/mine.txt", content=f"{mark()}\n")
             case 1:
-                return call("task", description=SUBTASK, subagent_type="general-purpose")
+                return call("task", description=SUBTASK, subagent_type=name)
             case 2:
                 return call("read_file", file_path="/by-sub-agent.txt")
             case 3:
-                return call("glob", pattern="*.txt")
+                return call("glob", pattern="[bm]*.txt")
             case _:
                 return "done"
 
-    run = search(respond).run(QUESTION)
+    run = search(respond, subagents=[WRITER]).run(QUESTION)
     seen = set()
     for path in run.population.trajectories:
         mine = path.steps[0].action.split('"content": "')[1].split("\\n")[0]
         assert observations(path)[2].split()[-2] == mine, "the sub-agent reads its particle's file"
-        assert observations(path)[3] == "['/by-sub-agent.txt', '/mine.txt', '/notes.txt']"
+        assert observations(path)[3] == "['/by-sub-agent.txt', '/mine.txt']"
         seen.add(observations(path)[2])
     assert len(seen) > 1
+    assert run.usage["policy"].calls >= 8 * (5 + 3), "the sub-agents' model calls are counted too"
+
+
+def test_permissions_of_the_agent_hold_through_links(search):
+    def respond(messages):
+        match steps_of(messages):
+            case 0:
+                return call("read_file", file_path="/notes.txt")
+            case 1:
+                return call("read_file", file_path="/link.txt")
+            case _:
+                return "done"
+
+    denied = FilesystemPermission(operations=["read"], paths=["/notes.txt"], mode="deny")
+    run = search(respond, permissions=[denied], n_particles=2).run(QUESTION)
+    for path in run.population.trajectories:
+        assert all("permission denied" in observation for observation in observations(path)[:2])
 
 
 def test_a_path_out_of_the_folder_is_an_error_that_the_model_reads(search, tmp_path):
