@@ -72,7 +72,7 @@ class ForkError(WorldError):
 
 
 class ReplayDivergence(ForkError):
-    """A replayed action produced a different observation than the recorded one.
+    """A replayed action produced an observation that differs from the record.
 
     Args:
         step: 1-based number of the diverging step (0: the first observation).

@@ -40,7 +40,7 @@ def split_turn(text: str) -> tuple[str, str]:
 def turn_of(message: AIMessage) -> tuple[str, str]:
     """Split a message into (thought, action).
 
-    Tool calls become canonical JSON, and the text beside them is the thought. If a reasoning model wrote no thought
+    Tool calls become canonical JSON, and the text next to them is the thought. If a reasoning model wrote no thought
     into its text, its reasoning is the thought.
     """
     if not message.tool_calls:

@@ -48,7 +48,7 @@ def completions(body):
 
 
 def overwritten(body):
-    """As vLLM 0.32 answers a request beside one with `logprob_token_ids`."""
+    """The answer of vLLM 0.32 to a request that shares a batch with `logprob_token_ids`."""
     status, answer = completions(body)
     if body["logprobs"] == 5 if "logprobs" in body else False:
         answer["choices"][0]["logprobs"]["top_logprobs"] = [{" oak": -1.0, " gate": -9999.0}]

@@ -145,7 +145,7 @@ def test_the_shipped_value_model_is_merged_once(tmp_path):
 def test_other_folders_are_refused_as_value_models(value_folder, tmp_path):
     with pytest.raises(CheckpointError, match=r"no such folder.*shipped model \(crafting\)"):
         value_model("nowhere")
-    with pytest.raises(CheckpointError, match="LoRA adapter alone"):
+    with pytest.raises(CheckpointError, match="only a LoRA adapter"):
         value_model(str(model_folder("crafting") / "value"))
     change_config(value_folder, architectures=["LlamaForCausalLM"])
     with pytest.raises(CheckpointError, match=r"ForSequenceClassification with 1 label.*LlamaForCausalLM"):

@@ -83,7 +83,7 @@ class Comparison:
         }
         for kind, names in names_of.items():
             if not names:
-                raise ConfigurationError(f"a comparison needs {kind}, and there are none")
+                raise ConfigurationError(f"a comparison needs {kind}, got none")
             if len(set(names)) < len(names):
                 raise ConfigurationError(
                     f"{len(names)} {kind} with {len(set(names))} different names: every name must be unique"

@@ -42,7 +42,7 @@ LAC = Tuned(temperature=0.6, alpha=1.0)
 
 
 def methods(judge: str | None = None) -> list[Method]:
-    """Return the standard methods with their tuned settings, and SMC with a chat model as judge if one is given."""
+    """Return the standard methods with their tuned settings, and SMC with a chat model as judge if `judge` is given."""
     standard = [react(REACT), react_greedy(), best_of_n(BEST_OF_N), smc(SMC), amc(AMC), amc_hidden(AMC_HIDDEN)]
     return standard + (judged(judge, AMC) if judge else [])
 
@@ -55,7 +55,7 @@ def decision_methods(
     Args:
         critic: judges candidate actions; None: the comparison's critic.
         k: K.
-        oracle: a critic that knows the world; None: the world has none.
+        oracle: an oracle critic; None: the world has no oracle.
         listed: the world lists its actions.
     """
     voting, deciding = replace(VOTE, k=k), replace(LAC, k=k)

@@ -167,7 +167,7 @@ def _execute_share(job: Job[ResultT], out: str, part: int, of: int, n_concurrent
 
 
 def _end_with_parent() -> None:
-    """End this worker process when its parent is killed; otherwise it would go on writing to the folder."""
+    """End this worker process when its parent is killed; otherwise it would keep writing to the folder."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -36,7 +36,7 @@ class Method:
     decision: LacSettings | None = None
     """Settings for deciding each step among candidates that the critic judges (LAC); None: the step is sampled."""
     oracle: bool = False
-    """The critic knows the world: an upper bound that cannot be deployed."""
+    """The critic sees the world's hidden state: an upper bound that cannot be deployed."""
     scheme: str = AmcSettings.scheme
     finished: Finished = AmcSettings.finished
     listed: bool = False
@@ -172,7 +172,7 @@ def lac_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None 
     Args:
         tuned: temperature, alpha and K.
         critic: judges candidate actions; None: the comparison's critic.
-        oracle: a critic that knows the world, for an upper bound with the same candidates.
+        oracle: an oracle critic, for an upper bound with the same candidates.
     """
     variants = [
         lac(tuned, critic=critic),
@@ -199,7 +199,7 @@ def listed_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | No
     Args:
         tuned: temperature, alpha and K.
         critic: judges candidate actions; None: the comparison's critic.
-        oracle: a critic that knows the world.
+        oracle: an oracle critic.
     """
     voting = lac(tuned, name=VOTE_LIST, label="vote, listed", critic="uniform", prior="thoughts", use_critic=False)
     variants = [voting, lac(tuned, name=LAC_LIST, label="LAC, listed", critic=critic, prior="thoughts")]

@@ -1,4 +1,4 @@
-"""Pass the task, with its payload, to a critic that knows the world."""
+"""Pass the task, with its payload, to an oracle critic."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class ComparisonPlan:
         """
         policy = self.world_spec.model if self.model is None else self.model
         if policy is None:
-            raise ConfigurationError(f"the world {self.world} has no policy: name one (--model FOLDER)")
+            raise ConfigurationError(f"the world {self.world} has no policy: choose a model (--model FOLDER)")
         return policy
 
     @property

@@ -20,7 +20,7 @@ NEVER = 50
 class PlannerCritic:
     """Judges a trajectory by its wasted steps, using the planner's solution from the current state.
 
-    It reads the recipes from the instruction and carries out every action in its own world, so it knows the outcome of
+    It reads the recipes from the instruction and carries out every action in its own world, so it sees the outcome of
     an action in advance.
     """
 

@@ -125,7 +125,7 @@ class FolderQueue:
         self._report()
 
     def claim(self) -> WorkItem | None:
-        """Take the next item; None when none is left."""
+        """Claim the next item; None when the queue is empty."""
         return self._waiting.popleft() if self._waiting else None
 
     def complete(self, item: WorkItem, result: ResultLine) -> None:

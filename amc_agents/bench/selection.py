@@ -70,7 +70,7 @@ class MethodChoice:
             f"left out: {', '.join(method.name for method in left_out)} ({reason})"
             for left_out, reason in (
                 (blind, "their critic must predict the whole return"),
-                (unjudged, "no critic judges their decisions: name one with --decision-critic"),
+                (unjudged, "no critic judges their decisions: choose it with --decision-critic"),
             )
             if left_out
         ]

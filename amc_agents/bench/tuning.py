@@ -3,7 +3,7 @@
 Settings are tried one after the other: the temperature first (from two starting points), then the resampling steps,
 then beta, each with the best values of the others so far. The merit of a setting is the average of its pick and its
 top 5, because the pick alone is noisy on few tasks; the mean particle breaks ties. The pick is the oracle's, or the
-deployable one for methods that hide rewards.
+deployable pick for methods that hide rewards.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def read_chosen(path: Path) -> dict[str, Tuned]:
 def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method]:
     """Return the methods with the settings chosen for them; a method without a chosen setting stays unchanged.
 
-    A method that hides rewards uses AMC's setting if it has none of its own.
+    A method that hides rewards uses AMC's setting if it has no setting of its own.
     """
     tuned = dict(chosen)
     if methods.AMC in tuned:

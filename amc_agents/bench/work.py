@@ -58,7 +58,7 @@ class WorkQueue(Protocol):
     """Gives work items to workers and stores their results."""
 
     def claim(self) -> WorkItem | None:
-        """Take the next item, which no other worker gets; None when none is left."""
+        """Claim the next item for this worker; None when the queue is empty."""
         ...
 
     def complete(self, item: WorkItem, result: ResultLine) -> None:
@@ -67,7 +67,7 @@ class WorkQueue(Protocol):
 
 
 async def work_off(queue: WorkQueue, execute: Execute, *, n_concurrent: int) -> None:
-    """Execute the items of a queue until none is left.
+    """Execute the items of a queue until it is empty.
 
     Args:
         queue: the items.

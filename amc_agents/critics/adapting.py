@@ -49,10 +49,10 @@ _EXPECTED = (
 
 
 def adapted(critic: Any) -> Any:
-    """Make a critic with async methods from an object or a function; return an async critic unchanged.
+    """Wrap an object or a function as a critic with async methods; return an async critic unchanged.
 
     Raises:
-        CriticSpecError: the object has none of a critic's methods, or one that cannot be called with their arguments.
+        CriticSpecError: the object has no method of a critic, or a method with the wrong arguments.
     """
     if isinstance(critic, type):
         raise CriticSpecError(f"{_EXPECTED}; got the class {critic.__name__}: pass an instance, {critic.__name__}(...)")
@@ -67,14 +67,14 @@ def adapted(critic: Any) -> Any:
     predicts = inspect.getattr_static(critic, "predicts", "future")
     if isinstance(predicts, str) and predicts not in ("future", "return"):
         raise CriticSpecError(
-            f"critic {name_of(critic)} says predicts={predicts!r}: expected 'future', the return still to come, or "
+            f"critic {name_of(critic)} has predicts={predicts!r}: expected 'future', the return still to come, or "
             "'return', the whole return"
         )
     return critic if all(map(_is_async, methods.values())) else _Adapted(critic, methods)
 
 
 def original(critic: Any) -> Any:
-    """The object or function that `adapted` was called with."""
+    """Return the object or function that `adapted` was called with."""
     while isinstance(critic, _Adapted):
         critic = critic.original
     return critic

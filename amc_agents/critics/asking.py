@@ -107,13 +107,13 @@ class CriticChatModel:
 
 
 def name_of(model: BaseChatModel) -> str:
-    """The name of a chat model: its attribute `model_name` or `model`, or its class."""
+    """Return the name of a chat model: its attribute `model_name` or `model`, or its class."""
     names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
     return next((name for name in names if isinstance(name, str) and name), type(model).__name__)
 
 
 def usage_of(answer: AIMessage) -> Usage:
-    """Usage of one answer, as the answer reports it."""
+    """Return the usage that an answer reports."""
     return reported_usage(answer.usage_metadata, LANGCHAIN_COUNTS)
 
 

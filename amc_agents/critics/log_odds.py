@@ -61,12 +61,12 @@ class OddsOfValue:
     """Q = logit p, where p is the position of the whole return between failure (0) and success (1).
 
     Args:
-        critic: gives values in reward units. Its `predicts` says which return they predict.
+        critic: gives values in reward units; its `predicts` determines which return they predict.
         returns: the returns of failure and success.
 
     Raises:
-        ConfigurationError: `returns` are not in order, or the critic is an eq. 5 model. Where a server must be asked
-            for that first, `connect` and `log_odds` raise it.
+        ConfigurationError: `returns` are not in order, or the critic is an eq. 5 model. If only its server can tell,
+            `connect` and `log_odds` raise the error.
     """
 
     def __init__(self, critic: Any, returns: tuple[float, float]) -> None:
@@ -78,7 +78,7 @@ class OddsOfValue:
         self._critic, self._low, self._high = critic, low, high
         try:
             self._refuse_soft_values()
-        except CriticError:  # the critic's server has not been asked yet
+        except CriticError:  # not connected to its server yet
             pass
 
     async def connect(self) -> None:

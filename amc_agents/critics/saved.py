@@ -36,8 +36,7 @@ def read_saved(
         versions: the values of the field `version` that this library reads.
 
     Raises:
-        CheckpointError: the file cannot be read or parsed, its kind or version is another one, or a field has another
-            type.
+        CheckpointError: the file cannot be read or parsed, its kind or version differs, or a field has the wrong type.
     """
     content = read_json_object(path, remedy=f"expected {what}; save it again")
     if "kind" not in content or "version" not in content:

@@ -88,7 +88,7 @@ def use_of(method: str, critic: Any) -> Use:
         critic: any critic.
 
     Raises:
-        ConfigurationError: the method does not take critics of this nature; the message says why, and which it takes.
+        ConfigurationError: the method does not take critics of this nature; the message says why and what it takes.
     """
     nature = nature_of(critic)
     cell = TABLE[method, nature]
@@ -110,7 +110,7 @@ def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) ->
 
     Raises:
         ConfigurationError: AMC does not take the critic, or the critic is an eq. 5 model and the run has another beta
-            or a `success_reward`. Where a server must be asked for that first, the error comes when it is connected.
+            or a `success_reward`. If only its server can tell, the error is raised on connection.
     """
     use_of("amc", critic)
     if not isinstance(critic, Critic):
@@ -157,7 +157,7 @@ def for_pnlc(critic: Any) -> GoalCritic:
 
 
 def table_markdown() -> str:
-    """The table as Markdown: a row per nature, a column per method."""
+    """Return the table as Markdown: a row per nature, a column per method."""
     rows = []
     for nature, name in NATURES.items():
         cells = (TABLE[method, nature] for method in METHODS)
@@ -167,7 +167,7 @@ def table_markdown() -> str:
 
 
 class _BetaChecked:
-    """A critic whose server has not been asked yet: its beta is compared as soon as it is known."""
+    """A critic that is not connected yet: its beta is checked as soon as it is known."""
 
     def __init__(self, critic: Any, beta: float, success_reward: float | None) -> None:
         self._critic, self._beta, self._success_reward = critic, beta, success_reward

@@ -1,4 +1,4 @@
-"""Ask a model in words: several prompts at once, with failures as `CriticError` and unreadable answers asked again."""
+"""Send prompts to a model concurrently: failures become `CriticError`, and unreadable answers are requested again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def strictly(
         parsed[i] = read[i](text)
         if parsed[i] is None:
             raise DecisionError(
-                f"the {role} did not answer in the form that was asked for, twice: {quoted(texts[i], 60)}, then "
+                f"the {role} did not answer in the requested form, twice: {quoted(texts[i], 60)}, then "
                 f"{quoted(text, 60)}. Check its prompt and its limit of output tokens. The prompt ended: "
                 f"{quoted(prompts[i][-80:])}"
             )

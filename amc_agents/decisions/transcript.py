@@ -16,7 +16,7 @@ def transcript(trajectory: Trajectory) -> str:
 
 
 def fenced(template: str) -> str:
-    """Put a marker that is random per process beside the fences of a template's `{past}`.
+    """Put a marker that is random per process next to the fences of a template's `{past}`.
 
     A line `---` in an observation then cannot end the transcript.
     """

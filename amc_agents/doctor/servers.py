@@ -102,9 +102,9 @@ async def logprobs_side_by_side(name: str, server: ModelServer, model: str) -> C
         return await _extension(name, server, "logprobs were requested, but are not in the answer")
     if min(values) < LEAST_LOGPROB:
         wrong = sum(value < LEAST_LOGPROB for value in values)
-        return Check(name, "failed", f"{wrong} of {len(values)} log-probabilities beside logprob_token_ids are "
+        return Check(name, "failed", f"{wrong} of {len(values)} log-probabilities next to logprob_token_ids are "
                      f"{min(values):g}", OVERWRITTEN)  # fmt: skip
-    return Check(name, "ok", f"{len(values)} log-probabilities beside logprob_token_ids are correct")
+    return Check(name, "ok", f"{len(values)} log-probabilities next to logprob_token_ids are correct")
 
 
 async def embeds(name: str, server: ModelServer, model: str) -> Check:

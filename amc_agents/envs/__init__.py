@@ -1,4 +1,4 @@
-"""Environments, and wrappers that fork worlds without a `fork` of their own.
+"""Environments, and wrappers that fork worlds that have no `fork`.
 
 | file or package | content |
 |---|---|

@@ -35,7 +35,7 @@ class WorldSpec:
     horizon: int
     """Maximum number of steps in an episode."""
     model: str | None = None
-    """A shipped policy for this world, as the argument of `EmbeddedChatModel(model=...)`; None: none is shipped."""
+    """A shipped policy for this world, as the argument of `EmbeddedChatModel(model=...)`; None: not shipped."""
     n_episodes: int = 1
     """K, the episodes that an agent plays in the same hidden instance; 1: tasks are independent."""
     success: float = 1.0

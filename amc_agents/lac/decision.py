@@ -157,7 +157,9 @@ def _check(
     settings: LacSettings, critic: Any, imagination: Imagination | None, rng: np.random.Generator | None
 ) -> None:
     if settings.use_critic and critic is None:
-        raise ConfigurationError("a critic is needed; without one set use_critic=False, which is a vote by the prior")
+        raise ConfigurationError(
+            "expected a critic, got none: pass critic=, or set use_critic=False, which is a vote by the prior"
+        )
     if settings.use_critic and settings.depth and imagination is None:
         raise ConfigurationError(f"depth={settings.depth} imagines steps and needs an imagination; or set depth=0")
     if settings.sample and rng is None:

@@ -48,7 +48,7 @@ async def judge_candidates(
     judge = for_lac(critic, returns=settings.returns)
     if settings.depth and isinstance(judge, OddsOfLastAction):
         raise ConfigurationError(
-            f"{name_of(critic)} judges the last action, and after a rollout that is an imagined one: set depth=0"
+            f"{name_of(critic)} judges the last action, which is imaginary after a rollout: set depth=0"
         )
     try:
         rollouts = await _rollouts(candidates, imagination if settings.depth else None)

@@ -78,7 +78,7 @@ class LacSettings:
     """Add reflections to past and imagined steps. The caller writes those on past steps, before the decision."""
     on_critic_error: OnCriticError = "raise"
     """"uniform": if the critic fails, Q = 0 for all candidates, so the prior decides; if the world model fails to
-    reflect, the decision goes on without the reflection. Notes say so."""
+    reflect, the decision continues without the reflection. Notes say so."""
 
     @classmethod
     def paper(cls, **changes: Any) -> LacSettings:

@@ -94,7 +94,7 @@ class HFChatTokenizer:
         return list(ids["input_ids"] if isinstance(ids, Mapping) else ids)
 
     def token(self, token_id: int) -> str:
-        """Return the text of a token; special tokens have one, too."""
+        """Return the text of a token; special tokens have a text, too."""
         return str(self.tokenizer.decode([token_id]))
 
 

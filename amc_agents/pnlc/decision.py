@@ -87,9 +87,7 @@ async def decide(
 
 def _check(thinker: Actor, proposer: Proposer | None, critic: Any, settings: PnlcSettings) -> None:
     if settings.needs_critic and critic is None:
-        raise ConfigurationError(
-            f'critique="{settings.critique}" needs a critic; without one set critique="self", which asks the model'
-        )
+        raise ConfigurationError(f'critique="{settings.critique}" needs a critic: pass critic=, or set critique="self"')
     if settings.needs_proposer and proposer is None:
         raise ConfigurationError("goals are to be judged, and a proposer is needed to propose them")
     if (settings.refine or settings.critique == "self") and not isinstance(thinker, Thinker):

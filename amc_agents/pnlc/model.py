@@ -147,7 +147,7 @@ class CritiqueRefineModel(DecidingModel):
         return _result(decision, {"policy": thinker.usage, **meter.read()})
 
     def _prompts_for(self, request: DecisionRequest) -> PnlcPrompts:
-        """Add the agent's tools to the prompts: questions in words are sent without bound tools."""
+        """Add the agent's tools to the prompts, which are sent without bound tools."""
         parts = (self.prompts.task, described(request.call.get("tools") or ()))
         return replace(self.prompts, task="\n\n".join(part for part in parts if part))
 

@@ -65,7 +65,7 @@ class ChatThinker:
         return replace(turns[0], payload=carrying(turns[0].payload, thought)) if turns else Sample(thought, "")
 
     async def answer(self, prompt: str) -> str:
-        """Answer a question about the decision in words, without tools."""
+        """Answer a question about the decision as text, without tools."""
         call = {name: value for name, value in self._call.items() if name not in _OF_TURNS}
         turns = await self._sampled(1, [*self._prompt, HumanMessage(prompt)], "reflection", call)
         return turns[0].payload.text if turns else ""
@@ -96,7 +96,7 @@ def carrying(message: AIMessage, thought: str) -> AIMessage:
 
 
 def described(tools: Sequence[Any]) -> str:
-    """Describe tools in words, for prompts without bound tools; empty if there are no tools."""
+    """Describe tools as text, for prompts without bound tools; empty if there are no tools."""
     lines = []
     for tool in tools:
         facts = tool.get("function", tool) if isinstance(tool, Mapping) else {}

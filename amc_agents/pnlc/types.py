@@ -19,7 +19,7 @@ class Thinker(Actor, Protocol):
     """The agent at the state of the decision. Its answers are not executed."""
 
     async def answer(self, prompt: str) -> str:
-        """Answer a question about the decision in words, without calling a tool."""
+        """Answer a question about the decision as text, without calling a tool."""
         ...
 
     async def act(self, thought: str) -> Sample:
@@ -84,7 +84,7 @@ class PnlcSettings:
     returns: tuple[float, float] = (0.0, 1.0)
     """Returns of failure and success; a value between them is read as a probability. For `critique="value"`."""
     on_critic_error: OnCriticError = "raise"
-    """"uniform": if the proposer or the critic fails or cannot be parsed, the thought is kept, and a note says so."""
+    """"uniform": if the proposer or the critic fails or cannot be parsed, the thought is kept, with a note."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -230,7 +230,7 @@ class DecidingModel(BaseChatModel):
         return message
 
     async def _traced_decision(self, request: DecisionRequest) -> DecisionResult:
-        """Make a decision as a run of its own in the trace; the requests are traced below it."""
+        """Make a decision as a separate run in the trace; the requests are traced below it."""
         name, chosen, rng = f"{self.method}.decision", request.chosen, request.rng
         inputs = {**self._identifying_params, "critic": chosen.name}
         run = await request.callbacks.on_chain_start({}, inputs, name=name)

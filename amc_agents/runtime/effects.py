@@ -102,7 +102,7 @@ def parts_of(runnable: Runnable[Any, Any]) -> list[Part]:
 
 
 def has_tool_node(runnable: Runnable[Any, Any]) -> bool:
-    """True if a node is a ToolNode, or a binding, sequence or fallback around one."""
+    """True if a node is a ToolNode, or a binding, sequence or fallback that wraps a ToolNode."""
     if isinstance(runnable, ToolNode):
         return True
     return _is_composition(runnable) and any(map(has_tool_node, _runnables_in(_attributes(runnable))))

@@ -27,6 +27,6 @@ async def batch(store: BaseStore, *ops: Op) -> list[Any]:
 
 
 async def items_of(store: BaseStore, namespace: tuple[str, ...]) -> list[Item]:
-    """Read every item of one namespace, without those of the namespaces below it."""
+    """Read all items of a namespace, excluding nested namespaces."""
     [items] = await batch(store, SearchOp(namespace, limit=ALL, refresh_ttl=False))
     return [item for item in items if item.namespace == namespace]

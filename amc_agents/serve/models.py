@@ -76,7 +76,7 @@ def value_model(checkpoint: str, *, name: str | None = None, cache: Path | None 
     if not any(str(name).endswith("ForSequenceClassification") for name in architectures) or labels != 1:
         raise CheckpointError(
             f"{folder}: expected a ...ForSequenceClassification with 1 label, as `amc train value` writes it; its "
-            f"config.json says {', '.join(map(str, architectures)) or 'no architecture'} with {labels} labels"
+            f"config.json has {', '.join(map(str, architectures)) or 'no architecture'} with {labels} labels"
         )
     lengths = (described.max_tokens, config.get("max_position_embeddings"))
     limit = min((length for length in lengths if type(length) is int), default=None)
@@ -128,7 +128,7 @@ def _number_type(config: dict[str, Any]) -> str:
 def _refuse_adapter(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"{folder} holds a LoRA adapter alone: expected the merged model. `amc train value` writes it beside its "
+            f"{folder} holds only a LoRA adapter: expected the merged model. `amc train value` writes it next to its "
             f"`adapter/`: name the folder with config.json and {FILE}"
         )
 

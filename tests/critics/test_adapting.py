@@ -141,7 +141,7 @@ REFUSED = {
     "function without arguments": (lambda: [], r"\(\) cannot be called as <lambda>\(trajectories\)"),
     "keyword alone": (lambda *, trajectories: [], r"cannot be called as <lambda>\(trajectories\)"),
     "reach": (WrongReach(), r"cannot be called as WrongReach.reach\(trajectory, thought, goals\)"),
-    "predicts": (WrongPrediction(), "says predicts='returns': expected 'future'"),
+    "predicts": (WrongPrediction(), "has predicts='returns': expected 'future'"),
 }
 
 

@@ -181,7 +181,7 @@ async def test_goals_that_cannot_be_parsed_are_requested_again_and_then_quoted()
     ["Goal: one", "Goal: one\nGoal: two\nGoal: three", "Goal: one\nGoal: one", "one\ntwo", "Goal:\nGoal: two", ""],
 )
 async def test_too_few_too_many_or_equal_goals_are_refused(said):
-    with pytest.raises(DecisionError, match="form that was asked for"):
+    with pytest.raises(DecisionError, match="requested form"):
         await deciding(Script(), answers=Proposals(says=lambda prompt: said))
 
 
@@ -484,7 +484,7 @@ async def test_any_failure_beside_the_critic_can_leave_the_plain_turn():
 
 async def test_goals_that_cannot_be_parsed_keep_the_thought():
     for more in ({}, {"refine": False}):
-        with pytest.raises(DecisionError, match="goal proposer did not answer in the form"):
+        with pytest.raises(DecisionError, match="goal proposer did not answer in the requested form"):
             await deciding(Script(MANY), answers=Proposals(says=lambda prompt: "hm"), **more)
         answers = Proposals(says=lambda prompt: "hm")
         decision = await deciding(Script(MANY), answers=answers, on_critic_error="uniform", **more)

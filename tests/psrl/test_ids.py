@@ -132,7 +132,7 @@ async def test_a_number_is_never_made_up(answer):
     async def answers(prompts):
         return [answer for _ in prompts]
 
-    with pytest.raises(RoleError, match="did not answer in the form") as caught:
+    with pytest.raises(RoleError, match="did not answer in the requested form") as caught:
         await choose(answers)
     assert caught.value.role in ("regret estimator", "information estimator")
 

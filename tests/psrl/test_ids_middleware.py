@@ -96,7 +96,7 @@ def test_texts_are_actions_too(sync):
 def test_an_estimate_that_cannot_be_had(sync):
     store = InMemoryStore()
     model = ScriptedChatModel(respond=lambda messages: "Expected regret: quite a lot")
-    with pytest.raises(RoleError, match="estimator did not answer in the form"):
+    with pytest.raises(RoleError, match="estimator did not answer in the requested form"):
         stream(an_agent(store, model), "values", sync=sync)
     assert asyncio.run(StorePosterior(store, "amc.posterior").head()).number == 1
 

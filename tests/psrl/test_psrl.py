@@ -158,8 +158,8 @@ class Refused(Exception):
 
 
 CORRUPT = {
-    "wrong format": (("I would say 7", "I would say 7"), "did not answer in the form"),
-    "empty": (("", ""), "did not answer in the form"),
+    "wrong format": (("I would say 7", "I would say 7"), "did not answer in the requested form"),
+    "empty": (("", ""), "did not answer in the requested form"),
     "refused": ((Refused("not for me"),), "Refused: not for me"),
     "time-out": ((None,), "within 0.02 seconds"),
 }

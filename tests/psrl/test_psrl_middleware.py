@@ -221,7 +221,7 @@ def test_a_failed_update_is_reported_and_repeated_at_the_next_start(sync, caplog
 def test_a_sampler_that_fails(sync):
     store = InMemoryStore()
     mute = ScriptedChatModel(respond=lambda messages: "No idea.")
-    with pytest.raises(RoleError, match="posterior sampler did not answer in the form"):
+    with pytest.raises(RoleError, match="posterior sampler did not answer in the requested form"):
         invoke(an_agent(store, roles=mute), sync=sync)
     assert texts(store) == [str(PRIOR)]
 

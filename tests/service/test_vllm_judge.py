@@ -40,7 +40,7 @@ def test_two_answers_without_a_number_are_an_error(policy_url):
     meter = Meter()
     with (
         metering(meter),
-        pytest.raises(CriticError, match=r"asked 2 times and its answer cannot be read.* The answer was "),
+        pytest.raises(CriticError, match=r"called 2 times and its answer cannot be parsed.* The answer was "),
     ):
         values(critic, STATE)
     assert list(meter.by_model()["critic"]) == ["openai:policy"]

@@ -70,7 +70,7 @@ def explorers(agents: Sequence[str], temperatures: Sequence[float] = ()) -> tupl
     """Combine every agent with every temperature; an agent without a temperature appears once.
 
     Raises:
-        ConfigurationError: an agent is unknown, or temperatures are given and no agent has one.
+        ConfigurationError: an agent is unknown, or temperatures are given and no agent accepts them.
     """
     combined: list[Explorer] = []
     for agent in agents:
@@ -78,7 +78,7 @@ def explorers(agents: Sequence[str], temperatures: Sequence[float] = ()) -> tupl
         combined += [Explorer(agent, temperature) for temperature in swept]
     if temperatures and all(explorer.temperature is None for explorer in combined):
         raise ConfigurationError(
-            f"none of {', '.join(agents)} has a temperature: leave it out, or name an agent whose function takes one"
+            f"none of {', '.join(agents)} accepts a temperature: omit it, or name an agent whose function accepts it"
         )
     return tuple(combined)
 

@@ -1,8 +1,8 @@
 """The judge critic: a chat model that scores trajectories by a number, `judge:provider:model`.
 
 It requires no training and no log-probabilities: the model reads the trajectory and predicts its outcome. A
-`JudgeStyle` contains the prompt and the parser of the answer. After an unreadable answer, the model is asked again with
-the parser's complaint; a second unreadable answer is an error.
+`JudgeStyle` contains the prompt and the parser of the answer. An unreadable answer is requested again with the
+parser's complaint; a second unreadable answer is an error.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class JudgeCritic:
                 if attempt > self._retries:
                     times = "once" if attempt == 1 else f"{attempt} times"
                     raise CriticError(
-                        f"{self.name} was asked {times} and its answer cannot be read: {complaint}. "
+                        f"{self.name} was called {times} and its answer cannot be parsed: {complaint}. "
                         f"The answer was {_shortened(answer)}"
                     ) from complaint
                 # A new list, since a tracer may keep the old list. Some providers refuse an empty turn.

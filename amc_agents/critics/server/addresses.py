@@ -47,13 +47,13 @@ def refuse_link_local(host: str, address: str | None = None) -> None:
 
 
 async def checked_address(host: str, port: int) -> str:
-    """Resolve a host once and check all its addresses, so that the checked address is the one that is used.
+    """Resolve a host once and check all its addresses, so that no unchecked address is used.
 
     Returns:
         An IPv4 address of the host, or an IPv6 address if it has no other.
 
     Raises:
-        ConfigurationError: a call may not name one of the addresses.
+        ConfigurationError: a call may not name a host with such an address.
         CriticServerError: the host cannot be resolved.
     """
     try:

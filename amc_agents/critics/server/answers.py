@@ -19,8 +19,8 @@ _MOST_OF_AN_ERROR = 1 << 16
 LEAST_LOGPROB = -1000.0
 """Smaller numbers are not log-probabilities: vLLM 0.32 writes -9999 over those of neighbouring requests."""
 OVERWRITTEN = (
-    "vLLM 0.32 writes -9999 over the log-probabilities of requests that run beside one with `logprob_token_ids`: give "
-    "verdicts a server of their own, or use a newer vLLM"
+    "vLLM 0.32 writes -9999 over the log-probabilities of requests that share a batch with `logprob_token_ids`: run "
+    "verdicts on a separate server, or use a newer vLLM"
 )
 """Error text for a row below `LEAST_LOGPROB`."""
 
@@ -123,8 +123,8 @@ def chosen_model(answer: Any, wanted: str | None, url: str) -> ServedModel:
         return matches[0]
     names = listed(sorted(model.name for model in models), 4) or "nothing"
     if wanted is None:
-        raise CriticServerError(url, f"expected one model, it serves {names}: say which, ?model=NAME")
-    raise CriticServerError(url, f"no model {wanted!r} on this server, it serves {names}")
+        raise CriticServerError(url, f"expected one model, but it serves {names}: choose with ?model=NAME")
+    raise CriticServerError(url, f"model {wanted!r} is not on this server, which serves {names}")
 
 
 def served_models(answer: Any, url: str) -> list[ServedModel]:

@@ -91,8 +91,8 @@ def served_folder(model: str, root: str | None, kind: FolderKind = VALUE, *, loc
             return folder
         tried.append(f"{name} on the Hugging Face hub: {reason}")
     raise CheckpointError(
-        f"the server has the model {model!r}, but its {kind.needed} ({kind.file}) could not be found here: name "
-        f"its folder by checkpoint={kind.example}. Looked at: {'; '.join(tried)}"
+        f"the server has the model {model!r}, but its {kind.needed} ({kind.file}) is not on this machine: "
+        f"pass its folder as checkpoint={kind.example}. Tried: {'; '.join(tried)}"
     )
 
 

@@ -5,8 +5,8 @@
 - No connection before the first answer is an error at once: the URL is wrong, or no server runs there.
 
 A response is limited in time and in length, and compression is not accepted, since a few bytes could expand to
-gigabytes. A key appears in no message. An untrusted server, one that only a call has named, gets no key, may not have a
-link-local address, and its answers go to the log alone.
+gigabytes. A key appears in no message. A server that only a call has named is untrusted: it gets no key, may not have a
+link-local address, and its answers appear only in the log.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _checked_url(base_url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
-        # Show neither the URL nor httpx's message: a key may stand in the wrong place.
+        # Show neither the URL nor httpx's message: either may contain a key.
         raise ConfigurationError("the URL of a server cannot be parsed: it looks like http://host:8000") from None
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ConfigurationError(

@@ -25,7 +25,7 @@ def redacted(name: str, *, trusted: bool) -> Iterator[None]:
     except AmcError as error:
         if trusted:
             raise
-        _log.warning("a critic that a call has named: %s", error)
+        _log.warning("error of a critic that a call has named: %s", error)
         raise _without_answer(name, error) from None
 
 
@@ -36,7 +36,7 @@ def _without_answer(name: str, error: AmcError) -> AmcError:
         return PromptTooLong(f"the task and one round alone exceed the context of {name}")
     if isinstance(error, CheckpointError):
         return CheckpointError(
-            f"{name}: no checkpoint was found for its model, or the scores differ from it. {_DETAILS}"
+            f"{name}: its model has no checkpoint here, or the scores differ from the checkpoint. {_DETAILS}"
         )
     if isinstance(error, CriticServerError) and error.status == 401:
         return CriticServerError(name, f"it requires a key, or a different one. {_DETAILS}", error.status)

@@ -1,4 +1,4 @@
-"""The checkpoint of a value model, beside its weights: prompt format, scale, and golden scores.
+"""The checkpoint of a value model, stored next to its weights: prompt format, scale, and golden scores.
 
 A wrong template, tokenizer, activation, pooling or truncation side still gives numbers. To catch such a mistake, every
 server of the model is compared with golden scores from the training process.
@@ -36,7 +36,7 @@ Link = Literal["identity", "sigmoid"]
 
 @dataclass(frozen=True)
 class ValueCheckpoint:
-    """The JSON beside a value model's weights."""
+    """The JSON file next to a value model's weights."""
 
     prompt_format: PromptFormat
     max_tokens: int | None

@@ -68,7 +68,7 @@ def check_words(tokenize: TemplateTokenizer, texts: Iterable[str], name: str) ->
     words = tokenize.unknown_words(texts)
     if words.too_many:
         raise CriticError(
-            f"critic {name} cannot read this text: {words}. It knows the words of its own world alone: train a critic "
+            f"critic {name} cannot read this text: {words}. Its vocabulary covers only its own world: train a critic "
             "on similar text (amc train value --base with a language model), or name a critic that reads any text, "
             "such as judge:provider:model"
         )

@@ -130,8 +130,8 @@ class VLLMCritic:
         """The model's prompt format, scale and golden scores. Raises `CriticError` before they are known."""
         if self._checkpoint is None:
             raise CriticError(
-                f"critic {self.name}: its checkpoint is not known before the server was asked: await connect(), or "
-                "say checkpoint=path/to/value"
+                f"critic {self.name}: its checkpoint is unknown until it connects: await connect(), or pass "
+                "checkpoint=path/to/value"
             )
         return self._checkpoint
 
@@ -149,7 +149,7 @@ class VLLMCritic:
         """Find the model, perform the handshake, and return the model's name. The first `values` connects, too.
 
         Raises:
-            CheckpointError: the model's checkpoint is not found, or the server's scores differ from it.
+            CheckpointError: the model's checkpoint is missing, or the server's scores differ from it.
             CriticServerError: the server cannot be reached, refuses the request, or does not serve the model.
         """
         with self._server.redacted():
@@ -189,7 +189,7 @@ class VLLMCritic:
         raise CriticServerError(
             self._server.base_url,
             f"the model behind this URL changed during each of {_ATTEMPTS} attempts: are servers of different "
-            "models behind it? Give each model a URL of its own",
+            "models behind it? Give each model its own URL",
         )
 
     @property

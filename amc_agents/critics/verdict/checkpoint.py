@@ -75,7 +75,7 @@ class VerdictFormat:
             )
         if self.pending and not self.rounds.round.startswith(self.pending):
             raise ConfigurationError(
-                f"a pending round {self.pending!r} must be the beginning of a whole one, {self.rounds.round!r}"
+                f"a pending round {self.pending!r} must be the beginning of a complete round, {self.rounds.round!r}"
             )
 
     def prompt(self, trajectory: Trajectory, words: Words) -> VerdictPrompt:
@@ -97,7 +97,7 @@ class VerdictFormat:
 
 @dataclass(frozen=True)
 class VerdictCheckpoint:
-    """The JSON beside the weights of a model that was trained for verdicts."""
+    """The JSON file next to the weights of a model that was trained for verdicts."""
 
     prompt_format: VerdictFormat
     words: Words

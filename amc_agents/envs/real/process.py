@@ -26,7 +26,7 @@ CLOSING_LIMIT_S = 2.0
 
 
 class ProcessFork(Generic[T]):
-    """An object in a process of its own for each particle (a `Forkable`), forked by `os.fork`.
+    """An object in a separate process for each particle (a `Forkable`), forked by `os.fork`.
 
     The process is spawned, so that it inherits nothing of the caller, and a fork is a copy of the whole process, native
     memory included. A tool gets its particle's object from `current_environment(ProcessFork).object`: its methods are

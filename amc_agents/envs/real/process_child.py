@@ -67,7 +67,7 @@ def _fork(connection: socket.socket, held: Any, seed: int) -> socket.socket:
     if n_threads > 1:
         os.close(descriptor)
         send(connection, Failed(ForkError(
-            f"the process of this world has {n_threads} threads, and os.fork copies one: let the world use one thread, "
+            f"the world's process has {n_threads} threads, and os.fork copies only one: let it use a single thread, "
             "or use ReplayFork"
         )))  # fmt: skip
         return connection

@@ -148,7 +148,7 @@ class Explorer:
         return await self._storage(place)[0].head()
 
     def rules(self, episode: Record) -> str:
-        """Return what the roles know of the world besides the posterior: the rules and the user's request."""
+        """Return the roles' context besides the posterior: the rules and the user's request."""
         return "\n\n".join(text for text in (self._world, episode["told"]) if text) or NO_RULES
 
     def mark_failed(self, episode: Record | None) -> None:
@@ -164,7 +164,7 @@ class Explorer:
         return np.random.default_rng(None if self.seed is None else [self.seed, *numbers])
 
     async def traced(self, event: str, inputs: Record, work: Callable[[], Awaitable[Record]]) -> Record:
-        """Run `work` as a run of its own in the trace, and send its record to the custom stream as an event."""
+        """Run `work` as a separate run in the trace, and send its record to the custom stream as an event."""
 
         async def run(_: Record) -> Record:
             with counting() as meter:

@@ -56,7 +56,7 @@ class StorePosterior(PosteriorMemory):
                 f"as agents.lock; got {namespace!r}"
             )
         if prior is not None and not prior.strip():
-            raise ConfigurationError("the prior is empty: state in words what is known and what is not, or omit it")
+            raise ConfigurationError("the prior is empty: describe what is known and unknown, or omit it")
         self._store, self._prior = store, prior
         self._versions, self._evidence = (*self.namespace, VERSIONS), (*self.namespace, EVIDENCE)
         self._parsed: dict[str, Version] = {}

@@ -26,7 +26,7 @@ class Evidence:
     episode: str
     """Name of the episode in which it was made."""
     observation: str
-    """The observation in words: a trajectory, or one step."""
+    """The observation as text: a trajectory, or a single step."""
     id: str = field(default_factory=_new_id)
     """Identifies the evidence, which is applied once per id. Pass your own id (episode and step, say) so that a call
     repeated after a restart has no effect."""

@@ -119,7 +119,7 @@ async def test_after_an_unreadable_answer_the_judge_is_asked_again_with_the_comp
 
 async def test_the_second_unreadable_answer_is_an_error_that_quotes_it():
     critic, requests = judge("", "word " * 99 + "no idea")
-    with pytest.raises(CriticError, match=r"asked 2 times .* last line must be .*no idea' \(the last 200 characters"):
+    with pytest.raises(CriticError, match=r"called 2 times .* last line must be .*no idea' \(the last 200 characters"):
         await critic.values([CLIMB])
     assert len(requests) == 2
     assert requests[1][2] == "(nothing)"
@@ -128,7 +128,7 @@ async def test_the_second_unreadable_answer_is_an_error_that_quotes_it():
 
 async def test_retries_can_be_left_out():
     critic, requests = judge("well", retries=0)
-    with pytest.raises(CriticError, match=r"was asked once and .*'well'"):
+    with pytest.raises(CriticError, match=r"was called once and .*'well'"):
         await critic.values([CLIMB])
     assert len(requests) == 1
 

@@ -80,7 +80,7 @@ async def test_a_smaller_limit_of_the_checkpoint_applies(folder, tmp_path):
 async def test_the_checkpoint_says_what_is_predicted(folder):
     critic = VLLMCritic("http://127.0.0.1:1", checkpoint=folder)
     assert (critic.predicts, critic.beta) == ("return", 0.5)
-    with pytest.raises(CriticError, match="not known before the server was asked"):
+    with pytest.raises(CriticError, match="checkpoint is unknown until it connects"):
         _ = VLLMCritic("http://127.0.0.1:1").predicts
 
 
@@ -166,9 +166,9 @@ async def test_a_cancelled_call_does_not_cancel_the_others(folder, gives_up):
 @pytest.mark.parametrize(
     ("names", "model", "says"),
     [
-        (["a", "b"], None, "it serves a, b: say which"),
-        (["a", "b"], "value", "no model 'value' on this server, it serves a, b"),
-        ([], "value", "it serves nothing"),
+        (["a", "b"], None, "but it serves a, b: choose with"),
+        (["a", "b"], "value", "model 'value' is not on this server, which serves a, b"),
+        ([], "value", "which serves nothing"),
     ],
 )
 async def test_a_model_that_is_not_served_is_an_error_that_lists_the_served_models(folder, names, model, says):
@@ -341,9 +341,9 @@ async def test_a_local_server_may_name_its_checkpoint_folder(folder):
 async def test_a_remote_server_may_not_name_a_folder(folder, monkeypatch):
     monkeypatch.setattr(http, "is_loopback", lambda host: False)
     async with FakeVLLM(root=str(folder), names=[str(folder)]) as server:
-        with pytest.raises(CheckpointError, match="no checkpoint was found"):
+        with pytest.raises(CheckpointError, match="its model has no checkpoint here"):
             await by_call(f"vllm:{server.url}").connect()
-        with pytest.raises(CheckpointError, match="no checkpoint was found"):
+        with pytest.raises(CheckpointError, match="its model has no checkpoint here"):
             await by_call(f"vllm:{server.url}?model={folder}").connect()
 
 

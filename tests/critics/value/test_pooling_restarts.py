@@ -73,7 +73,7 @@ async def test_a_model_of_another_name_after_the_restart_is_an_error(folder):
         critic = VLLMCritic(server.url, model="value", checkpoint=folder)
         await critic.values([trajectory(1)])
         server.names = ["other"]
-        with pytest.raises(CriticServerError, match="no model 'value' on this server, it serves other"):
+        with pytest.raises(CriticServerError, match="model 'value' is not on this server, which serves other"):
             await critic.values([trajectory(2)])
 
 

@@ -183,7 +183,7 @@ def test_an_action_without_observation_comes_last_and_prompts_stay_append_only()
     done = past.extended(Step("b", "seen", thought="so"))
     assert DIALOGUE_STEP.prompt(done, words)[-2].startswith(DIALOGUE_STEP.prompt(asked, words)[-2])
     assert DIALOGUE_STEP.prompt(asked, words)[:-2] == DIALOGUE_STEP.prompt(done, words)[:-2]
-    with pytest.raises(ConfigurationError, match="beginning of a whole one"):
+    with pytest.raises(ConfigurationError, match="beginning of a complete round"):
         VerdictFormat(PromptFormat("x", "{instruction}", "{turn}>{observation}", "\n"), "?", pending="{turn}!")
 
 
