@@ -46,7 +46,7 @@ def test_the_episodes_are_the_worlds_own(explore, tmp_path):
         (["--agent", "nobody"], "no agent 'nobody'"),
         (["--agent", "random", "--world", "pond"], "unknown world 'pond'"),
         (["--agent", "random", "--split", "all"], '"train"'),
-        (["--agent", "random", "--temperature", "1"], "has a temperature"),
+        (["--agent", "random", "--temperature", "1"], "accepts a temperature"),
     ],
 )
 def test_an_error_is_one_line(explore, tmp_path, arguments, sentence):

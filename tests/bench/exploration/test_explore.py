@@ -144,7 +144,7 @@ def test_two_processes_do_what_one_does(tmp_path):
         ),
         ("bandit", ["random", "random"], (), "each once"),
         ("bandit", [], (), "got none"),
-        ("bandit", ["random"], (0.5,), "has a temperature"),
+        ("bandit", ["random"], (0.5,), "accepts a temperature"),
         ("bandit", ["bayes-optimal"], (), "plays only the combination lock"),
         ("riverswim", ["classic-ids"], (), "exact regret and information"),
         ("crafting", ["random"], (), "no hidden instances"),

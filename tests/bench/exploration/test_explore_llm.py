@@ -151,5 +151,5 @@ def test_a_model_that_cannot_be_created_is_refused_at_once():
 
 @pytest.mark.parametrize("agent", ["ids:own:model", "psrl:exact", "psrl:own:model?exact=sampler"])
 def test_without_a_sampler_there_is_no_temperature(agent):
-    with pytest.raises(ConfigurationError, match="has a temperature"):
+    with pytest.raises(ConfigurationError, match="accepts a temperature"):
         explorers([agent], [0.5])
