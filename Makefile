@@ -13,7 +13,7 @@ BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
 # A sentence-embedding model that comes as a package, for the tests that want a real one in this process.
 SENTENCES := $(VENV)/.installed-sentences
-# A python that has vLLM already, such as one with a GPU, is used as it is.
+# A python that has vLLM already, such as one with a GPU, is used unchanged.
 AMC_VLLM_PYTHON ?= $(CURDIR)/.venv-vllm/bin/python
 OWN_VLLM := $(if $(filter $(CURDIR)/.venv-vllm/%,$(AMC_VLLM_PYTHON)),.venv-vllm/.installed)
 SERVICE := AMC_VLLM_PYTHON="$(AMC_VLLM_PYTHON)" $(BIN)/python -m pytest --durations=10 tests/service

@@ -15,7 +15,7 @@ between neighbouring runs.
 - The ratio is compared with (T + 1) / 2, the ratio of tokens if all steps have the same length and the task has none. A
   long task increases it (at most to T + 1). Because of attention, the ratio of times is smaller than that of tokens.
 - Memory is the peak of the step: on a GPU as torch reports it; on the CPU (Linux) the high-water mark of the resident
-  set in a separate process, beside the resident set before the step.
+  set in a separate process, next to the resident set before the step.
 - MFU counts 4 FLOPs per token and parameter (forward, and backward to activations, without embeddings and without
   recomputation), relative to the measured rate of matrix products of the same data type.
 - `--paper-set`: three epochs over 80% of 1,100 trajectories of 20 states in steps of 16 trajectories, as for the

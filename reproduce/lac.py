@@ -151,7 +151,7 @@ def main() -> None:
         "--bands", nargs="+", metavar="LOW-HIGH", help="bands of the crafting world; default: 9-14 12-16"
     )
     parser.add_argument("--methods", nargs="+", help="methods to run on test tasks; default: all")
-    parser.add_argument("--decision-critic", help="default: the value model beside the policy")
+    parser.add_argument("--decision-critic", help="default: the value model shipped with the policy")
     parser.add_argument("--model", help="policy: name of a shipped model, or a folder; default: the world's")
     parser.add_argument("--workers", type=int, default=available_cpus())
     parser.add_argument("--raw", type=Path, help="folder of all runs; default: runs/WORLD-lac")

@@ -333,7 +333,7 @@ def test_a_change_is_compared_with_every_run_of_the_chosen_setting(study):
     assert "| at-8 | 1.000 ± 0.000 | **+0.625 [" in text
     assert "| keep | 0.500 ± 0.000 | **+0.125 [" in text
     assert "| at-3-6-9-12-15 | 0.250 ± 0.000 |  |" in text
-    assert text.count("against its 2 plays with different luck") == 2
+    assert text.count("against its 2 plays with different random draws") == 2
 
 
 def test_a_packed_shard_survives_a_round_trip(study):

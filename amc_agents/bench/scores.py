@@ -111,7 +111,7 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
     Raises:
         PopulationError: every particle failed.
     """
-    kept = _kept(run)
+    kept = _scored_indices(run)
     trajectories = [run.population.trajectories[index] for index in kept]
     returns = np.array([trajectory.return_ for trajectory in trajectories])
     distinct = returns[sorted(set(_first_equal(trajectories)))]
@@ -138,7 +138,7 @@ def particles_of(run: Run) -> Particles:
     Raises:
         PopulationError: every particle failed.
     """
-    kept = _kept(run)
+    kept = _scored_indices(run)
     trajectories = [run.population.trajectories[index] for index in kept]
     return Particles(
         returns=tuple(trajectory.return_ for trajectory in trajectories),
@@ -171,7 +171,7 @@ def _top(returns: FloatArray) -> float:
     return float(np.sort(returns)[-TOP:].mean())
 
 
-def _kept(run: Run) -> list[int]:
+def _scored_indices(run: Run) -> list[int]:
     """Return the indices of the particles that did not fail."""
     failed = run.population.failed or (False,) * len(run.population.trajectories)
     kept = [index for index, has_failed in enumerate(failed) if not has_failed]

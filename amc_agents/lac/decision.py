@@ -69,7 +69,7 @@ async def decide(
     if settings.prior == "thoughts" and rescorer is None:
         raise ConfigurationError('prior="thoughts" scores every action under every thought: it needs a rescorer')
     start = time.perf_counter()
-    samples, greedy, notes = await _sampled(actor, settings)
+    samples, greedy, notes = await _sample(actor, settings)
     merged = _merge(samples, greedy)
     shown = [_shown(group, greedy) for group in merged.values()]
     opinion, judged = await side_by_side(
@@ -115,7 +115,7 @@ async def decide_among(
     listed = list(dict.fromkeys(actions))
     if not listed:
         raise DecisionError("expected a list of actions, got an empty list")
-    samples, greedy, notes = ([], None, []) if actor is None else await _sampled(actor, settings)
+    samples, greedy, notes = ([], None, []) if actor is None else await _sample(actor, settings)
     thoughts = [sample.thought for sample in samples] or ["" if greedy is None else greedy.thought]
     merged = _merge(samples, greedy)
     shown = [
@@ -166,7 +166,7 @@ def _check(
         raise ConfigurationError("sample=True draws the action and needs rng, a seeded numpy generator")
 
 
-async def _sampled(actor: Actor, settings: LacSettings) -> tuple[list[Sample], Sample | None, list[str]]:
+async def _sample(actor: Actor, settings: LacSettings) -> tuple[list[Sample], Sample | None, list[str]]:
     """Return the samples that name an action, the greedy turn if requested, and notes on dropped samples."""
     if not settings.greedy:
         drawn, greedy = await actor.sample(settings.k), None

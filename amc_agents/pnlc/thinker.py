@@ -56,21 +56,21 @@ class ChatThinker:
 
     async def sample(self, k: int) -> list[Sample]:
         """Return `k` independent turns in one round trip."""
-        return await self._sampled(k, self._messages, "thought", self._call)
+        return await self._sample(k, self._messages, "thought", self._call)
 
     async def act(self, thought: str) -> Sample:
         """Return the turn that follows from a thought; its message contains the thought."""
         messages = _with_text(self._messages, self._prompts.to_act(thought))
-        turns = await self._sampled(1, messages, "action", self._call)
+        turns = await self._sample(1, messages, "action", self._call)
         return replace(turns[0], payload=carrying(turns[0].payload, thought)) if turns else Sample(thought, "")
 
     async def answer(self, prompt: str) -> str:
         """Answer a question about the decision as text, without tools."""
         call = {name: value for name, value in self._call.items() if name not in _OF_TURNS}
-        turns = await self._sampled(1, [*self._prompt, HumanMessage(prompt)], "reflection", call)
+        turns = await self._sample(1, [*self._prompt, HumanMessage(prompt)], "reflection", call)
         return turns[0].payload.text if turns else ""
 
-    async def _sampled(
+    async def _sample(
         self, k: int, messages: Sequence[BaseMessage], run_name: str, call: Mapping[str, Any]
     ) -> list[Sample]:
         actor = ChatActor(self._model, messages, run_name=run_name, **self._request, **call)

@@ -112,18 +112,18 @@ class Role:
             RoleError: the model failed, exceeded the time limit, or gave an invalid answer twice.
         """
         prompt = self._prompt.format(**fields)
-        (answer,) = await self._asked(read, [prompt])
+        (answer,) = await self._parsed_answers(read, [prompt])
         if error := check(answer):
-            (answer,) = await self._asked(read, [prompt + WRONG.format(wrong=error)])
+            (answer,) = await self._parsed_answers(read, [prompt + WRONG.format(wrong=error)])
             if error := check(answer):
                 raise RoleError(self._name, f"the answer of the {self._name} is invalid, twice: {error}")
         return answer
 
     async def ask_all(self, read: Callable[[str], T | None], rows: Sequence[dict[str, str]]) -> list[T]:
         """Return the answers to several concurrent prompts. Raises `RoleError` if any of them fails."""
-        return await self._asked(read, [self._prompt.format(**row) for row in rows])
+        return await self._parsed_answers(read, [self._prompt.format(**row) for row in rows])
 
-    async def _asked(self, read: Callable[[str], T | None], prompts: Sequence[str]) -> list[T]:
+    async def _parsed_answers(self, read: Callable[[str], T | None], prompts: Sequence[str]) -> list[T]:
         try:
             async with asyncio.timeout(self._timeout):
                 answers, _ = await strictly(self._answers, prompts, [read] * len(prompts), self._name)

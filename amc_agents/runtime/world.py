@@ -209,14 +209,14 @@ async def make_worlds(
 
 
 async def _start(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
-    world, task = await worlds.finish(_made(make, worlds))
+    world, task = await worlds.finish(_make_world(make, worlds))
     if isinstance(world.inner, Environment):
         assert task is not None
         await world.inner.reset(task)
     return world, task
 
 
-async def _made(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
+async def _make_world(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
     made = make()
     if inspect.isawaitable(made):
         made = await made

@@ -53,7 +53,7 @@ class VllmServer:
     @property
     def pid(self) -> int:
         """ID of the started process and of its process group."""
-        return self._started().pid
+        return self._started_process().pid
 
     @property
     def stopping(self) -> bool:
@@ -92,7 +92,7 @@ class VllmServer:
         # Without a proxy, because the server runs on this machine.
         with httpx.Client(timeout=5.0, trust_env=False) as client:
             while not self.stopping:
-                if self._started().poll() is not None:
+                if self._started_process().poll() is not None:
                     raise ServerError(self.url, self.death(self.wait()))
                 if self._healthy(client):
                     return True
@@ -111,7 +111,7 @@ class VllmServer:
         Returns:
             Its exit status; a negative status is a signal number.
         """
-        process = self._started()
+        process = self._started_process()
         while (status := process.poll()) is None:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self._send(signal.SIGKILL)
@@ -134,7 +134,7 @@ class VllmServer:
 
     def close(self) -> int:
         """Stop the server, wait for its end and return its exit status."""
-        if not self.stopping and self._started().poll() is None:
+        if not self.stopping and self._started_process().poll() is None:
             self.stop()
         return self.wait()
 
@@ -160,7 +160,7 @@ class VllmServer:
         """Stop the server."""
         self.close()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise ServerError(self.url, "not started: call start() first")
         return self._process

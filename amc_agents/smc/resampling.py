@@ -36,13 +36,13 @@ def multinomial(rng: np.random.Generator, log_weights: FloatArray, n_offspring: 
         `[..., n_offspring]` indices into the last axis of `log_weights`.
     """
     positions = rng.random((*log_weights.shape[:-1], n_offspring))
-    return _at(positions, normalised(log_weights))
+    return _indices_at(positions, normalised(log_weights))
 
 
 def stratified(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
     """One draw in each of n_offspring equal parts of the unit interval; arguments as for `multinomial`."""
     strata = np.arange(n_offspring) + rng.random((*log_weights.shape[:-1], n_offspring))
-    return _at(strata / n_offspring, normalised(log_weights))
+    return _indices_at(strata / n_offspring, normalised(log_weights))
 
 
 def systematic(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
@@ -51,7 +51,7 @@ def systematic(rng: np.random.Generator, log_weights: FloatArray, n_offspring: i
     Particle i has floor(n p_i) or ceil(n p_i) offspring.
     """
     comb = np.arange(n_offspring) + rng.random((*log_weights.shape[:-1], 1))
-    return _at(comb / n_offspring, normalised(log_weights))
+    return _indices_at(comb / n_offspring, normalised(log_weights))
 
 
 def residual(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int) -> IntArray:
@@ -61,7 +61,7 @@ def residual(rng: np.random.Generator, log_weights: FloatArray, n_offspring: int
     certain = np.floor(expected + ROUNDING)
     left_over = np.maximum(expected - certain, 0.0)
     nothing_left = np.sum(left_over, axis=-1, keepdims=True) == 0.0
-    drawn = _at(
+    drawn = _indices_at(
         rng.random((*log_weights.shape[:-1], n_offspring)),
         np.where(nothing_left, probabilities, left_over),  # not used in these rows, but must be a valid distribution
     )
@@ -114,8 +114,8 @@ def keep_in_place(ancestors: IntArray) -> IntArray:
     return placed
 
 
-def _at(positions: FloatArray, masses: FloatArray) -> IntArray:
-    """The particle whose part of the unit interval contains each position.
+def _indices_at(positions: FloatArray, masses: FloatArray) -> IntArray:
+    """Return the particle whose part of the unit interval contains each position.
 
     Particle i has the part [C_i-1, C_i), where C are the cumulative masses; the part is empty if its mass is 0.
     Dividing by the last C makes it exactly 1, and positions are kept below 1 ((n - 1 + u) / n can round up to 1), so

@@ -4,7 +4,7 @@
 
 The states resemble those of a policy whose steps a critic corrects: the policy plays each episode at a random
 temperature, and sometimes a useless step is replaced by a useful step, or any step by a random step. Every action of
-every state gets the expert's label. The adapter (float16) and its JSON go to FOLDER (default: `verdict/` beside the
+every state gets the expert's label. The adapter (float16) and its JSON go to FOLDER (default: `verdict/` next to the
 policy's weights). DATA keeps trajectories and labels; existing files are not made again. The tasks are of the split
 "train", from number 300,000 on; no comparison uses them.
 """

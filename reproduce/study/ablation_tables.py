@@ -119,7 +119,7 @@ def ablation_tables(groups: Mapping[str, Any]) -> str:
         plays = (
             ""
             if group in REFERENCE
-            else f" Changes are against its {results['plays']} plays with different luck, averaged."
+            else f" Changes are against its {results['plays']} plays with different random draws, averaged."
         )
         lines += [f"### {HEADINGS[group]}", ""]
         lines += [

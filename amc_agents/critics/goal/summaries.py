@@ -158,7 +158,7 @@ class ChatSummary:
     async def describe(self, states: Sequence[Trajectory]) -> Described:
         """Summarise the states. Raises `CriticError` if the model fails or its answer is empty."""
         texts = [written(state) for state in states]
-        known = await self._known(texts)
+        known = await self._read_cache(texts)
 
         async def ask(text: str) -> Usage:
             known[text], usage = await self._ask(text)
@@ -172,7 +172,7 @@ class ChatSummary:
         summaries = [known[text] for text in texts]
         return Described(summaries, summaries, sum(used, Usage()))
 
-    async def _known(self, texts: Sequence[str]) -> dict[str, str]:
+    async def _read_cache(self, texts: Sequence[str]) -> dict[str, str]:
         if self._cache is None:
             return {}
         return {text: answer.decode() for text, answer in (await asyncio.to_thread(self._cache.get, texts)).items()}
