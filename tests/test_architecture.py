@@ -163,9 +163,9 @@ def import_order(sources: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def files() -> list[tuple[str, str]]:
-    found = [(path.relative_to(PACKAGE).as_posix(), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
-    assert len(found) > 20, "the package was not found"
-    return found
+    sources = [(path.relative_to(PACKAGE).as_posix(), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+    assert len(sources) > 20, "the package was not found"
+    return sources
 
 
 def test_every_room_has_a_floor():

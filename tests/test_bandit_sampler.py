@@ -26,7 +26,7 @@ POSTERIORS = [
 ]
 
 
-def told(parameters):
+def posterior_text(parameters):
     names = [f"mean of arm {arm}" for arm in TASK.payload.arms]
     return str(Independent({name: Beta(*pair) for name, pair in zip(names, parameters, strict=True)}))
 
@@ -37,13 +37,13 @@ def prompt(posterior):
 
 def drawn(parameters, n, temperature):
     """`[n, arms]` what the model says of the means; fails where the role could not read it."""
-    posterior = told(parameters)
+    posterior = posterior_text(parameters)
     model = EmbeddedChatModel(model="bandit-sampler", temperature=temperature)
     message = HumanMessage(prompt(posterior))
     asked = [model.generate([[message]], n=100, seed=seed).generations[0] for seed in range(n // 100)]
-    said = [after(one.text, HYPOTHESIS) for answers in asked for one in answers]
-    assert [impossible(posterior, one) for one in said] == [""] * n
-    return np.array([list(read_hypothesis(one).values()) for one in said])
+    answered_texts = [after(answer.text, HYPOTHESIS) for answers in asked for answer in answers]
+    assert [impossible(posterior, text) for text in answered_texts] == [""] * n
+    return np.array([list(read_hypothesis(text).values()) for text in answered_texts])
 
 
 def best_arms(means):
@@ -56,7 +56,7 @@ def thompson(parameters):
 
 def test_it_reads_the_librarys_own_prompt():
     tokenizer = WordTokenizer.from_folder(model_folder("bandit-sampler"))
-    ids = tokenizer.encode_chat([("user", prompt(told(POSTERIORS[1])))])
+    ids = tokenizer.encode_chat([("user", prompt(posterior_text(POSTERIORS[1])))])
     words = [tokenizer.token(number) for number in ids]
     assert len(ids) == 23
     assert words[2:5] == [f"mean of arm {TASK.payload.arms[0]}", ": Beta(9", ", 4)"]
@@ -77,15 +77,15 @@ def test_it_is_sharper_at_a_lower_temperature():
 
 
 def test_it_explores_a_bandit(tmp_path):
-    found = explore(Exploration("bandit", explorers([AGENT], [1.0]), n_trials=4, n_episodes=60), tmp_path / "a")
+    trials = explore(Exploration("bandit", explorers([AGENT], [1.0]), n_trials=4, n_episodes=60), tmp_path / "a")
     again = explore(Exploration("bandit", explorers([AGENT], [1.0]), n_trials=4, n_episodes=60), tmp_path / "b")
-    assert [trial.choices for trial in found] == [trial.choices for trial in again]
-    for trial in found:
+    assert [trial.choices for trial in trials] == [trial.choices for trial in again]
+    for trial in trials:
         assert trial.usage.calls == 60, "no answer had to be asked for again"
         pulls = np.bincount(np.ravel(trial.choices), minlength=5)
         assert pulls.min() > 0
     # All arms but one lose .2 a pull; at random 4 of 5 pulls lose.
-    assert np.mean([sum(trial.regrets) for trial in found]) < 0.16 * 60
+    assert np.mean([sum(trial.regrets) for trial in trials]) < 0.16 * 60
 
 
 def test_it_has_no_value_model():

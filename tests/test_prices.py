@@ -40,11 +40,11 @@ def test_dollars_are_added_up_by_role():
         "policy": {"openai:small": Usage(10, 1_000_000, 0), "openai:large": Usage(1, 0, 1_000_000)},
         "critic": {"value": Usage(5, 1_000_000)},
     }
-    found = cost(used, {"openai:small": Price(1, 1), "large": Price(9, 30), "value": Price(0.25, 0)})
-    assert found.dollars == pytest.approx({"policy": 31.0, "critic": 0.25})
-    assert found.total == pytest.approx(31.25)
-    assert not found.is_lower_bound
-    assert str(found) == "$31.2500"
+    bill = cost(used, {"openai:small": Price(1, 1), "large": Price(9, 30), "value": Price(0.25, 0)})
+    assert bill.dollars == pytest.approx({"policy": 31.0, "critic": 0.25})
+    assert bill.total == pytest.approx(31.25)
+    assert not bill.is_lower_bound
+    assert str(bill) == "$31.2500"
 
 
 @pytest.mark.parametrize(
@@ -75,27 +75,27 @@ def test_a_model_without_a_price_makes_the_total_a_lower_bound():
         "critic": {"": Usage(1, 10)},
         "other": {"v": Usage(1, 500_000)},
     }
-    found = cost(used, {"v": PRICE})
-    assert found.unpriced == ("", "openai:gpt-4o")
-    assert found.dollars == pytest.approx({"policy": 0.0, "critic": 0.0, "other": 1.0})
-    assert found.is_lower_bound
-    assert str(found).startswith("at least $1.0000 (no price for an unnamed model, openai:gpt-4o)")
-    assert "pip install 'amc-agents[prices]'" in str(found)
+    bill = cost(used, {"v": PRICE})
+    assert bill.unpriced == ("", "openai:gpt-4o")
+    assert bill.dollars == pytest.approx({"policy": 0.0, "critic": 0.0, "other": 1.0})
+    assert bill.is_lower_bound
+    assert str(bill).startswith("at least $1.0000 (no price for an unnamed model, openai:gpt-4o)")
+    assert "pip install 'amc-agents[prices]'" in str(bill)
 
 
 @pytest.mark.usefixtures("without_library")
 def test_the_library_is_not_used_for_a_self_hosted_server():
-    found = cost({"critic": {"value": Usage(1, 1000)}})
-    assert "pip install" not in str(found)
-    assert "[prices]" in str(found)
+    bill = cost({"critic": {"value": Usage(1, 1000)}})
+    assert "pip install" not in str(bill)
+    assert "[prices]" in str(bill)
 
 
 def test_requests_without_usage_make_the_total_a_lower_bound():
-    found = cost({"policy": {"v": Usage(3, 500_000, missing=2)}}, {"v": PRICE})
-    assert found.total == pytest.approx(1.0)
-    assert (found.missing, found.unpriced) == (2, ())
-    assert found.is_lower_bound
-    assert str(found) == "at least $1.0000 (2 requests without reported usage)"
+    bill = cost({"policy": {"v": Usage(3, 500_000, missing=2)}}, {"v": PRICE})
+    assert bill.total == pytest.approx(1.0)
+    assert (bill.missing, bill.unpriced) == (2, ())
+    assert bill.is_lower_bound
+    assert str(bill) == "at least $1.0000 (2 requests without reported usage)"
 
 
 def test_usage_without_tokens_needs_no_price():
@@ -127,9 +127,9 @@ class TestTheLibrary:
         pytest.importorskip("genai_prices")
 
     def dollars(self, usage, model="openai:gpt-4o"):
-        found = cost({"policy": {model: usage}})
-        assert found.unpriced == ()
-        return found.total
+        bill = cost({"policy": {model: usage}})
+        assert bill.unpriced == ()
+        return bill.total
 
     def test_a_known_model_has_its_list_price(self):
         from genai_prices import Usage as Tokens  # type: ignore[import-not-found]
@@ -148,11 +148,11 @@ class TestTheLibrary:
         assert self.dollars(Usage(110, 1_000_000, missing=10), model) == pytest.approx(short)
 
     def test_the_users_table_has_precedence(self):
-        found = cost({"policy": {"openai:gpt-4o-2024-08-06": Usage(1, 1_000_000)}}, {"gpt-4o": Price(7, 7)})
-        assert found.total == pytest.approx(7.0)
+        bill = cost({"policy": {"openai:gpt-4o-2024-08-06": Usage(1, 1_000_000)}}, {"gpt-4o": Price(7, 7)})
+        assert bill.total == pytest.approx(7.0)
 
     @pytest.mark.parametrize("model", ["openai:my-own", "nobody:gpt-4o", "gpt-4o", "amc_agents:crafting"])
     def test_models_unknown_to_the_library_are_unpriced(self, model):
-        found = cost({"policy": {model: Usage(1, 1000)}})
-        assert found.unpriced == (model,)
-        assert "pip install" not in str(found)
+        bill = cost({"policy": {model: Usage(1, 1000)}})
+        assert bill.unpriced == (model,)
+        assert "pip install" not in str(bill)

@@ -422,10 +422,10 @@ def test_a_wrong_file_is_one_line_on_the_command_line(monkeypatch, tmp_path, cap
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith("amc: config file")
-    assert "did you mean 'critic'?" in told
-    assert told.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("amc: config file")
+    assert "did you mean 'critic'?" in stderr
+    assert stderr.count("\n") == 1
 
 
 # Critics that a graph offers its calls
@@ -434,12 +434,12 @@ OFFERED = {"small": "recording:small", "mine": Recording("object")}
 
 
 @pytest.mark.parametrize("where", ["context", "configurable"])
-@pytest.mark.parametrize(("name", "said"), [("small", "small"), ("mine", "object")])
-def test_a_call_chooses_among_the_critics_that_are_offered(where, name, said):
+@pytest.mark.parametrize(("name", "shown"), [("small", "small"), ("mine", "object")])
+def test_a_call_chooses_among_the_critics_that_are_offered(where, name, shown):
     mine = graph(critics=OFFERED)
     call = {"context": {"critic": name}} if where == "context" else {"config": {"configurable": {"critic": name}}}
     run = mine.run(start(), **call)
-    assert set(asked) == {said}
+    assert set(asked) == {shown}
     assert (run.config["critic"], run.config["critic_from"]) == (name, where)
 
 

@@ -268,10 +268,10 @@ def test_tools_are_declared_by_name():
 
 def test_an_unknown_name_is_refused_with_the_nearest():
     agent = create_agent(model, [send])
-    said = refused(agent, tools={"sent": "read"})
-    assert "'sent'" in said
-    assert "did you mean 'send'?" in said
-    assert "It has model, send, tools" in said
+    message = refused(agent, tools={"sent": "read"})
+    assert "'sent'" in message
+    assert "did you mean 'send'?" in message
+    assert "It has model, send, tools" in message
 
 
 # --- the search for tools --------------------------------------------------------------------------------------
@@ -279,9 +279,9 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 
 def test_a_tool_must_be_declared_even_with_a_world_and_world_tools_need_a_world():
     agent = create_agent(tool_caller(1), [say, send])
-    said = refused(agent, environment=sum_world)
-    assert "tool send" in said
-    assert "say" not in said
+    message = refused(agent, environment=sum_world)
+    assert "tool send" in message
+    assert "say" not in message
     assert refused(agent, environment=sum_world, tools={"send": "read"}) == ""
     assert refused(agent, environment=sum_world, stateless_tools=True) == ""
     assert "own world: say." in refused(agent, stateless_tools=True)
@@ -314,9 +314,9 @@ def test_tools_are_found_in_nodes_that_do_not_pause():
         builder.add_edge("other", "tools")
         return builder.compile()
 
-    said = refused(agent(lambda state: {"messages": searching.invoke(state["messages"])}))
-    assert "tool web_search" in said
-    assert "known" not in said
+    message = refused(agent(lambda state: {"messages": searching.invoke(state["messages"])}))
+    assert "tool web_search" in message
+    assert "known" not in message
     assert "tool send" in refused(agent(clerk))
     assert "tool send" in refused(agent(BasicToolNode([send])))
     assert "tool send" in refused(agent(ToolNode([send])))

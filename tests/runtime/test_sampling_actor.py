@@ -19,14 +19,14 @@ from tests.lac.lac_agents import Prefers, Watching, ask, both_ways, in_turn
 from tests.scripted_http import scripted_server
 
 
-def completions(told, *, n_given=None):
-    """A chat completions server whose candidates differ; `told` collects the request bodies."""
+def completions(bodies, *, n_given=None):
+    """A chat completions server whose candidates differ; `bodies` collects the request bodies."""
 
     def answer(body):
-        told.append(body)
+        bodies.append(body)
         n = body.get("n") or 1
         n = n if n_given is None else min(n, n_given)
-        words = ["cold"] if body.get("temperature") == 0 else [f"word{len(told) if n == 1 else i}" for i in range(n)]
+        words = ["cold"] if body.get("temperature") == 0 else [f"word{len(bodies) if n == 1 else i}" for i in range(n)]
         choices = [
             {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": f"Action: {word}"},
              "logprobs": {"content": [entry(f"Action: {word}", -1.0 - i), entry("<end>", -0.5)]}
@@ -50,27 +50,27 @@ def openai(server, **settings):
 
 @both_ways
 def test_a_model_that_supports_n_gets_a_single_request(sync):
-    told = []
-    with completions(told) as server:
+    bodies = []
+    with completions(bodies) as server:
         model = actor_critic_model(openai(server, streaming=True), Prefers(word3=9.0), k=5)
         answer = ask(model, sync=sync)
     assert answer.text == "Action: word3"
-    assert [body["n"] for body in told] == [5]
-    assert not told[0].get("stream")
+    assert [body["n"] for body in bodies] == [5]
+    assert not bodies[0].get("stream")
     assert answer.response_metadata["lac"]["usage"]["policy"]["calls"] == 1
 
 
 def test_a_server_that_ignores_n_is_asked_again():
-    told = []
-    with completions(told, n_given=1) as server:
+    bodies = []
+    with completions(bodies, n_given=1) as server:
         answer = ask(actor_critic_model(openai(server), k=3))
-    assert [body.get("n") for body in told] == [3, None, None]
+    assert [body.get("n") for body in bodies] == [3, None, None]
     assert answer.response_metadata["lac"]["candidates"] == 3
 
 
 def test_the_responses_api_is_never_used_for_candidates():
-    told = []
-    with completions(told) as server:
+    bodies = []
+    with completions(bodies) as server:
         chosen = ChatActor(openai(server, use_responses_api=True), [HumanMessage("x")])
         assert not chosen._takes_n
         assert not ChatActor(openai(server, reasoning={"effort": "low"}), [HumanMessage("x")])._takes_n
@@ -80,10 +80,10 @@ def test_the_responses_api_is_never_used_for_candidates():
 
 
 def test_the_greedy_turn_is_sampled_concurrently():
-    told = []
-    with completions(told) as server:
+    bodies = []
+    with completions(bodies) as server:
         answer = ask(actor_critic_model(openai(server, temperature=0.8), Prefers(cold=2.0), k=3, greedy=True))
-    assert sorted((body["temperature"], body.get("n")) for body in told) == [(0, None), (0.8, 3)]
+    assert sorted((body["temperature"], body.get("n")) for body in bodies) == [(0, None), (0.8, 3)]
     assert answer.text == "Action: cold"
     assert answer.response_metadata["lac"]["round_trips"] == 2, "candidates with the greedy one, and the critic"
 
@@ -94,11 +94,11 @@ def test_a_model_without_a_temperature_cannot_be_greedy():
 
 
 def test_log_likelihoods_are_those_of_the_answer_with_its_end():
-    told = []
-    with completions(told) as server:
+    bodies = []
+    with completions(bodies) as server:
         samples = asyncio.run(ChatActor(openai(server), [HumanMessage("x")], log_likelihoods=True).sample(3))
         assert [one.log_likelihood for one in samples] == [-1.5, -2.5, -3.5]
-        assert told[0]["logprobs"] is True
+        assert bodies[0]["logprobs"] is True
         answer = ask(actor_critic_model(openai(server), k=3, prior="likelihood"))
         assert answer.text == "Action: word0"
         hot = ChatActor(openai(server, temperature=0.7), [HumanMessage("x")], log_likelihoods=True)

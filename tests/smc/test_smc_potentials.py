@@ -22,15 +22,15 @@ def binary_world(seed: int) -> EnumerableWorld:
 
 def soft_values(world: EnumerableWorld, beta: float) -> np.ndarray:
     """`[V]` log E[exp(G / beta)] at every node, G the return still to come, by walking the tree from its leaves."""
-    found = np.ones(len(world.children))
-    for node in reversed(range(len(found))):
+    twist = np.ones(len(world.children))
+    for node in reversed(range(len(twist))):
         after = [
-            probability * np.exp(world.rewards[child] / beta) * found[child]
+            probability * np.exp(world.rewards[child] / beta) * twist[child]
             for child, probability in zip(world.children[node], world.probabilities[node], strict=True)
             if child >= 0
         ]
-        found[node] = sum(after) if after else 1.0
-    return np.log(found)
+        twist[node] = sum(after) if after else 1.0
+    return np.log(twist)
 
 
 def test_without_a_success_reward_it_is_the_sum():
@@ -62,8 +62,8 @@ def test_small_probabilities_weigh_by_their_ratio():
 
 
 def test_predictions_outside_of_what_can_be_are_taken_to_its_ends():
-    found = potentials(np.zeros(2), np.array([-0.1, 1.2]), 0.001, 1.0)  # exp(1 / beta) would overflow
-    np.testing.assert_allclose(found, [0.0, 1000.0])
+    weights = potentials(np.zeros(2), np.array([-0.1, 1.2]), 0.001, 1.0)  # exp(1 / beta) would overflow
+    np.testing.assert_allclose(weights, [0.0, 1000.0])
 
 
 def test_z_is_the_worlds_and_known_better_than_by_means_where_success_is_rare():
