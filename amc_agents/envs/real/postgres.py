@@ -161,7 +161,7 @@ class _Shared:
 
 
 def _is_writing(connection: Any) -> bool:
-    """Whether a connection is in a query or a transaction with writes. Reading transactions may be closed."""
+    """True if a connection is in a query or a transaction with writes. Reading transactions may be closed."""
     status = connection.info.transaction_status.name
     if status != "INTRANS":
         return bool(status == "ACTIVE")
