@@ -129,7 +129,7 @@ def test_only_the_users_recursion_limit_applies_to_long_runs():
         graph.run(start(), {"recursion_limit": 30})
 
 
-@pytest.mark.parametrize("limit", range(5, 20))
+@pytest.mark.parametrize("limit", range(5, 11))
 def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit):
     def steps_reached(resample):
         longest = 0
@@ -148,8 +148,7 @@ def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit):
         return longest
 
     # The outer graph uses the same limit, so the run resamples only once.
-    alone = steps_reached(Never())
-    assert alone <= steps_reached(AtSteps(1)) <= alone + 1
+    assert steps_reached(AtSteps(1)) == steps_reached(Never())
 
 
 # --- failures -----------------------------------------------------------------------------------------------
