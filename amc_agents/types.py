@@ -162,6 +162,29 @@ class Environment(Protocol):
 
 
 @runtime_checkable
+class Restorable(Forkable, Protocol):
+    """A world whose state outlives the process, so that a run with a checkpointer can go on after a crash."""
+
+    async def snapshot(self) -> Any:
+        """Save the state and return a reference to it, made of JSON values and bytes.
+
+        The saved state stays as it is until `release`, whatever this world does next, even if the process is killed.
+        """
+        ...
+
+    async def restore(self, snapshot: Any) -> None:
+        """Replace the state of this new world by a saved state, which several worlds may restore.
+
+        Raises `WorldError` if the saved state is missing or damaged.
+        """
+        ...
+
+    async def release(self, snapshot: Any) -> None:
+        """Delete a saved state, of this world or of another world of its kind; safe to call twice."""
+        ...
+
+
+@runtime_checkable
 class Critic(Protocol):
     """Predicts the future return of trajectories."""
 

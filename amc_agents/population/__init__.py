@@ -33,11 +33,11 @@ from amc_agents._lazy import lazy_names as _lazy_names
 if TYPE_CHECKING:
     from amc_agents.population.amc_graph import AmcGraph
     from amc_agents.population.graph import amc
-    from amc_agents.population.settings import Settings
+    from amc_agents.settings import AmcSettings
 
 __all__ = [
     "AmcGraph",
-    "Settings",
+    "AmcSettings",
     "amc",
 ]
 
@@ -45,7 +45,7 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     {
         "AmcGraph": "population.amc_graph",
-        "Settings": "population.settings",
+        "AmcSettings": "settings",
         "amc": "population.graph",
     },
 )
