@@ -9,7 +9,7 @@
 | `registry` | worlds by name, including those of installed packages |
 """
 
-from amc_agents.envs.real import DirectoryFork, ProcessFork, SqliteFork, WorldBundle
+from amc_agents.envs.real import DirectoryFork, ProcessFork, SqliteFork, WorldBundle, remove_snapshots
 from amc_agents.envs.replay import CopyFork, NoFork, ReplayFork, Reseedable, World
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "SqliteFork",
     "World",
     "WorldBundle",
+    "remove_snapshots",
 ]

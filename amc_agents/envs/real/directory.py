@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import filecmp
 import fnmatch
-import os
-import shutil
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from amc_agents.envs.real.changes import Conflict, FileChange
-from amc_agents.envs.real.copying import Method, copy_tree
+from amc_agents.envs.real.copying import Method, copy_tree, link_tree, save_tree
+from amc_agents.envs.real.folders import files_in, lines_of, replace_files, same
+from amc_agents.envs.real.snapshots import Snapshots
 from amc_agents.envs.real.workspace import Workspace
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.files import storage_errors
 
-STAGING = ".amc-apply"
-"""Folder in the original that holds new files until all of them can be moved to their places."""
-
 
 class DirectoryFork:
-    """A copy of a folder for each particle (a `Forkable`).
+    """A copy of a folder for each particle (`Forkable` and `Restorable`).
 
     A tool gets its particle's folder from `current_environment(DirectoryFork).path`. The original is read when the run
     begins and written by `apply` alone. File systems with reflinks (btrfs, XFS) share unchanged blocks among copies.
+    Snapshots are in `workspace` until they are released; `remove_snapshots` removes abandoned snapshots by age.
 
     Args:
         path: the original folder.
@@ -87,13 +85,38 @@ class DirectoryFork:
             await asyncio.to_thread(self._workspace.release, path)
             await asyncio.to_thread(self._base.leave)
 
+    async def snapshot(self) -> dict[str, Any]:
+        """Save the particle's folder, and the original's state at the beginning of the run, in the workspace folder.
+
+        Unchanged files are hard links, so that a snapshot takes the space of the changed files.
+
+        Raises:
+            ForkError: the folder holds something that cannot be copied, such as a socket.
+            StorageError: the workspace cannot be written.
+        """
+        return await asyncio.to_thread(Snapshots(self._workspace.parent).save, partial(self._save, self.path))
+
+    async def restore(self, snapshot: Any) -> None:
+        """Replace the particle's folder by a saved folder.
+
+        Saved changes that the original has received meanwhile, by `apply`, no longer count as changes.
+
+        Raises:
+            WorldError: the snapshot is missing or damaged.
+        """
+        await asyncio.to_thread(self._restore, snapshot)
+
+    async def release(self, snapshot: Any) -> None:
+        """Delete a snapshot; safe to call twice."""
+        await asyncio.to_thread(Snapshots(self._workspace.parent).release, snapshot)
+
     def changes(self) -> list[FileChange]:
         """The particle's changed files, sorted by path. Empty folders and permissions are not compared."""
-        before, after = _files(self._base.path), _files(self.path)
+        before, after = files_in(self._base.path), files_in(self.path)
         kinds = {
             name: "added" if name not in before else "deleted" if name not in after else "modified"
             for name in sorted(before | after)
-            if not self._ignored(name) and not _same(self._base.path / name, self.path / name)
+            if not self._ignored(name) and not same(self._base.path / name, self.path / name)
         }
         return [FileChange(name, kind) for name, kind in kinds.items()]  # type: ignore[arg-type]
 
@@ -112,25 +135,58 @@ class DirectoryFork:
             StorageError: the original cannot be written.
         """
         changes = self.changes()
-        conflicts = [
-            change.path for change in changes if not _same(self._base.path / change.path, self.original / change.path)
-        ]
+        conflicts = self._conflicting(changes)
         if conflicts:
             raise Conflict(str(self.original), conflicts)
+        pending = [change for change in changes if not self._applied(change)]
         with storage_errors(self.original):
-            _replace_files(self.original, self.path, changes)
+            replace_files(self.original, self.path, pending)
         return changes
+
+    def conflicts(self) -> list[str]:
+        """Paths that the particle changed and that have also changed in the original, to something else."""
+        return self._conflicting(self.changes())
+
+    def _conflicting(self, changes: Sequence[FileChange]) -> list[str]:
+        return [
+            change.path
+            for change in changes
+            if not same(self._base.path / change.path, self.original / change.path) and not self._applied(change)
+        ]
+
+    def _applied(self, change: FileChange) -> bool:
+        """Whether the original has the change already."""
+        return same(self.path / change.path, self.original / change.path)
 
     def _ignored(self, name: str) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in self._ignore)
 
     def _diff_of(self, name: str) -> str:
         try:
-            before, after = (_lines(folder / name) for folder in (self._base.path, self.path))
+            before, after = (lines_of(folder / name) for folder in (self._base.path, self.path))
         except UnicodeDecodeError:
             return f"Binary file {name} differs\n"
         lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    def _save(self, path: Path, saved: Path) -> None:
+        link_tree(self._base.path, saved / "base")
+        save_tree(path, self._base.path, saved / "state")
+
+    def _restore(self, snapshot: Any) -> None:
+        saved = Snapshots(self._workspace.parent).find(snapshot)
+        old, base, path = self.path, _Shared(self._workspace, self._workspace.reserve()), self._workspace.reserve()
+        try:
+            link_tree(saved / "base", base.path)
+            copy_tree(saved / "state", path)
+        except BaseException:
+            self._workspace.release(path)
+            base.leave()
+            raise
+        previous, self._base, self._path = self._base, base, path
+        self._workspace.release(old)
+        previous.leave()
+        replace_files(base.path, path, [change for change in self.changes() if self._applied(change)])
 
 
 class _Shared:
@@ -144,81 +200,3 @@ class _Shared:
         self.users -= 1
         if not self.users:
             self._workspace.release(self.path)
-
-
-def _files(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in _walk(folder)}
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        links = [name for name in folders if (Path(parent) / name).is_symlink()]
-        yield from (Path(parent) / name for name in (*names, *links))
-
-
-def _same(first: Path, second: Path) -> bool:
-    """True if two paths have the same content, or neither exists. Equal sizes and times count as equal content."""
-    kinds = [_kind(path) for path in (first, second)]
-    if kinds[0] != kinds[1]:
-        return False
-    if kinds[0] == stat.S_IFLNK:
-        return os.readlink(first) == os.readlink(second)
-    return kinds[0] is None or filecmp.cmp(first, second, shallow=True)
-
-
-def _kind(path: Path) -> int | None:
-    """The type of a file; None for a folder, and if nothing exists."""
-    try:
-        kind = stat.S_IFMT(path.lstat().st_mode)
-        return None if kind == stat.S_IFDIR else kind
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _lines(path: Path) -> list[str]:
-    if path.is_symlink():
-        return [f"link to {os.readlink(path)}\n"]
-    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-
-
-def _replace_files(original: Path, changed: Path, changes: Sequence[FileChange]) -> None:
-    """Move staged copies of the changed files to their places; undo everything if one cannot be moved."""
-    staging = original / STAGING
-    new, old = staging / "new", staging / "old"
-    shutil.rmtree(staging, ignore_errors=True)
-    moves: list[tuple[Path, Path]] = []
-    try:
-        for change in changes:
-            if change.kind != "deleted":
-                _copy(changed / change.path, new / change.path)
-        for change in changes:
-            if change.kind != "added":
-                _move(original / change.path, old / change.path, moves)
-                _remove_empty_folders(original, change.path, unless_in=changed)
-        for change in changes:
-            if change.kind != "deleted":
-                _move(new / change.path, original / change.path, moves)
-    except BaseException:
-        for source, target in reversed(moves):
-            _move(target, source, [])
-        raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _move(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(source, target)
-    moves.append((source, target))
-
-
-def _remove_empty_folders(original: Path, name: str, *, unless_in: Path) -> None:
-    for parent in Path(name).parents[:-1]:
-        if (unless_in / parent).is_dir() or any((original / parent).iterdir()):
-            return
-        (original / parent).rmdir()
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(source, target, follow_symlinks=False)

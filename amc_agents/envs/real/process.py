@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import spawn
 from typing import Any, Generic, TypeVar, cast
 
@@ -34,6 +35,9 @@ class ProcessFork(Generic[T]):
 
     After a fork, the generators of the modules `random` and `numpy.random` are seeded anew in the copy, and so is the
     object if it has a method `reseed(seed)`. Other generators must be seeded there.
+
+    The world is `Restorable` if the object has the methods `snapshot()`, `restore(snapshot)` and `release(snapshot)`,
+    async or sync, which then do the work.
 
     Args:
         make: creates the object in its process: a function or class of an importable module or of the main script.
@@ -63,11 +67,13 @@ class ProcessFork(Generic[T]):
             )
         self._connect(ours)
         try:
-            self._process_id: int = self._ask(start)
+            self._process_id: int
+            self._process_id, restorable = self._ask(start)
         except BaseException:
             self._kill()
             raise
         self._limit(timeout)
+        self._offer_snapshots(restorable)
 
     @property
     def object(self) -> T:
@@ -97,6 +103,14 @@ class ProcessFork(Generic[T]):
         """
         return self._ask(Request("call", name, arguments, named))
 
+    def _offer_snapshots(self, restorable: bool) -> None:
+        # Only here, so that isinstance(world, Restorable) depends on the object.
+        self._restorable = restorable
+        if restorable:
+            self.snapshot = partial(asyncio.to_thread, self.call, "snapshot")
+            self.restore = partial(asyncio.to_thread, self.call, "restore")
+            self.release = partial(asyncio.to_thread, self.call, "release")
+
     def _connect(self, connection: socket.socket) -> None:
         self._timeout: float | None = None
         self._lock = threading.Lock()
@@ -120,6 +134,7 @@ class ProcessFork(Generic[T]):
         twin._connect(ours)
         twin._process_id = twin._answer(ours)
         twin._limit(self._timeout)
+        twin._offer_snapshots(self._restorable)
         return twin
 
     def _ask(self, message: Any, handed_over: socket.socket | None = None) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import pickle
 import random
@@ -30,7 +32,8 @@ def main(descriptor: int) -> None:
     except Exception as error:
         send(connection, _failure(WorldError(f"the world of a ProcessFork could not be created: {error!r}")))
         return
-    send(connection, os.getpid())
+    restorable = all(callable(getattr(held, name, None)) for name in ("snapshot", "restore", "release"))
+    send(connection, (os.getpid(), restorable))
     serve(connection, held)
 
 
@@ -52,6 +55,8 @@ def _answer(connection: socket.socket, held: Any, request: Request) -> None:
         value = getattr(held, request.name)
         if request.kind == "call":
             answer = value(*request.arguments, **request.named)
+            if inspect.iscoroutine(answer):
+                answer = asyncio.run(answer)
         else:
             answer = ("method", None) if callable(value) else ("value", value)
         content = pickle.dumps(answer)

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from amc_agents.envs.real.changes import Conflict, RowChange, row_diff
+from amc_agents.envs.real.copying import link_or_copy
+from amc_agents.envs.real.snapshots import Snapshots
+from amc_agents.envs.real.sqlite_rows import (
+    applied_rows,
+    attached,
+    changed_rows,
+    conflicting_rows,
+    drop_triggers,
+    tables_of,
+    write_rows,
+)
 from amc_agents.envs.real.workspace import Workspace
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 
-Row = tuple[Any, ...]
+_log = logging.getLogger(__name__)
 
 
 class SqliteFork:
-    """A copy of an SQLite database for each particle (a `Forkable`).
+    """A copy of an SQLite database for each particle (`Forkable` and `Restorable`).
 
     A tool gets a connection to its particle's database from `current_environment(SqliteFork).connect()`. The
     original is read when the run begins and written by `apply` alone. Copies are made with SQLite's backup API, so that
-    other processes may use the original meanwhile.
+    other processes may use the original meanwhile. Snapshots are in `workspace` until they are released;
+    `remove_snapshots` removes abandoned snapshots by age.
 
     Args:
         path: the original database file.
@@ -76,11 +89,7 @@ class SqliteFork:
         Raises:
             ForkError: a connection of this world is inside a transaction.
         """
-        if any(_in_transaction(connection) for connection in self._connections):
-            raise ForkError(
-                "SqliteFork cannot copy a database inside an open write transaction: commit at the end of each tool "
-                "call, or use `with connection:`"
-            )
+        self._refuse_in_transaction()
         twin = object.__new__(SqliteFork)
         twin.original, twin._workspace, twin._base = self.original, self._workspace, self._base
         twin._connections, twin._path = [], None
@@ -97,14 +106,33 @@ class SqliteFork:
     async def close(self) -> None:
         """Close all connections and remove the particle's database; safe to call twice."""
         path, self._path = self._path, None
-        for connection in self._connections:
-            connection.close()
-        self._connections.clear()
+        self._disconnect()
         if path is not None:
-            _release(self._workspace, path)
-            self._base.users -= 1
-            if not self._base.users:
-                _release(self._workspace, self._base.path)
+            self._leave(path, self._base)
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Save the particle's database, and the original at the beginning of the run, in the workspace folder.
+
+        Raises:
+            ForkError: a connection of this world is inside a transaction.
+            StorageError: the workspace cannot be written.
+        """
+        self._refuse_in_transaction()
+        return await asyncio.to_thread(self._snapshots.save, partial(self._save, self.path))
+
+    async def restore(self, snapshot: Any) -> None:
+        """Replace the particle's database by a saved database, and close the connections to it.
+
+        Saved changes that the original has received meanwhile, by `apply`, no longer count as changes.
+
+        Raises:
+            WorldError: the snapshot is missing or damaged.
+        """
+        await asyncio.to_thread(self._restore, snapshot)
+
+    async def release(self, snapshot: Any) -> None:
+        """Delete a snapshot; safe to call twice."""
+        await asyncio.to_thread(self._snapshots.release, snapshot)
 
     def changes(self) -> list[RowChange]:
         """The particle's changed rows, by table and key.
@@ -112,13 +140,13 @@ class SqliteFork:
         Raises:
             WorldError: the particle has changed the schema.
         """
-        with _attached(self._base.path, self.path) as connection:
-            tables = _tables(connection, "main")
-            if tables != _tables(connection, "other"):
+        with attached(self._base.path, self.path) as connection:
+            tables = tables_of(connection, "main")
+            if tables != tables_of(connection, "other"):
                 raise WorldError(
                     "the particle has changed the schema of its database: compare or apply it by hand, from `path`"
                 )
-            return [change for table in tables.values() for change in _changed_rows(connection, table)]
+            return [change for table in tables.values() for change in changed_rows(connection, table)]
 
     def diff(self) -> str:
         """The particle's changes, one line per row: `+` added, `-` deleted, `~` modified."""
@@ -135,11 +163,72 @@ class SqliteFork:
         with closing(sqlite3.connect(self.original, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                _write(connection, changes, str(self.original))
+                conflicts = conflicting_rows(connection, changes)
+                if conflicts:
+                    raise Conflict(str(self.original), conflicts)
+                write_rows(connection, changes)
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise WorldError(f"{self.original} rejected the changes: {error}. Nothing was written") from error
         return changes
+
+    def conflicts(self) -> list[str]:
+        """Rows that the particle changed and that have also changed in the original, to something else."""
+        with closing(sqlite3.connect(self.original)) as connection:
+            return conflicting_rows(connection, self.changes())
+
+    @property
+    def _snapshots(self) -> Snapshots:
+        return Snapshots(self._workspace.parent)
+
+    def _refuse_in_transaction(self) -> None:
+        if any(_in_transaction(connection) for connection in self._connections):
+            raise ForkError(
+                "SqliteFork cannot copy a database inside an open write transaction: commit at the end of each tool "
+                "call, or use `with connection:`"
+            )
+
+    def _disconnect(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    def _leave(self, path: Path, base: _Shared) -> None:
+        _release(self._workspace, path)
+        base.users -= 1
+        if not base.users:
+            _release(self._workspace, base.path)
+
+    def _save(self, path: Path, saved: Path) -> None:
+        link_or_copy(str(self._base.path), str(saved / "base"))
+        _back_up(path, saved / "state")
+
+    def _restore(self, snapshot: Any) -> None:
+        saved = self._snapshots.find(snapshot)
+        old, base, path = self.path, _Shared(self._workspace.reserve()), self._workspace.reserve()
+        try:
+            _back_up(saved / "base", base.path)
+            _back_up(saved / "state", path)
+        except sqlite3.DatabaseError as error:
+            self._workspace.release(path)
+            self._workspace.release(base.path)
+            raise WorldError(f"the snapshot {saved} is damaged: {error}") from error
+        previous, self._base, self._path = self._base, base, path
+        self._disconnect()
+        self._leave(old, previous)
+        self._forget_applied()
+
+    def _forget_applied(self) -> None:
+        """Write changes that the original has received to the state to compare with, if nothing prevents it."""
+        try:
+            changes = self.changes()
+            with closing(sqlite3.connect(self.original)) as original:
+                applied = applied_rows(original, changes)
+            with closing(sqlite3.connect(self._base.path)) as base, base:
+                drop_triggers(base)
+                write_rows(base, applied)
+        except (WorldError, sqlite3.Error) as error:
+            _log.debug("%s: changes that the original has already still count as changes: %s", self.original, error)
 
 
 @dataclass
@@ -148,19 +237,6 @@ class _Shared:
 
     path: Path
     users: int = 1
-
-
-@dataclass(frozen=True)
-class _Table:
-    name: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
-    """Columns of the primary key, or `rowid`."""
-
-    @property
-    def where(self) -> str:
-        """A condition on the key."""
-        return " AND ".join(f"{_quoted(name)} IS ?" for name in self.key)
 
 
 def _back_up(source: Path, target: Path) -> None:
@@ -182,80 +258,3 @@ def _release(workspace: Workspace, path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     workspace.release(path)
-
-
-@contextmanager
-def _attached(main: Path, other: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(main)) as connection:
-        connection.execute("ATTACH DATABASE ? AS other", (str(other),))
-        yield connection
-
-
-def _tables(connection: sqlite3.Connection, schema: str) -> Mapping[str, _Table]:
-    names = connection.execute(
-        f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-    )
-    return {name: _table(connection, schema, name) for (name,) in names.fetchall()}
-
-
-def _table(connection: sqlite3.Connection, schema: str, name: str) -> _Table:
-    rows = connection.execute(f"PRAGMA {schema}.table_info({_quoted(name)})").fetchall()
-    key = [column for _, column, *_, place in sorted(rows, key=lambda row: row[-1]) if place]
-    return _Table(name, tuple(row[1] for row in rows), tuple(key) or ("rowid",))
-
-
-def _changed_rows(connection: sqlite3.Connection, table: _Table) -> Iterator[RowChange]:
-    before, after = (
-        _different(connection, table, first, second) for first, second in (("main", "other"), ("other", "main"))
-    )
-    for key in sorted(before.keys() | after.keys(), key=repr):
-        yield RowChange(table.name, key, before.get(key), after.get(key))
-
-
-def _different(connection: sqlite3.Connection, table: _Table, first: str, second: str) -> dict[Row, Row]:
-    """Rows of the first schema that are not equal in the second, by key."""
-    columns = ", ".join(map(_quoted, (*table.key, *table.columns)))
-    name = _quoted(table.name)
-    rows = connection.execute(f"SELECT {columns} FROM {first}.{name} EXCEPT SELECT {columns} FROM {second}.{name}")
-    n_key = len(table.key)
-    return {tuple(row[:n_key]): tuple(row[n_key:]) for row in rows}
-
-
-def _write(connection: sqlite3.Connection, changes: list[RowChange], original: str) -> None:
-    tables = _tables(connection, "main")
-    unknown = [change.table for change in changes if change.table not in tables]
-    if unknown:
-        raise Conflict(original, [f"the schema of {name}" for name in dict.fromkeys(unknown)])
-    conflicts = [
-        f"{change.table} {change.key}"
-        for change in changes
-        if _read(connection, tables[change.table], change.key) != change.before
-    ]
-    if conflicts:
-        raise Conflict(original, conflicts)
-    for change in sorted(changes, key=lambda change: change.after is not None):
-        _write_row(connection, tables[change.table], change)
-
-
-def _read(connection: sqlite3.Connection, table: _Table, key: Row) -> Row | None:
-    columns = ", ".join(map(_quoted, table.columns))
-    row = connection.execute(f"SELECT {columns} FROM {_quoted(table.name)} WHERE {table.where}", key).fetchone()
-    return None if row is None else tuple(row)
-
-
-def _write_row(connection: sqlite3.Connection, table: _Table, change: RowChange) -> None:
-    name = _quoted(table.name)
-    if change.after is None:
-        connection.execute(f"DELETE FROM {name} WHERE {table.where}", change.key)
-    elif change.before is None:
-        columns = table.columns if table.key != ("rowid",) else ("rowid", *table.columns)
-        values = change.after if table.key != ("rowid",) else (*change.key, *change.after)
-        marks = ", ".join("?" * len(columns))
-        connection.execute(f"INSERT INTO {name} ({', '.join(map(_quoted, columns))}) VALUES ({marks})", values)
-    else:
-        assigned = ", ".join(f"{_quoted(column)} = ?" for column in table.columns)
-        connection.execute(f"UPDATE {name} SET {assigned} WHERE {table.where}", (*change.after, *change.key))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -28,10 +28,10 @@ class Workspace:
     """
 
     def __init__(self, parent: Path | None = None) -> None:
-        parent = Path(tempfile.gettempdir()) if parent is None else parent
-        remove_orphans(parent)
-        with storage_errors(parent):
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self.parent = Path(tempfile.gettempdir()) if parent is None else parent
+        remove_orphans(self.parent)
+        with storage_errors(self.parent):
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
         self._lock = FileLock(self.path / _LOCK)
         self._lock.acquire()
         self._numbers = count()
@@ -48,10 +48,10 @@ class Workspace:
         if path not in self._in_use:
             return
         self._in_use.discard(path)
-        _remove(path)
+        remove(path)
         if not self._in_use:
             self._lock.release()
-            _remove(self.path)
+            remove(self.path)
 
 
 def remove_orphans(parent: Path) -> list[Path]:
@@ -66,12 +66,13 @@ def remove_orphans(parent: Path) -> list[Path]:
         except (Timeout, OSError):
             continue
         lock.release()
-        _remove(folder)
+        remove(folder)
         removed.append(folder)
     return removed
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or a folder, read-only ones included."""
     if path.is_dir():
         shutil.rmtree(path, onerror=_make_writable_and_retry)
     else:

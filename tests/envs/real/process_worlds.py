@@ -2,10 +2,11 @@
 
 import os
 import random
+import tempfile
 import threading
 import time
 
-from amc_agents.errors import EnvironmentStateError
+from amc_agents.errors import EnvironmentStateError, WorldError
 from amc_agents.types import TimeStep
 
 
@@ -55,6 +56,33 @@ class OwnGenerator:
 
     def roll(self):
         return self.rng.random()
+
+
+class Saved:
+    """A number that it saves to a file."""
+
+    def __init__(self):
+        self.number = 0
+
+    def set(self, number):
+        self.number = number
+
+    async def snapshot(self):
+        descriptor, name = tempfile.mkstemp(dir=os.environ["AMC_TEST_FOLDER"])
+        os.write(descriptor, str(self.number).encode())
+        os.close(descriptor)
+        return name
+
+    def restore(self, snapshot):
+        try:
+            with open(snapshot) as file:
+                self.number = int(file.read())
+        except FileNotFoundError as error:
+            raise WorldError("no such snapshot") from error
+
+    def release(self, snapshot):
+        if os.path.exists(snapshot):
+            os.unlink(snapshot)
 
 
 class Broken:

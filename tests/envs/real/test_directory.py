@@ -150,7 +150,7 @@ async def test_an_apply_that_fails_changes_nothing(world, original, monkeypatch,
             raise OSError(28, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr("amc_agents.envs.real.directory.os.replace", failing)
+    monkeypatch.setattr("amc_agents.envs.real.folders.os.replace", failing)
     with pytest.raises(StorageError, match="disk is full"):
         world.apply()
     monkeypatch.undo()
