@@ -12,7 +12,8 @@
     ├── PopulationError             the particle system cannot continue
     │   ├── AllWeightsZero          every particle has weight 0
     │   ├── QuorumLost              too many particles failed
-    │   └── RunTimedOut             no particle finished within run_timeout
+    │   ├── RunTimedOut             no particle finished within run_timeout
+    │   └── ParticleFailure         a particle's failure before its run was restored
     ├── TimeLimitExceeded           a step or a critic took longer than allowed; also a TimeoutError
     ├── AgentContractError          the wrapped agent cannot be run as particles
     ├── DecisionError               no candidate action is left
@@ -164,6 +165,16 @@ class RunTimedOut(PopulationError, TimeoutError):
             f"run_timeout={limit_s:g} s passed and {reached}. Allow more time or a shorter horizon, or set "
             "step_timeout if one step hangs"
         )
+
+
+class ParticleFailure(PopulationError):
+    """The failure of a particle in a process that was killed: its original error is known by name and message."""
+
+    @classmethod
+    def like(cls, name: str, message: str) -> ParticleFailure:
+        """Return a failure whose class has the name of the original error, as reports of causes show it."""
+        kind: type[ParticleFailure] = type(name, (cls,), {})
+        return kind(message)
 
 
 class TimeLimitExceeded(AmcError, TimeoutError):

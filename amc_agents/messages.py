@@ -85,7 +85,7 @@ class MessageReader:
     def start(cls, messages: Sequence[BaseMessage], task: Task | None = None) -> MessageReader:
         """Start from the agent's input messages; they are the instruction if `task` is None."""
         task = task or Task(id="", instruction=instruction_of(messages))
-        return cls(Trajectory(task), frozenset(map(_key, messages)), tuple(messages))
+        return cls(Trajectory(task), frozenset(map(message_key, messages)), tuple(messages))
 
     def read(
         self, messages: Iterable[BaseMessage], *, reward: float = 0.0, done: bool = False, truncated: bool = False
@@ -104,7 +104,7 @@ class MessageReader:
         listed = tuple(messages)
         known = len(self.listed)
         grown = known <= len(listed) and all(map(is_, self.listed, listed))
-        new = [message for message in (listed[known:] if grown else listed) if _key(message) not in self.seen]
+        new = [message for message in (listed[known:] if grown else listed) if message_key(message) not in self.seen]
         steps = list(self.trajectory.steps)
         for message in new:
             if isinstance(message, AIMessage):
@@ -117,7 +117,7 @@ class MessageReader:
         if reward:
             steps[-1] = _rewarded(steps[-1], reward)
         trajectory = Trajectory(self.trajectory.task, tuple(steps), done, truncated)
-        return MessageReader(trajectory, self.seen.union(map(_key, new)), listed)
+        return MessageReader(trajectory, self.seen.union(map(message_key, new)), listed)
 
 
 def trajectory_from_messages(
@@ -154,6 +154,6 @@ def _ids(message: BaseMessage) -> tuple[str, ...]:
     return (message.id,) if message.id else ()
 
 
-def _key(message: BaseMessage) -> str | int:
-    # A message without an id is identified by its object: particles share messages by reference.
+def message_key(message: BaseMessage) -> str | int:
+    """Return the message's id, or its object's if it has none: particles share messages by reference."""
     return message.id or id(message)

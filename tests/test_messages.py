@@ -85,7 +85,7 @@ def test_a_list_that_has_grown_is_read_from_where_it_grew(monkeypatch):
         looked_at.append(message)
         return message.id
 
-    monkeypatch.setattr("amc_agents.messages._key", key)
+    monkeypatch.setattr("amc_agents.messages.message_key", key)
     messages: list[BaseMessage] = [HumanMessage("go", id="0")]
     reader = MessageReader.start(messages)
     for number in range(1, 100):

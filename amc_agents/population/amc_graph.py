@@ -30,29 +30,35 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     @override
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        yield from self._stream(OpenRun(), input, config, **kwargs)
+        yield from self._stream(self._open_run(), input, config, **kwargs)
 
     @override
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        async with aclosing(self._astream(OpenRun(), input, config, **kwargs)) as events:
+        async with aclosing(self._astream(self._open_run(asynchronous=True), input, config, **kwargs)) as events:
             async for event in events:
                 yield event
 
     def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z and usage."""
-        events = self._stream(OpenRun(wants_events=False), input, config, stream_mode="custom", **kwargs)
+        events = self._stream(self._open_run(wants_events=False), input, config, stream_mode="custom", **kwargs)
         return _last_run([event for event in events if _is_run(event)])
 
     async def arun(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `ainvoke`, but return the `Run`."""
-        events = self._astream(OpenRun(wants_events=False), input, config, stream_mode="custom", **kwargs)
+        events = self._astream(
+            self._open_run(wants_events=False, asynchronous=True), input, config, stream_mode="custom", **kwargs
+        )
         return _last_run([event async for event in events if _is_run(event)])
+
+    def _open_run(self, **options: bool) -> OpenRun:
+        return OpenRun(checkpointed=self.checkpointer is not False, **options)
 
     def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
         events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
         try:
             yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
+            owner.finish()
         finally:
             owner.close()
 
@@ -65,6 +71,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
             async with aclosing(events):
                 async for event in events:
                     yield event
+            await owner.afinish()
         finally:
             await owner.aclose()
 

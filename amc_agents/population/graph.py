@@ -2,7 +2,7 @@
 
     init -> propagate -> weigh -> (resample -> propagate -> weigh)* -> finalize
 
-See docs/amc.md.
+A resumed run goes on at `restore`. See docs/amc.md.
 """
 
 from __future__ import annotations
@@ -170,6 +170,11 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
     )
     n_workers = wrapped.settings.n_particles
     graph.add_node("init", BothWays(nodes.init, n_workers))
+    graph.add_node(
+        "restore",
+        BothWays(nodes.restore, n_workers),
+        destinations=("init", "propagate", "weigh", "resample", "finalize"),
+    )
     for node, successors in (
         (nodes.propagate, ("weigh",)),
         (nodes.weigh, ("finalize", "resample", "propagate")),
@@ -180,7 +185,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
             node.__name__,
             BothWays(restarting(node), n_workers),
             input_schema=RunState,
-            destinations=(*successors, "init"),
+            destinations=(*successors, "restore"),
         )
     graph.add_edge(START, "init")
     graph.add_edge("init", "propagate")

@@ -1,4 +1,4 @@
-"""The nodes of the outer graph: init, propagate, weigh, resample and finalize."""
+"""The nodes of the outer graph: init, restore, propagate, weigh, resample and finalize."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing_extensions import TypedDict, override
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.population.conclusion import conclude
+from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.start import WrappedAgent, overwriting, start
@@ -28,9 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 class RunState(TypedDict):
-    """The private channel of a run: never checkpointed or streamed, and not in the agent's schemas."""
+    """The private channels of a run: never streamed, and not in the agent's schemas."""
 
     amc_system: Annotated[ParticleSystem, UntrackedValue]
+    """Never checkpointed."""
+    amc_point: dict[str, Any] | None
+    """The durable point of the checkpoint; None: there is none yet."""
 
 
 class Nodes:
@@ -45,7 +49,21 @@ class Nodes:
 
     async def init(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         """Create the particles."""
-        return {"amc_system": await start(self._wrapped, state, config, get_runtime())}
+        system = await start(self._wrapped, state, config, get_runtime())
+        system.durable = await new_population(system, config)
+        return {"amc_system": system, "amc_point": None}
+
+    async def restore(self, state: Any, config: RunnableConfig) -> Command[str]:
+        """Restore the particles from the last durable point, after a crash or to replay from there."""
+        owner = OpenRun.of(config)
+        if owner.checkpoint is None:
+            # The process was killed before this node: a node that reads the private channels comes first.
+            return Command(goto="propagate")
+        recorded = await read_population(owner.checkpoint.get("amc_point"), config)
+        if recorded is None:
+            return Command(goto="init")
+        system = await start(self._wrapped, state, config, get_runtime(), recorded)
+        return Command(goto=recorded.then, update={"amc_system": system})
 
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Run the particles to the next weighing point."""
@@ -56,14 +74,16 @@ class Nodes:
         """Call the critic and update the weights."""
         system = state["amc_system"]
         await system.weigh()
-        if system.concluded:
-            return Command(goto="finalize")
-        return Command(goto="resample" if system.due else "propagate")
+        then = "finalize" if system.concluded else "resample" if system.due else "propagate"
+        if then == "resample":  # The point is made after the resampling.
+            return Command(goto=then)
+        return Command(goto=then, update=await saved(system, then))
 
     async def resample(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Resample the particles."""
-        await state["amc_system"].resample()
-        return Command(goto="propagate")
+        system = state["amc_system"]
+        await system.resample()
+        return Command(goto="propagate", update=await saved(system, "propagate"))
 
     async def finalize(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
         """Write the winner's state into this graph's channels, and repeat its hand-off if it ended by one.
@@ -71,7 +91,8 @@ class Nodes:
         Channels are overwritten: the winner's values are reduced already.
         """
         system = state["amc_system"]
-        await OpenRun.of(config).aclose()
+        owner = OpenRun.of(config)
+        await owner.aclose()
         run, winner = conclude(system)
         if winner.store is not None:
             run = replace(run, notes=(*run.notes, *await winner.store.flush()))
@@ -79,7 +100,9 @@ class Nodes:
         agent = self._wrapped.agent
         output = {key: value for key, value in run.best_output.items() if key in agent.channels}
         await _stream_messages(output.get("messages"), config)
+        owner.finished = True
         if winner.hand_off is not None:
+            await owner.afinish()
             raise ParentCommand(winner.hand_off)
         return {key: overwriting(agent, key, value) for key, value in output.items()}
 
@@ -104,18 +127,19 @@ class BothWays(Runnable[Any, Any]):
 
 
 def restarting(work: Any) -> Any:
-    """Wrap a node so that it goes to `init` if the run's particles are lost.
+    """Wrap a node so that it goes to `restore` if the run's particles are lost.
 
-    Particles are never checkpointed. A thread whose run failed or was interrupted can resume after `init`; its run then
-    restarts from the agent's input, which is in the checkpoint.
+    A thread whose run failed, was interrupted or killed can resume after `init`. The particles are not in its
+    checkpoint: they come from the last durable point, or start again from the agent's input.
     """
 
     @wraps(work)
     async def work_or_restart(state: RunState, config: RunnableConfig) -> Any:
         if "amc_system" in state:
             return await work(state, config)
-        _log.warning("a thread's run broke off before %r and restarts: particles are not checkpointed", work.__name__)
-        return Command(goto="init")
+        _log.warning("a thread's run broke off before %r: its last durable point, if any, is restored", work.__name__)
+        OpenRun.of(config).checkpoint = state
+        return Command(goto="restore")
 
     return work_or_restart
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
@@ -19,10 +22,20 @@ class OpenRun:
     Args:
         wants_events: whether the reader of the custom stream uses the events that agents write to it, which cost a
             tenth of a step.
+        asynchronous: whether the graph is called by its async methods.
+        checkpointed: whether the graph may have a checkpointer.
     """
 
-    def __init__(self, *, wants_events: bool = True) -> None:
+    def __init__(self, *, wants_events: bool = True, asynchronous: bool = False, checkpointed: bool = True) -> None:
         self.wants_events = wants_events
+        self.asynchronous = asynchronous
+        self.checkpointed = checkpointed
+        self.checkpoint: Mapping[str, Any] | None = None
+        """The private channels of the checkpoint from which the call resumes, for the node `restore`."""
+        self.finished = False
+        """Whether the run has its result."""
+        self.after_result: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Work for the end of the call, when the result is checkpointed."""
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
 
@@ -57,6 +70,16 @@ class OpenRun:
         if not self._is_open:
             return
         await to_its_end(self._close())
+
+    def finish(self) -> None:
+        """Do the work that was left for the end of the call, if the run has its result."""
+        if self.finished and self.after_result is not None:
+            run_in_background(self.after_result(), n_workers=1)
+
+    async def afinish(self) -> None:
+        """Like `finish`."""
+        if self.finished and self.after_result is not None:
+            await self.after_result()
 
     @property
     def _is_open(self) -> bool:

@@ -79,11 +79,11 @@ class ParticleRunner:
         """
         return self._in_its_context(particle, self._advance_until(particle, until, stop, config))
 
-    async def save(self, particle: Particle) -> None:
+    async def save(self, particle: Particle, outcome: Outcome = "forked") -> None:
         """Stop a paused particle's agent, so that its thread has a checkpoint from which it can be forked."""
         if particle.stream is None:
             return
-        await self._in_its_context(particle, self._end(particle, "forked"))
+        await self._in_its_context(particle, self._end(particle, outcome))
         self.saver.prune([particle.thread_id])
         particle.saved, particle.ancestor = True, particle.index
         particle.supersteps = self.saver.supersteps(particle.thread_id)

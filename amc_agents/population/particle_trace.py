@@ -19,9 +19,9 @@ from langgraph.types import StreamMode
 
 from amc_agents.runtime.metering import PolicyMeter
 
-Outcome = Literal["horizon", "forked", "discarded", "unfinished"]
-"""Why a particle's run was ended: the horizon was reached, a resampling forked or discarded the particle, or the
-population's run ended."""
+Outcome = Literal["horizon", "forked", "saved", "discarded", "unfinished"]
+"""Why a particle's run was ended: the horizon was reached, a resampling forked or discarded the particle, a durable
+point was made, or the population's run ended."""
 
 
 class Traced(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
@@ -30,6 +30,18 @@ from amc_agents.usage import Meter
 
 Emit = Callable[[dict[str, Any]], None]
 """Receives the events of a run as they happen."""
+
+
+class Durable(Protocol):
+    """Makes a population survive its process."""
+
+    async def save(self, system: ParticleSystem, then: str) -> dict[str, Any] | None:
+        """Save the population; a restored one goes on at the node `then`.
+
+        Returns:
+            A description of the point, for the graph's state; None: this population cannot be saved.
+        """
+        ...
 
 
 @dataclass
@@ -66,6 +78,8 @@ class ParticleSystem:
     """The last weighing point."""
     due: bool = False
     """Whether the particles are to be resampled there."""
+    durable: Durable | None = None
+    """Saves the population; None: it is lost with the process."""
 
     def __post_init__(self) -> None:
         """Split the seed: one stream serves resampling and selection, the particles have their own."""
@@ -73,7 +87,8 @@ class ParticleSystem:
         self.weights = smc.init(self.settings.n_particles)
         self.values = np.full(self.settings.n_particles, np.nan)
         self.twins = Twins()
-        self._known = np.ones(self.settings.n_particles, dtype=np.bool_)
+        self.known = np.ones(self.settings.n_particles, dtype=np.bool_)
+        """`[N]` False where the last potential is not known."""
         self._stop = asyncio.Event()
 
     async def propagate(self, config: RunnableConfig) -> None:
@@ -123,12 +138,21 @@ class ParticleSystem:
     @property
     def cut_short(self) -> bool:
         """Whether the run ended with unfinished particles."""
-        return self._stop.is_set() or self.deadline.passed
+        return self.stopped or self.deadline.passed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run ended early because `stop_at` was reached."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """End the run: no particle makes another step."""
+        self._stop.set()
 
     @property
     def log_evidence(self) -> float:
         """Log Z; NaN if particles are unfinished, or have no value at their end."""
-        unknown = self.cut_short or not self._known.all()
+        unknown = self.cut_short or not self.known.all()
         return float("nan") if unknown else float(smc.log_evidence(self.weights))
 
     async def weigh(self) -> None:
@@ -140,14 +164,14 @@ class ParticleSystem:
             return
         if valuation.error is not None:
             self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({valuation.error})")
-        self.values, self._known = valuation.values, ~np.isnan(valuation.potentials)
-        self.weights = smc.weigh(self.weights, valuation.potentials, self._known)
+        self.values, self.known = valuation.values, ~np.isnan(valuation.potentials)
+        self.weights = smc.weigh(self.weights, valuation.potentials, self.known)
         # A resampling draws from these particles; "keep" includes the finished ones.
         drawn = np.full(len(self.particles), True) if self.settings.finished == "keep" else ~self._retirable()
         triggered = self.settings.resample.triggered(self.step, self.weights.log_weights, drawn)
         self.due = not self.concluded and bool(triggered)
         self.history.append(
-            WeighingPoint(self.step, self.values.copy(), self.weights.log_weights.copy(), self._ess(), None)
+            WeighingPoint(self.step, self.values.copy(), self.weights.log_weights.copy(), self.ess, None)
         )
         self.emit({"type": "amc.weigh", "step": self.step, "values": self.values.tolist(),
                    "log_weights": self.weights.log_weights.tolist(), "ess": self.history[-1].ess})  # fmt: skip
@@ -187,6 +211,11 @@ class ParticleSystem:
         alive = [particle for particle in self.particles if particle.error is None]
         self.twins.compare([self.runner.trajectory_of(particle) for particle in alive])
 
+    async def pause(self) -> None:
+        """Stop the agents of all running particles at checkpoints from which they go on."""
+        running = [particle for particle in self.particles if particle.running]
+        await asyncio.gather(*(self.runner.save(particle, "saved") for particle in running))
+
     async def close(self) -> None:
         """Stop every agent and close every world."""
         paused = [particle for particle in self.everyone if particle.stream is not None]
@@ -210,9 +239,11 @@ class ParticleSystem:
 
     def _retirable(self) -> BoolArray:
         """`[N]` finished particles whose final potential is known."""
-        return np.array([particle.finished for particle in self.particles]) & self._known
+        return np.array([particle.finished for particle in self.particles]) & self.known
 
-    def _ess(self) -> float:
+    @property
+    def ess(self) -> float:
+        """Effective sample size of retired and live particles together."""
         log_weights = self.log_weights
         return float(smc.ess(log_weights)) if np.isfinite(log_weights).any() else 0.0
 
@@ -227,8 +258,8 @@ class ParticleSystem:
             ):
                 self.archive = particle
         best = self.archive.return_ if self.archive else -np.inf
-        if self.settings.stop_at is not None and best >= self.settings.stop_at and not self._stop.is_set():
-            self._stop.set()
+        if self.settings.stop_at is not None and best >= self.settings.stop_at and not self.stopped:
+            self.stop()
             self.notes.append(
                 f"stopped at return {best:g} >= stop_at: the other particles are unfinished and log Z is not known"
             )

@@ -89,6 +89,29 @@ class ForkSaver(BaseCheckpointSaver[int]):
         saved = self._threads[thread_id].checkpoints[""]
         return int(saved[next(reversed(saved))].metadata["step"]) + 1
 
+    def dump_thread(self, thread_id: str) -> dict[str, Any]:
+        """Return a thread's checkpoints and writes as containers, for `load_thread`."""
+        thread = self._threads[thread_id]
+        return {
+            "checkpoints": {
+                namespace: [(saved.checkpoint, dict(saved.metadata), saved.parent_id) for saved in kept.values()]
+                for namespace, kept in thread.checkpoints.items()
+            },
+            "writes": {
+                key: {place: tuple(write) for place, write in kept.items()} for key, kept in thread.writes.items()
+            },
+        }
+
+    def load_thread(self, thread_id: str, dumped: Mapping[str, Any]) -> None:
+        """Create a thread from what `dump_thread` returned."""
+        self._threads[thread_id] = _Thread(
+            {
+                namespace: {saved[0]["id"]: _Saved(*saved) for saved in kept}
+                for namespace, kept in dumped["checkpoints"].items()
+            },
+            {key: {place: _Write(*write) for place, write in kept.items()} for key, kept in dumped["writes"].items()},
+        )
+
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the thread's newest."""
         configurable = config["configurable"]

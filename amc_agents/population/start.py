@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
@@ -66,7 +66,48 @@ class _OpaqueSystem(ParticleSystem):
     """
 
 
-async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> ParticleSystem:
+class Origin(Protocol):
+    """Where the particles of a run come from."""
+
+    seed: int
+    meter: Meter
+    """The usage so far."""
+    spent_s: float
+    """Seconds that the run has already taken."""
+
+    async def create_worlds(
+        self, wrapped: WrappedAgent, given: State, worlds: Worlds
+    ) -> tuple[Sequence[RecordingWorld | None], Task | None]:
+        """Create the particles' worlds."""
+        ...
+
+    def create_particles(
+        self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
+    ) -> list[Particle]:
+        """Create the particles that act in these worlds, first those of the live slots."""
+        ...
+
+    async def complete(self, system: ParticleSystem, seed: int | None) -> None:
+        """Finish the new population.
+
+        Args:
+            system: with the particles.
+            seed: of this call; None: the call gives none.
+        """
+        ...
+
+
+class Beginning(NamedTuple):
+    """What every particle is created with."""
+
+    wrapped: WrappedAgent
+    base_store: BaseStore | None
+    saver: ForkSaver
+
+
+async def start(
+    wrapped: WrappedAgent, state: Any, config: RunnableConfig, runtime: Runtime[Any], point: Origin | None = None
+) -> ParticleSystem:
     """Create the particles of a run, each with its own thread, world and random stream.
 
     Args:
@@ -74,6 +115,7 @@ async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runti
         state: the agent's input.
         config: of the `init` node; leads to the `OpenRun` that closes the system.
         runtime: of the `init` node.
+        point: a durable point from which the particles go on; None: they start from the input.
 
     Raises:
         ConfigurationError: neither a critic nor rewards can tell particles apart.
@@ -82,17 +124,16 @@ async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runti
     owner = OpenRun.of(config)
     given = contract.as_mapping(state)
     settings = wrapped.settings
-    seed = secrets.randbelow(2**63) if settings.seed is None else settings.seed
-    worlds_rng, *rngs = np.random.default_rng([seed, 0]).spawn(settings.n_particles + 1)
     call = calls.read_call(wrapped.agent, runtime.context, config)
+    origin = point or FromInput(settings, call.seed)
     chosen = await wrapped.critics.for_call(call.critic, call.critic_from)
     settings = replace(settings, critic=chosen.name, critic_from=chosen.source)
     settings.require_source_of_weights()
-    meter = Meter()
-    deadline = Deadline(settings.run_timeout)
+    meter = origin.meter
+    deadline = Deadline(settings.run_timeout, origin.spent_s)
     async with deadline.cutting():
         notes = await _connect(chosen.critic, settings, meter)
-        worlds, task = await _create_worlds(wrapped, given, worlds_rng, owner.worlds)
+        worlds, task = await origin.create_worlds(wrapped, given, owner.worlds)
         connected = settings.may_call_critic
         settings = _for_worlds(settings, worlds, wrapped)
         if not connected:
@@ -100,25 +141,28 @@ async def start(wrapped: WrappedAgent, state: Any, config: RunnableConfig, runti
     if deadline.passed:
         raise RunTimedOut(settings.run_timeout or 0.0)
     emit = get_stream_writer()
+    runner = _runner(
+        wrapped,
+        settings,
+        meter,
+        agent_context=call.context,
+        on_event=event_listener(emit) if owner.wants_events else None,
+        nested="|" in config["configurable"].get("checkpoint_ns", ""),
+    )
+    beginning = Beginning(wrapped, runtime.store or wrapped.agent.store, runner.saver)
     owner.system = _OpaqueSystem(
         worlds=owner.worlds,
-        runner=_runner(
-            wrapped,
-            settings,
-            meter,
-            agent_context=call.context,
-            on_event=event_listener(emit) if owner.wants_events else None,
-            nested="|" in config["configurable"].get("checkpoint_ns", ""),
-        ),
+        runner=runner,
         settings=settings,
         critic=chosen.critic,
-        seed=seed,
+        seed=origin.seed,
         meter=meter,
         emit=emit,
         deadline=deadline,
         notes=[*call.notes, *notes],
-        particles=_particles(wrapped, given, task, rngs, worlds, runtime.store or wrapped.agent.store),
+        particles=origin.create_particles(given, task, worlds, beginning),
     )
+    await origin.complete(owner.system, call.seed)
     return owner.system
 
 
@@ -134,15 +178,6 @@ async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
             raise
         return [f"before the first step: the critic could not be connected; it will be called nevertheless ({error})"]
     return []
-
-
-async def _create_worlds(
-    wrapped: WrappedAgent, given: State, rng: np.random.Generator, worlds: Worlds
-) -> tuple[Sequence[RecordingWorld | None], Task | None]:
-    n_particles, make = wrapped.settings.n_particles, wrapped.environment
-    if make is None:
-        return [None] * n_particles, None
-    return await make_worlds(lambda: make(given), n_particles, rng, worlds)
 
 
 def _for_worlds(settings: Settings, worlds: Sequence[RecordingWorld | None], wrapped: WrappedAgent) -> Settings:
@@ -184,27 +219,49 @@ def _runner(
     )
 
 
-def _particles(
-    wrapped: WrappedAgent,
-    given: State,
-    task: Task | None,
-    rngs: Sequence[np.random.Generator],
-    worlds: Sequence[RecordingWorld | None],
-    base_store: BaseStore | None,
-) -> list[Particle]:
-    reader = MessageReader.start(given["messages"], task) if wrapped.trajectory is None else None
-    store = None if base_store is None else ParticleStore(base_store)
-    return [
-        Particle(
-            state=_first_input(wrapped.agent, own_containers(given)),
-            rng=rng,
-            reader=reader,
-            world=world,
-            store=store.fork() if store else None,
-            index=index,
-        )
-        for index, (rng, world) in enumerate(zip(rngs, worlds, strict=True))
-    ]
+class FromInput:
+    """New particles, which start from the agent's input.
+
+    Args:
+        settings: of the run.
+        seed: of the call; None: the settings' seed, or else a random one.
+    """
+
+    def __init__(self, settings: Settings, seed: int | None) -> None:
+        chosen = settings.seed if seed is None else seed
+        self.seed = secrets.randbelow(2**63) if chosen is None else chosen
+        self.meter, self.spent_s = Meter(), 0.0
+        self._worlds_rng, *self._rngs = np.random.default_rng([self.seed, 0]).spawn(settings.n_particles + 1)
+
+    async def create_worlds(
+        self, wrapped: WrappedAgent, given: State, worlds: Worlds
+    ) -> tuple[Sequence[RecordingWorld | None], Task | None]:
+        """Create the world of each particle."""
+        n_particles, make = len(self._rngs), wrapped.environment
+        if make is None:
+            return [None] * n_particles, None
+        return await make_worlds(lambda: make(given), n_particles, self._worlds_rng, worlds)
+
+    def create_particles(
+        self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
+    ) -> list[Particle]:
+        """Create the particles with the input as their state."""
+        reader = MessageReader.start(given["messages"], task) if start.wrapped.trajectory is None else None
+        store = None if start.base_store is None else ParticleStore(start.base_store)
+        return [
+            Particle(
+                state=_first_input(start.wrapped.agent, own_containers(given)),
+                rng=rng,
+                reader=reader,
+                world=world,
+                store=store.fork() if store else None,
+                index=index,
+            )
+            for index, (rng, world) in enumerate(zip(self._rngs, worlds, strict=True))
+        ]
+
+    async def complete(self, system: ParticleSystem, seed: int | None) -> None:
+        """Nothing is left to do."""
 
 
 def _first_input(agent: contract.Agent, given: State) -> dict[str, Any]:

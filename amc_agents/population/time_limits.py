@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
@@ -55,14 +56,21 @@ class Deadline:
     """The moment at which a run must end.
 
     Args:
-        limit_s: seconds from now; None for no deadline.
+        limit_s: seconds from the start of the run; None for no deadline.
+        spent_s: seconds that the run has already taken, in a process that was killed.
     """
 
-    def __init__(self, limit_s: float | None = None) -> None:
+    def __init__(self, limit_s: float | None = None, spent_s: float = 0.0) -> None:
         self.limit_s = limit_s
         self.passed = False
         """Whether it interrupted something."""
-        self._at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
+        self._at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s - spent_s
+        self._started = time.monotonic() - spent_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start of the run."""
+        return time.monotonic() - self._started
 
     @asynccontextmanager
     async def cutting(self) -> AsyncIterator[None]:

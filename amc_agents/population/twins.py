@@ -38,6 +38,14 @@ class Twins:
         self._n_repeats += (len(newest) - 1) * len(newest[0])
         self._n_compared += len(newest[0])
 
+    def dump(self) -> tuple[bool, int, int]:
+        """Return the state of the comparison, for `load`."""
+        return self._differed, self._n_compared, self._n_repeats
+
+    def load(self, dumped: tuple[bool, int, int]) -> None:
+        """Continue a comparison from what `dump` returned."""
+        self._differed, self._n_compared, self._n_repeats = dumped
+
     def notes(self, n_particles: int) -> list[str]:
         """Return a note if all particles were identical for enough steps."""
         if self._differed or self._n_repeats < LEAST_REPEATS:

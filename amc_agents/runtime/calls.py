@@ -16,6 +16,9 @@ from typing_extensions import TypedDict
 from amc_agents.errors import ConfigurationError
 from amc_agents.runtime.contract import Agent
 
+SEED = "amc_seed"
+"""Key of `configurable` with the seed of a call."""
+
 
 class AmcContext(TypedDict):
     """The run-time context of a graph whose agent has no context schema."""
@@ -75,6 +78,8 @@ class Call(NamedTuple):
     """The critic of this call, a string or an object; None: not named."""
     critic_from: str
     """Place of the critic: "context" or "configurable"."""
+    seed: int | None = None
+    """Seed of this call; None: not given."""
     notes: tuple[str, ...] = ()
     """Notes for the run."""
 
@@ -92,7 +97,14 @@ def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
     # Any library may add keys to `configurable`, so unknown keys are not refused.
     misspelt = [key for key in _own_keys(config) if named is None and _means_critic(key)]
     notes = tuple(f"configurable has {key!r}, which amc does not read: did you mean 'critic'?" for key in misspelt)
-    return Call(context, named, source, notes)
+    return Call(context, named, source, _seed_of(config), notes)
+
+
+def _seed_of(config: RunnableConfig) -> int | None:
+    seed = config.get("configurable", {}).get(SEED)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ConfigurationError(f"configurable {SEED} must be a whole number of at least 0, got {seed!r}")
+    return seed
 
 
 def particle_config(config: RunnableConfig) -> RunnableConfig:
@@ -105,7 +117,7 @@ def particle_config(config: RunnableConfig) -> RunnableConfig:
     for handler in [*manager.handlers]:
         if hasattr(handler, "tap_output_aiter"):
             manager.remove_handler(handler)
-    inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic")}
+    inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic", SEED)}
     inner: RunnableConfig = {"callbacks": manager, "configurable": inherited}
     # Without a user's limit a node sees LangChain's default; leaving it out applies LangGraph's, which is far higher.
     if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:

@@ -140,8 +140,18 @@ class RecordingWorld:
         self.ended = False
         self.truncated = False
         """True if the episode ended by the world's own limit."""
-        self._reward = 0.0
+        self.past: list[int | tuple[str, TimeStep]] = []
+        """The seeds of its forks and its actions with their answers, from the reset on, if it is an `Environment`."""
+        self.first: TimeStep | None = None
+        """The answer to its reset."""
+        self.pending_reward = 0.0
+        """The reward since the last `take_reward`."""
         self._worlds = worlds
+
+    @property
+    def is_open(self) -> bool:
+        """True until it is closed."""
+        return self in self._worlds._open
 
     @property
     def gives_rewards(self) -> bool:
@@ -155,7 +165,7 @@ class RecordingWorld:
 
     def take_reward(self) -> float:
         """Return the reward since the last call."""
-        reward, self._reward = self._reward, 0.0
+        reward, self.pending_reward = self.pending_reward, 0.0
         return reward
 
     async def reset(self, task: Task) -> TimeStep:
@@ -170,7 +180,8 @@ class RecordingWorld:
             raise WorldError(
                 f"the world gave the reward {answer.reward} for the action {action[:80]!r}: expected a finite number"
             )
-        self._reward += answer.reward
+        self.past.append((action, answer))
+        self.pending_reward += answer.reward
         self.ended = self.ended or answer.done
         self.truncated = self.truncated or answer.truncated
         return answer
@@ -185,7 +196,8 @@ class RecordingWorld:
 
     async def _fork(self, seed: int) -> RecordingWorld:
         copy = self._worlds.add(await self.inner.fork(seed))
-        copy.ended, copy.truncated, copy._reward = self.ended, self.truncated, self._reward
+        copy.ended, copy.truncated, copy.pending_reward = self.ended, self.truncated, self.pending_reward
+        copy.first, copy.past = self.first, [*self.past, seed]
         return copy
 
 
@@ -197,23 +209,29 @@ async def make_worlds(
     A `Forkable` is not reset, and may come without a task. A world that cannot be forked is created and reset N times
     instead, which is enough for a run that never resamples.
     """
-    first, task = await _start(make, worlds)
+    first, task = await start_world(make, worlds)
     started = [first]
     for _ in range(n_particles - 1):
         try:
             started.append(await first.fork(int(rng.integers(2**63))))
         except ForkError:
-            another, task = await _start(make, worlds)
+            another, task = await start_world(make, worlds)
             started.append(another)
     return started, task
 
 
-async def _start(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
-    world, task = await worlds.finish(_make_world(make, worlds))
+async def start_world(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
+    """Create a world, and reset it if it is an `Environment`."""
+    world, task = await make_world(make, worlds)
     if isinstance(world.inner, Environment):
         assert task is not None
-        await world.inner.reset(task)
+        world.first = await world.inner.reset(task)
     return world, task
+
+
+async def make_world(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
+    """Create a world, and do not start it."""
+    return await worlds.finish(_make_world(make, worlds))
 
 
 async def _make_world(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:

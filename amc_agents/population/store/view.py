@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from typing import Any
@@ -59,6 +59,29 @@ class ParticleStore(BaseStore):
         child = copy(self)
         child._lock = threading.Lock()
         return child
+
+    def dump(self) -> list[tuple[Any, ...]]:
+        """Return the particle's knowledge and writes as containers, for `load`."""
+        return [
+            (
+                key,
+                entry.before,
+                None if entry.write is None else tuple(entry.write),
+                None if entry.item is None else (entry.item.created_at, entry.item.updated_at),
+            )
+            for key, entry in self._entries.items()
+        ]
+
+    def load(self, dumped: Iterable[Sequence[Any]]) -> None:
+        """Take over what `dump` returned."""
+        self._entries = {}
+        for key, before, write, times in dumped:
+            put = None if write is None else PutOp(*write)
+            item = None
+            if put is not None and put.value is not None and times is not None:
+                item = Item(value=dict(put.value), key=put.key, namespace=put.namespace,
+                            created_at=times[0], updated_at=times[1])  # fmt: skip
+            self._entries[key] = Entry(before, put, item)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations. Reads see the state before the writes of the same batch."""

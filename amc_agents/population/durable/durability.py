@@ -1,0 +1,71 @@
+"""Save a population as a durable point."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from amc_agents import smc
+from amc_agents.population.durable.interning import Table
+from amc_agents.population.durable.points import PointStore
+from amc_agents.population.durable.system_record import dump_system
+from amc_agents.population.population import ParticleSystem
+from amc_agents.quoting import excerpt
+
+_log = logging.getLogger(__name__)
+
+
+class DurablePopulation:
+    """The chain of points of one population.
+
+    Args:
+        store: where the points lie.
+        table: the nodes of the points so far.
+        parent_id: the last point; None: there is none.
+    """
+
+    def __init__(self, store: PointStore, table: Table, parent_id: str | None = None) -> None:
+        self.store = store
+        self._table = table
+        self._parent_id = parent_id
+        self._refused = False
+
+    async def save(self, system: ParticleSystem, then: str = "propagate") -> dict[str, Any] | None:
+        """Save the population; after a crash it goes on at the node `then`. It is durable when this returns.
+
+        The agents of all running particles are stopped, and start again from their checkpoints.
+
+        Returns:
+            The value of the graph's channel `amc_point`; None: the population cannot be saved, as the run's notes say.
+        """
+        if self._refused or system.deadline.passed:
+            return None
+        await system.pause()
+        facts = {"step": system.step, "ess": system.ess, "log_evidence": float(smc.log_evidence(system.weights))}
+        try:
+            root = self._table.encode({"then": then, **await dump_system(system)})
+        except Exception as error:
+            self._refuse(system, error)
+            return None
+        try:
+            point_id = await self.store.write(
+                self._parent_id, self._table.new, root, {"source": "loop", "step": system.step}
+            )
+        except Exception as error:
+            if self._parent_id is not None:
+                raise
+            # A checkpointer that accepts no threads but the caller's shows at the first point.
+            self._refuse(system, error)
+            return None
+        self._table.mark_stored()
+        self._parent_id = point_id
+        return {"point": point_id, **facts}
+
+    def _refuse(self, system: ParticleSystem, error: Exception) -> None:
+        """Make no further points, and say so."""
+        self._refused = True
+        since = "from its input" if self._parent_id is None else "from the last durable point"
+        note = excerpt(f"step {system.step}: no more durable points, a crash restarts the run {since} "
+                       f"({type(error).__name__}: {error})", 400)  # fmt: skip
+        system.notes.append(note)
+        _log.warning(note)

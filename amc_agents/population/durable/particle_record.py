@@ -1,0 +1,121 @@
+"""A particle as containers, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from langgraph.store.base import BaseStore
+
+from amc_agents.errors import ParticleFailure, PopulationError
+from amc_agents.messages import MessageReader, message_key
+from amc_agents.population.durable.random_state import dump_rng, load_rng
+from amc_agents.population.particle import Particle
+from amc_agents.population.saver import ForkSaver
+from amc_agents.population.store.view import ParticleStore
+from amc_agents.runtime.world import RecordingWorld
+from amc_agents.types import Step, Task, Trajectory
+
+_PLAIN = (
+    "index",
+    "ancestor",
+    "thread_id",
+    "steps",
+    "saved",
+    "supersteps",
+    "finished",
+    "at_horizon",
+    "return_",
+    "world_return",
+    "hand_off",
+)
+"""Fields that are stored as they are."""
+
+
+def dump_particle(particle: Particle, saver: ForkSaver, world: Any) -> dict[str, Any]:
+    """Describe a stopped particle.
+
+    Args:
+        particle: its agent does not run.
+        saver: holds its thread.
+        world: the record of its world; None: it has no world, or the world is closed.
+    """
+    error = particle.error
+    return {
+        **{name: getattr(particle, name) for name in _PLAIN},
+        # The flags of a closed world are gone after a restart.
+        "at_horizon": particle.truncated if world is None else particle.at_horizon,
+        "state": dict(particle.state),
+        "rng": dump_rng(particle.rng),
+        "reader": None if particle.reader is None else _dump_reader(particle.reader),
+        "world": world,
+        "store": None if particle.store is None else particle.store.dump(),
+        "error": None if error is None else (type(error).__name__, str(error)),
+        "thread": saver.dump_thread(particle.thread_id) if particle.running and particle.saved else None,
+    }
+
+
+def load_particle(
+    dumped: Mapping[str, Any],
+    saver: ForkSaver,
+    *,
+    world: RecordingWorld | None,
+    task: Task | None,
+    base_store: BaseStore | None,
+) -> Particle:
+    """Rebuild a particle.
+
+    Args:
+        dumped: what `dump_particle` returned.
+        saver: receives its thread.
+        world: its restored world.
+        task: of the worlds, which must be the particle's; None: the task was the agent's input.
+        base_store: the agent's store.
+    """
+    error, reader = dumped["error"], dumped["reader"]
+    particle = Particle(
+        state=dumped["state"],
+        rng=load_rng(dumped["rng"]),
+        reader=None if reader is None else _load_reader(reader, task),
+        world=world,
+        store=None if dumped["store"] is None or base_store is None else ParticleStore(base_store),
+        error=None if error is None else ParticleFailure.like(*error),
+        **{name: dumped[name] for name in _PLAIN},
+    )
+    if particle.store is not None:
+        particle.store.load(dumped["store"])
+    if dumped["thread"] is not None:
+        saver.load_thread(particle.thread_id, dumped["thread"])
+    return particle
+
+
+def _dump_reader(reader: MessageReader) -> dict[str, Any]:
+    trajectory = reader.trajectory
+    listed = set(map(message_key, reader.listed))
+    return {
+        "task": (trajectory.task.id, trajectory.task.instruction),
+        "steps": [_dump_step(step) for step in trajectory.steps],
+        "ends": (trajectory.done, trajectory.truncated),
+        "listed": list(reader.listed),
+        # A message without an id that left the agent's list cannot come back.
+        "unlisted": [key for key in reader.seen if key not in listed and isinstance(key, str)],
+    }
+
+
+def _load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
+    name, instruction = dumped["task"]
+    if task is not None and (task.id, task.instruction) != (name, instruction):
+        raise PopulationError(
+            f"the run cannot go on: its task was {name!r}, and environment= now returns {task.id!r} "
+            "(or another instruction): it must return the same task for the same input"
+        )
+    done, truncated = dumped["ends"]
+    steps = tuple(Step(*step) for step in dumped["steps"])
+    trajectory = Trajectory(task or Task(name, instruction), steps, done, truncated)
+    listed = tuple(dumped["listed"])
+    return MessageReader(trajectory, frozenset([*map(message_key, listed), *dumped["unlisted"]]), listed)
+
+
+def _dump_step(step: Step) -> tuple[Any, ...]:
+    # The text of a message is of a subclass of str.
+    return str(step.action), str(step.observation), str(step.thought), float(step.reward), step.message_ids

@@ -1,0 +1,135 @@
+"""Read and write the points of a population in the checkpointer of the graph.
+
+They lie in a thread of their own, so that they can be deleted without the user's thread. Each point is a checkpoint
+with the nodes that its ancestors lack; the checkpointer links it to its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, CheckpointTuple, empty_checkpoint
+
+from amc_agents.population.durable.interning import Node, Table
+from amc_agents.population.saver import ForkSaver
+
+_CHANNEL = "amc_point"
+_NO_CHECKPOINTS = "exit"
+"""Durability with which LangGraph writes no checkpoint before the end of a call."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point as it was read."""
+
+    id: str
+    table: Table
+    root: int
+    """Key of the population's record in the table."""
+
+
+@dataclass
+class PointStore:
+    """The points of one population, in their thread."""
+
+    saver: BaseCheckpointSaver[Any]
+    thread_id: str
+    asynchronous: bool
+    """Whether the graph is called by its async methods, and so the saver's async methods are used."""
+    outer_checkpoint_id: str | None
+    """The graph's checkpoint from which the current node runs."""
+    nested: bool
+    """Whether the graph is a node of another graph."""
+
+    async def write(self, parent_id: str | None, nodes: list[Node], root: int, metadata: CheckpointMetadata) -> str:
+        """Store a point and return its id; it is durable afterwards."""
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = {_CHANNEL: {"nodes": nodes, "root": root}}
+        # Some savers store values by version: the version must differ in each point of the thread.
+        checkpoint["channel_versions"] = {_CHANNEL: checkpoint["id"]}
+        arguments = self._config(parent_id), checkpoint, metadata, checkpoint["channel_versions"]
+        if self.asynchronous:
+            await self.saver.aput(*arguments)
+        else:
+            await asyncio.to_thread(self.saver.put, *arguments)
+        return checkpoint["id"]
+
+    async def read(self, point_id: str | None) -> Point | None:
+        """Read a point and its ancestors; None: the newest. None is returned if the point was deleted."""
+        chain, saved = [], await self._get(point_id)
+        if saved is None:
+            return None
+        newest = saved
+        while saved is not None:
+            chain.append(saved.checkpoint["channel_values"][_CHANNEL])
+            parent = saved.parent_config
+            saved = None if parent is None else await self._get(parent["configurable"]["checkpoint_id"])
+        nodes = [node for part in reversed(chain) for node in part["nodes"]]
+        return Point(newest.checkpoint["id"], Table(self.saver.serde, nodes), chain[0]["root"])
+
+    async def read_current(self, point_id: str | None) -> Point | None:
+        """Read the point of the graph's current checkpoint, or a newer point, made before the process was killed.
+
+        Args:
+            point_id: the point that the checkpoint names; None: none.
+        """
+        newest = await self._get(None)
+        if newest is not None and newest.checkpoint["id"] > (self.outer_checkpoint_id or ""):
+            point_id = newest.checkpoint["id"]
+        return None if point_id is None else await self.read(point_id)
+
+    async def delete(self) -> None:
+        """Delete all points."""
+        if self.asynchronous:
+            await self.saver.adelete_thread(self.thread_id)
+        else:
+            await asyncio.to_thread(self.saver.delete_thread, self.thread_id)
+
+    async def _get(self, point_id: str | None) -> CheckpointTuple | None:
+        config = self._config(point_id)
+        if self.asynchronous:
+            return await self.saver.aget_tuple(config)
+        return await asyncio.to_thread(self.saver.get_tuple, config)
+
+    def _config(self, point_id: str | None) -> RunnableConfig:
+        configurable = {"thread_id": self.thread_id, "checkpoint_ns": ""}
+        return {"configurable": configurable if point_id is None else {**configurable, "checkpoint_id": point_id}}
+
+
+def points_thread(thread_id: str, namespace: str = "") -> str:
+    """Return the thread in which the durable points of a conversation's current run lie.
+
+    Args:
+        thread_id: the conversation's thread.
+        namespace: checkpoint namespace of the `amc` graph, if it is a node of another graph.
+    """
+    return f"{thread_id}/amc" + (f"/{namespace}" if namespace else "")
+
+
+def store_of(config: RunnableConfig, *, asynchronous: bool) -> PointStore | None:
+    """Return the store of the run's points; None: the run is not checkpointed as it goes.
+
+    Args:
+        config: of a node of the graph.
+        asynchronous: whether the graph is called by its async methods.
+    """
+    configurable = config.get("configurable", {})
+    saver = configurable.get("__pregel_checkpointer")
+    if (
+        not isinstance(saver, BaseCheckpointSaver)
+        or isinstance(saver, ForkSaver)  # A particle of another population, which has its own points.
+        or "thread_id" not in configurable
+        or configurable.get("__pregel_durability") == _NO_CHECKPOINTS
+    ):
+        return None
+    namespace = configurable.get("checkpoint_ns", "").rpartition("|")[0]
+    return PointStore(
+        saver,
+        points_thread(str(configurable["thread_id"]), namespace),
+        asynchronous=asynchronous,
+        outer_checkpoint_id=configurable.get("checkpoint_map", {}).get(namespace),
+        nested=bool(namespace),
+    )

@@ -1,0 +1,123 @@
+"""A population as containers, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.population.durable.particle_record import dump_particle
+from amc_agents.population.durable.random_state import dump_rng, load_rng
+from amc_agents.population.durable.world_record import dump_world
+from amc_agents.population.particle import Particle
+from amc_agents.population.population import ParticleSystem, Retired
+from amc_agents.population.settings import Settings
+from amc_agents.run import WeighingPoint
+from amc_agents.smc.filter import FilterState
+from amc_agents.usage import Meter, Usage
+
+_FIXED = ("n_particles", "beta", "success_reward", "rewards", "rewards_observed")
+"""Settings that give the recorded weights their meaning."""
+
+
+async def dump_system(system: ParticleSystem) -> dict[str, Any]:
+    """Describe a population whose agents are stopped, and save its worlds."""
+    particles = _all_particles(system)
+    worlds = await asyncio.gather(*map(_dump_world, particles))
+    place = {id(particle): number for number, particle in enumerate(particles)}
+    plain = system.settings.as_plain()
+    return {
+        "settings": {name: plain[name] for name in _FIXED},
+        "seed": system.seed,
+        "run_id": system.runner.run_id,
+        "rng": dump_rng(system.rng),
+        "particles": [
+            dump_particle(particle, system.runner.saver, world)
+            for particle, world in zip(particles, worlds, strict=True)
+        ],
+        "live": [place[id(particle)] for particle in system.particles],
+        "retired": [
+            (place[id(retired.particle)], retired.log_weight, retired.log_weight_since, retired.value)
+            for retired in system.retired
+        ],
+        "archive": None if system.archive is None else place[id(system.archive)],
+        "weights": tuple(map(np.asarray, _dump(system.weights))),
+        "values": system.values,
+        "known": system.known,
+        "history": [_dump(point) for point in system.history],
+        "notes": list(system.notes),
+        "step": system.step,
+        "due": system.due,
+        "stopped": system.stopped,
+        "twins": system.twins.dump(),
+        "usage": {
+            role: {model: _dump(usage) for model, usage in models.items()}
+            for role, models in system.meter.by_model().items()
+        },
+        "elapsed_s": system.deadline.elapsed_s,
+    }
+
+
+def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Sequence[Particle]) -> None:
+    """Make a new population the recorded one.
+
+    Args:
+        dumped: what `dump_system` returned.
+        system: created for this process, with its critic, settings and clients.
+        particles: the recorded particles, in order.
+    """
+    system.runner = replace(system.runner, run_id=dumped["run_id"])
+    system.rng = load_rng(dumped["rng"])
+    system.particles = [particles[number] for number in dumped["live"]]
+    system.retired = [Retired(particles[number], *weights) for number, *weights in dumped["retired"]]
+    system.archive = None if dumped["archive"] is None else particles[dumped["archive"]]
+    system.weights = FilterState(*dumped["weights"])
+    system.values, system.known = dumped["values"], dumped["known"]
+    system.history = [WeighingPoint(*point) for point in dumped["history"]]
+    system.notes = [*dumped["notes"], *(note for note in system.notes if note not in dumped["notes"])]
+    system.step, system.due = dumped["step"], dumped["due"]
+    if dumped["stopped"]:
+        system.stop()
+    system.twins.load(dumped["twins"])
+
+
+def load_usage(dumped: Mapping[str, Any]) -> Meter:
+    """Return a meter with the recorded usage."""
+    meter = Meter()
+    for role, models in dumped["usage"].items():
+        for model, counts in models.items():
+            meter.add(role, Usage(*counts), model)
+    return meter
+
+
+def check_settings(dumped: Mapping[str, Any], settings: Settings) -> None:
+    """Check that the recorded weights mean the same under the current settings.
+
+    Raises:
+        ConfigurationError: a setting differs.
+    """
+    now = settings.as_plain()
+    for name, before in dumped["settings"].items():
+        if now[name] != before:
+            raise ConfigurationError(
+                f"the run was started with {name}={before!r} and cannot go on with {name}={now[name]!r}: build the "
+                "graph as before, or start a new run by giving an input"
+            )
+
+
+def _all_particles(system: ParticleSystem) -> list[Particle]:
+    archived = [] if system.archive is None else [system.archive]
+    return list({id(particle): particle for particle in [*system.everyone, *archived]}.values())
+
+
+async def _dump_world(particle: Particle) -> Any:
+    return await dump_world(particle.world) if particle.world is not None and particle.world.is_open else None
+
+
+def _dump(value: Any) -> tuple[Any, ...]:
+    """Return the fields of a dataclass, without copying arrays."""
+    return tuple(getattr(value, field.name) for field in fields(value))

@@ -1,0 +1,84 @@
+"""The worlds of particles in a durable point: a snapshot, or the actions that lead there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amc_agents.errors import ReplayDivergence
+from amc_agents.runtime.world import RecordingWorld, Worlds, make_world, start_world
+from amc_agents.types import Environment, Restorable, Task, TimeStep
+
+
+def can_be_restored(world: RecordingWorld) -> bool:
+    """Return whether a world can be brought back after a crash: it is `Restorable`, or its actions can be replayed."""
+    return isinstance(world.inner, (Restorable, Environment))
+
+
+async def dump_world(world: RecordingWorld) -> dict[str, Any]:
+    """Save a world and return a record of it."""
+    record: dict[str, Any] = {"flags": (world.ended, world.truncated, world.pending_reward)}
+    if isinstance(world.inner, Restorable):
+        return {**record, "snapshot": await world.inner.snapshot()}
+    return {**record, "first": _dump_answer(world.first), "past": [_dump_event(event) for event in world.past]}
+
+
+async def load_world(
+    dumped: Mapping[str, Any], make: Callable[[], Any], worlds: Worlds
+) -> tuple[RecordingWorld, Task | None]:
+    """Restore a world.
+
+    Args:
+        dumped: what `dump_world` returned.
+        make: creates a world like those at the start of the run.
+        worlds: closes the world at the end of the run.
+
+    Raises:
+        ReplayDivergence: a replayed action was answered differently than in the record.
+        WorldError: the snapshot is missing or damaged.
+    """
+    if "snapshot" in dumped:
+        world, task = await make_world(make, worlds)
+        assert isinstance(world.inner, Restorable)
+        await world.inner.restore(dumped["snapshot"])
+    else:
+        world, task = await _replayed(dumped, make, worlds)
+    world.ended, world.truncated, world.pending_reward = dumped["flags"]
+    return world, task
+
+
+async def _replayed(
+    dumped: Mapping[str, Any], make: Callable[[], Any], worlds: Worlds
+) -> tuple[RecordingWorld, Task | None]:
+    """Repeat the resets, forks and actions that led to a world, and check each answer."""
+    world, task = await start_world(make, worlds)
+    _check(0, "", dumped["first"], world.first)
+    n_steps = 0
+    for event in dumped["past"]:
+        if isinstance(event, int):
+            fork = await world.fork(event)
+            await world.close()
+            world = fork
+            continue
+        n_steps += 1
+        action, answer = event
+        _check(n_steps, action, answer, await world.step(action))
+    return world, task
+
+
+def _check(step: int, action: str, recorded: Any, answer: TimeStep | None) -> None:
+    actual = _dump_answer(answer)
+    if actual != recorded:
+        observations = (recorded or ("",))[0], (actual or ("",))[0]
+        differ = observations[0] != observations[1]
+        raise ReplayDivergence(step, action, *(observations if differ else (repr(recorded), repr(actual))))
+
+
+def _dump_event(event: int | tuple[str, TimeStep]) -> Any:
+    return event if isinstance(event, int) else (event[0], _dump_answer(event[1]))
+
+
+def _dump_answer(answer: TimeStep | None) -> Any:
+    if answer is None:
+        return None
+    return str(answer.observation), float(answer.reward), bool(answer.terminated), bool(answer.truncated)

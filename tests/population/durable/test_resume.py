@@ -1,0 +1,154 @@
+"""A run that breaks off goes on from its last durable point, exactly as if it had not."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import numpy as np
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from amc_agents.population.durable.points import points_thread
+from amc_agents.population.graph import amc
+from amc_agents.runtime.text_agent import text_agent
+from amc_agents.smc import AtSteps, EssBelow, EveryStep
+from amc_agents.testing.scripted import ScriptedChatModel
+from tests.population.worlds import SumWorld, digits, start, sum_world
+
+CONFIG = {"configurable": {"thread_id": "t"}}
+LENGTH = 6
+
+
+class Scenario:
+    """A run whose critic or model can be made to fail at a call, and that counts its calls."""
+
+    def __init__(self, checkpointer=None, **settings):
+        self.model_calls = self.critic_calls = 0
+        self.fails_at_critic_call = self.fails_at_model_call = None
+        defaults = {"n_particles": 5, "resample": AtSteps(2, 4), "seed": 3, "quorum": 5}
+        self.graph = amc(
+            text_agent(ScriptedChatModel(respond=self.respond)),
+            self,
+            environment=lambda state: sum_world(state, LENGTH),
+            checkpointer=checkpointer,
+            **{**defaults, **settings},
+        )
+
+    def respond(self, messages):
+        self.model_calls += 1
+        if self.model_calls == self.fails_at_model_call:
+            raise ConnectionError("the machine dies")
+        return digits(messages)
+
+    async def values(self, trajectories):
+        self.critic_calls += 1
+        if self.critic_calls == self.fails_at_critic_call:
+            raise ConnectionError("the machine dies")
+        return np.array([trajectory.steps[-1].reward for trajectory in trajectories])
+
+
+def facts(run):
+    """All that a run says, but for the ids of messages."""
+    return {
+        "log Z": run.log_evidence,
+        "best": (run.best_index, [(step.action, step.observation, step.reward) for step in run.best.steps]),
+        "ancestors": [None if point.ancestors is None else point.ancestors.tolist() for point in run.history],
+        "retired": [point.retired for point in run.history],
+        "values": [point.values.tolist() for point in run.history],
+        "log-weights": [point.log_weights.tolist() for point in run.history],
+        "returns": [trajectory.return_ for trajectory in run.population.trajectories],
+        "texts": [[message.text for message in output["messages"]] for output in run.outputs],
+        "final": run.population.log_weights.tolist(),
+        "usage": run.usage,
+        "seed": run.seed,
+        "notes": run.notes,
+        "config": run.config,
+    }
+
+
+def sqlite():
+    return SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False))
+
+
+@pytest.mark.parametrize("schedule", [AtSteps(2, 4), EveryStep(), EssBelow(0.7)], ids=str)
+@pytest.mark.parametrize("finished", ["retire", "keep"])
+def test_durable_points_change_nothing(schedule, finished):
+    settings = {"resample": schedule, "finished": finished}
+    plain = Scenario(**settings).graph.run(start())
+    assert facts(Scenario(InMemorySaver(), **settings).graph.run(start(), CONFIG)) == facts(plain)
+
+
+@pytest.mark.parametrize("make_saver", [InMemorySaver, sqlite])
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_run_that_broke_off_at_a_critics_call_ends_as_if_it_had_not(make_saver, call):
+    plain = Scenario(resample=EveryStep()).graph.run(start())
+    broken = Scenario(make_saver(), resample=EveryStep())
+    broken.fails_at_critic_call = call
+    with pytest.raises(Exception, match="the machine dies"):
+        broken.graph.run(start(), CONFIG)
+    assert broken.model_calls == 5 * call
+    assert facts(broken.graph.run(None, CONFIG)) == facts(plain)
+    repeated = 5
+    assert broken.model_calls == 5 * LENGTH + repeated
+    assert broken.critic_calls == LENGTH - 1 + 1
+    assert SumWorld.open == 0
+
+
+@pytest.mark.parametrize("call", [3, 12, 17, 24])
+def test_a_run_that_broke_off_at_a_models_call_ends_as_if_it_had_not(call):
+    plain = Scenario().graph.run(start())
+    broken = Scenario(InMemorySaver())
+    broken.fails_at_model_call = call
+    with pytest.raises(Exception, match="the machine dies"):
+        broken.graph.run(start(), CONFIG)
+    before = broken.critic_calls
+    assert facts(broken.graph.run(None, CONFIG)) == facts(plain)
+    assert broken.critic_calls == 2, f"{before} calls were recorded and not repeated"
+
+
+def test_another_process_goes_on_from_the_same_database(tmp_path):
+    path = str(tmp_path / "threads.db")
+    plain = Scenario().graph.run(start())
+    with SqliteSaver.from_conn_string(path) as saver:
+        broken = Scenario(saver)
+        broken.fails_at_critic_call = 2
+        with pytest.raises(Exception, match="the machine dies"):
+            broken.graph.run(start(), CONFIG)
+    with SqliteSaver.from_conn_string(path) as saver:
+        fresh = Scenario(saver)
+        assert facts(fresh.graph.run(None, CONFIG)) == facts(plain)
+        assert (fresh.model_calls, fresh.critic_calls) == (5 * (LENGTH - 2), 1)
+
+
+async def test_async_savers_are_used_by_their_async_methods(tmp_path):
+    plain = await Scenario().graph.arun(start())
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        broken = Scenario(saver)
+        broken.fails_at_critic_call = 2
+        with pytest.raises(Exception, match="the machine dies"):
+            await broken.graph.arun(start(), CONFIG)
+        fresh = Scenario(saver)
+        assert facts(await fresh.graph.arun(None, CONFIG)) == facts(plain)
+        assert fresh.model_calls == 5 * (LENGTH - 2)
+        in_thread = Scenario(saver)
+        in_thread.fails_at_critic_call = 2
+        other = {"configurable": {"thread_id": "other"}}
+        with pytest.raises(Exception, match="the machine dies"):
+            await asyncio.to_thread(in_thread.graph.run, start(), other)
+        assert facts(await asyncio.to_thread(in_thread.graph.run, None, other)) == facts(plain)
+
+
+def test_a_new_turn_deletes_the_points_of_the_last():
+    saver = InMemorySaver()
+    scenario = Scenario(saver)
+    thread = points_thread("t")
+    scenario.graph.run(start(), CONFIG)
+    first = set(saver.storage[thread][""])
+    assert len(first) == 3
+    scenario.graph.run(start(), CONFIG)
+    second = set(saver.storage[thread][""])
+    assert len(second) == 3
+    assert first.isdisjoint(second)
