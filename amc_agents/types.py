@@ -180,7 +180,7 @@ class Restorable(Forkable, Protocol):
         ...
 
     async def release(self, snapshot: Any) -> None:
-        """Delete a saved state, of this world or of another world of its kind; safe to call twice."""
+        """Delete a saved state, of this world or of another world of its kind; safe to call twice and after `close`."""
         ...
 
 

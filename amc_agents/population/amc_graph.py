@@ -7,11 +7,14 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import override
 
 from amc_agents.concurrency.background import read_in_thread
-from amc_agents.errors import AgentContractError
+from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.population.durable.history import DurablePoint, alist_points, list_points
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.run import Run
@@ -49,6 +52,26 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
             self._open_run(wants_events=False, asynchronous=True), input, config, stream_mode="custom", **kwargs
         )
         return _last_run([event async for event in events if _is_run(event)])
+
+    def points(self, config: RunnableConfig) -> list[DurablePoint]:
+        """Return the durable points of a thread's last run, newest first.
+
+        `invoke(None, point.config)` replays the run from a point, with another critic or seed if the call names it
+        (`configurable` keys "critic" and "amc_seed").
+
+        Raises:
+            ConfigurationError: the graph has no checkpointer.
+        """
+        return list_points(self._saver(), merge_configs(self.config, config))
+
+    async def apoints(self, config: RunnableConfig) -> list[DurablePoint]:
+        """Like `points`."""
+        return await alist_points(self._saver(), merge_configs(self.config, config))
+
+    def _saver(self) -> BaseCheckpointSaver[Any]:
+        if not isinstance(self.checkpointer, BaseCheckpointSaver):
+            raise ConfigurationError("the graph has no durable points: give amc() a checkpointer=")
+        return self.checkpointer
 
     def _open_run(self, **options: bool) -> OpenRun:
         return OpenRun(checkpointed=self.checkpointer is not False, **options)

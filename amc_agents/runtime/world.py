@@ -75,6 +75,8 @@ class Worlds:
     def __init__(self) -> None:
         self.close_errors: list[Exception] = []
         """Errors of worlds that could not be closed."""
+        self.first: RecordingWorld | None = None
+        """The first world, open or closed."""
         self._open: dict[RecordingWorld, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -86,6 +88,7 @@ class Worlds:
     def add(self, inner: Forkable) -> RecordingWorld:
         """Register a world, which `close_all` then closes."""
         world = RecordingWorld(inner, self)
+        self.first = self.first or world
         self._open[world] = None
         return world
 
@@ -142,6 +145,8 @@ class RecordingWorld:
         """True if the episode ended by the world's own limit."""
         self.past: list[int | tuple[str, TimeStep]] = []
         """The seeds of its forks and its actions with their answers, from the reset on, if it is an `Environment`."""
+        self.snapshot: Any = None
+        """The last saved state, if it is `Restorable`."""
         self.first: TimeStep | None = None
         """The answer to its reset."""
         self.pending_reward = 0.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from langgraph.checkpoint.base import CheckpointMetadata
+
 from amc_agents import smc
 from amc_agents.population.durable.interning import Table
 from amc_agents.population.durable.points import PointStore
@@ -29,6 +31,8 @@ class DurablePopulation:
         self._table = table
         self._parent_id = parent_id
         self._refused = False
+        self._snapshots: list[Any] = []
+        """The saved states of worlds in the points so far."""
 
     async def save(self, system: ParticleSystem, then: str = "propagate") -> dict[str, Any] | None:
         """Save the population; after a crash it goes on at the node `then`. It is durable when this returns.
@@ -43,14 +47,18 @@ class DurablePopulation:
         await system.pause()
         facts = {"step": system.step, "ess": system.ess, "log_evidence": float(smc.log_evidence(system.weights))}
         try:
-            root = self._table.encode({"then": then, **await dump_system(system)})
+            record = await dump_system(system)
+            root = self._table.encode({"then": then, **record})
         except Exception as error:
             self._refuse(system, error)
             return None
+        worlds = [particle["world"] or {} for particle in record["particles"]]
+        snapshots = [
+            world["snapshot"] for world in worlds if "snapshot" in world and world["snapshot"] not in self._snapshots
+        ]
+        metadata: CheckpointMetadata = {"source": "loop", "step": system.step}
         try:
-            point_id = await self.store.write(
-                self._parent_id, self._table.new, root, {"source": "loop", "step": system.step}
-            )
+            point_id = await self.store.write(self._parent_id, self._table.new, root, snapshots, metadata)
         except Exception as error:
             if self._parent_id is not None:
                 raise
@@ -58,6 +66,7 @@ class DurablePopulation:
             self._refuse(system, error)
             return None
         self._table.mark_stored()
+        self._snapshots += snapshots
         self._parent_id = point_id
         return {"point": point_id, **facts}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -12,9 +13,11 @@ from amc_agents.population.durable.durability import DurablePopulation
 from amc_agents.population.durable.interning import Table
 from amc_agents.population.durable.points import PointStore, store_of
 from amc_agents.population.durable.recorded import Recorded
-from amc_agents.population.durable.world_record import can_be_restored
+from amc_agents.population.durable.world_record import can_be_restored, release
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
+from amc_agents.runtime.world import Worlds
+from amc_agents.types import Restorable
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +32,7 @@ async def new_population(system: ParticleSystem, config: RunnableConfig) -> Dura
     store = _store(config)
     if store is None:
         return None
-    await store.delete()
+    await _delete(store, system.worlds)
     worlds = [particle.world for particle in system.particles if particle.world is not None]
     if all(map(can_be_restored, worlds)):
         return DurablePopulation(store, Table(store.saver.serde))
@@ -56,6 +59,14 @@ async def read_population(point: Mapping[str, Any] | None, config: RunnableConfi
     return Recorded(found, store)
 
 
+async def _delete(store: PointStore, worlds: Worlds) -> None:
+    """Delete all points, and the snapshots of worlds to which they refer."""
+    world = worlds.first
+    if world is not None and isinstance(world.inner, Restorable):
+        await release(await store.snapshots(), world.inner)
+    await store.delete()
+
+
 async def saved(system: ParticleSystem, then: str) -> dict[str, Any]:
     """Save a population, and return the update of the graph's state that names the point.
 
@@ -72,5 +83,5 @@ def _store(config: RunnableConfig) -> PointStore | None:
     store = store_of(config, asynchronous=owner.asynchronous) if owner.checkpointed else None
     if store is not None and store.nested:
         # Nobody can go back to them: a graph's history does not reach into the nodes of a finished call.
-        owner.after_result = store.delete
+        owner.after_result = partial(_delete, store, owner.worlds)
     return store

@@ -44,10 +44,20 @@ class PointStore:
     nested: bool
     """Whether the graph is a node of another graph."""
 
-    async def write(self, parent_id: str | None, nodes: list[Node], root: int, metadata: CheckpointMetadata) -> str:
-        """Store a point and return its id; it is durable afterwards."""
+    async def write(
+        self, parent_id: str | None, nodes: list[Node], root: int, snapshots: list[Any], metadata: CheckpointMetadata
+    ) -> str:
+        """Store a point and return its id; it is durable afterwards.
+
+        Args:
+            parent_id: the point before; None: there is none.
+            nodes: the nodes that its ancestors lack.
+            root: key of the population's record.
+            snapshots: the saved states of worlds that its ancestors lack.
+            metadata: of the checkpoint.
+        """
         checkpoint = empty_checkpoint()
-        checkpoint["channel_values"] = {_CHANNEL: {"nodes": nodes, "root": root}}
+        checkpoint["channel_values"] = {_CHANNEL: {"nodes": nodes, "root": root, "snapshots": snapshots}}
         # Some savers store values by version: the version must differ in each point of the thread.
         checkpoint["channel_versions"] = {_CHANNEL: checkpoint["id"]}
         arguments = self._config(parent_id), checkpoint, metadata, checkpoint["channel_versions"]
@@ -80,6 +90,15 @@ class PointStore:
         if newest is not None and newest.checkpoint["id"] > (self.outer_checkpoint_id or ""):
             point_id = newest.checkpoint["id"]
         return None if point_id is None else await self.read(point_id)
+
+    async def snapshots(self) -> list[Any]:
+        """Return the saved states of worlds of all points."""
+        config = self._config(None)
+        if self.asynchronous:
+            points = [saved async for saved in self.saver.alist(config)]
+        else:
+            points = await asyncio.to_thread(lambda: list(self.saver.list(config)))
+        return [snapshot for saved in points for snapshot in saved.checkpoint["channel_values"][_CHANNEL]["snapshots"]]
 
     async def delete(self) -> None:
         """Delete all points."""

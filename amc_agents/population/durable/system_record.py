@@ -115,7 +115,8 @@ def _all_particles(system: ParticleSystem) -> list[Particle]:
 
 
 async def _dump_world(particle: Particle) -> Any:
-    return await dump_world(particle.world) if particle.world is not None and particle.world.is_open else None
+    world = particle.world
+    return await dump_world(world, at_rest=not particle.running) if world is not None and world.is_open else None
 
 
 def _dump(value: Any) -> tuple[Any, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amc_agents.errors import ReplayDivergence
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_world, start_world
 from amc_agents.types import Environment, Restorable, Task, TimeStep
+
+_log = logging.getLogger(__name__)
 
 
 def can_be_restored(world: RecordingWorld) -> bool:
@@ -15,11 +18,18 @@ def can_be_restored(world: RecordingWorld) -> bool:
     return isinstance(world.inner, (Restorable, Environment))
 
 
-async def dump_world(world: RecordingWorld) -> dict[str, Any]:
-    """Save a world and return a record of it."""
-    record: dict[str, Any] = {"flags": (world.ended, world.truncated, world.pending_reward)}
+async def dump_world(world: RecordingWorld, *, at_rest: bool) -> dict[str, Any]:
+    """Save a world and return a record of it.
+
+    Args:
+        world: the world.
+        at_rest: whether its particle has ended, so that its last snapshot is still right.
+    """
+    record: dict[str, Any] = {"flags": (world.ended, world.truncated, float(world.pending_reward))}
     if isinstance(world.inner, Restorable):
-        return {**record, "snapshot": await world.inner.snapshot()}
+        if world.snapshot is None or not at_rest:
+            world.snapshot = await world.inner.snapshot()
+        return {**record, "snapshot": world.snapshot}
     return {**record, "first": _dump_answer(world.first), "past": [_dump_event(event) for event in world.past]}
 
 
@@ -41,6 +51,7 @@ async def load_world(
         world, task = await make_world(make, worlds)
         assert isinstance(world.inner, Restorable)
         await world.inner.restore(dumped["snapshot"])
+        world.snapshot = dumped["snapshot"]
     else:
         world, task = await _replayed(dumped, make, worlds)
     world.ended, world.truncated, world.pending_reward = dumped["flags"]
@@ -64,6 +75,20 @@ async def _replayed(
         action, answer = event
         _check(n_steps, action, answer, await world.step(action))
     return world, task
+
+
+async def release(snapshots: Iterable[Any], world: Restorable) -> None:
+    """Delete saved states, which no point needs any more.
+
+    Args:
+        snapshots: the saved states.
+        world: of the same kind as the worlds that made them.
+    """
+    for snapshot in snapshots:
+        try:
+            await world.release(snapshot)
+        except Exception as error:
+            _log.warning("the snapshot %.100r could not be deleted: %s: %s", snapshot, type(error).__name__, error)
 
 
 def _check(step: int, action: str, recorded: Any, answer: TimeStep | None) -> None:
