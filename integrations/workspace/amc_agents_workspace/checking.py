@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import ast
+import atexit
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +15,9 @@ from pathlib import Path
 SECONDS_PER_TEST = 0.2
 """CPU time after which a test fails, since a wrong edit may loop forever."""
 SECONDS_IN_ALL = 60.0
-"""Wall time after which the child process is killed."""
+"""Wall time after which the process of the tests is killed."""
 MEGABYTES = 512
-"""Address space of the child process."""
-_SCRIPT = Path(__file__).with_name("checking_child.py")
+"""Address space of the process of the tests."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,10 @@ def run_tests(folder: Path) -> Report:
     The code under test has the standard library only and is not confined otherwise. Its tests are plain functions that
     pytest can run too.
     """
-    # Without the site's packages the child starts in 10 ms.
-    command = [sys.executable, "-I", "-S", "-B", str(_SCRIPT), str(SECONDS_PER_TEST), str(MEGABYTES)]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS_IN_ALL, check=False
-        )
-        return Report(tuple((name, error) for name, error in json.loads(done.stdout)))
-    except subprocess.TimeoutExpired:
-        return _all_failed(folder, f"the tests did not end within {SECONDS_IN_ALL:g} s")
-    except ValueError:
-        return _all_failed(folder, "the process of the tests crashed")
+    answer = _server.ask(folder)
+    if not answer:
+        return Report(tuple((name, "the process of the tests crashed or took too long") for name in _names(folder)))
+    return Report(tuple((name, error) for name, error in ast.literal_eval(answer)))
 
 
 class Remembered:
@@ -83,6 +77,47 @@ class Remembered:
         return self._reports[files]
 
 
-def _all_failed(folder: Path, error: str) -> Report:
+class _Server:
+    """The process that runs the tests, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        atexit.register(self.stop)
+
+    def ask(self, folder: Path) -> str:
+        """Return the answer of the process; empty if the code under test has ended it."""
+        with self._lock:
+            if self._process is None:
+                self._process = _started()
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(f"{folder.resolve()}\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        if not answer:
+            self.stop()
+        return answer.strip()
+
+    def stop(self) -> None:
+        """End the process."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def _started() -> subprocess.Popen[str]:
+    limits = [f"{limit:g}" for limit in (SECONDS_PER_TEST, SECONDS_IN_ALL, MEGABYTES)]
+    # Without the site's packages it starts in 15 ms.
+    command = [sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("checking_server.py")), *limits]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+_server = _Server()
+
+
+def _names(folder: Path) -> list[str]:
     lines = [line for path in sorted(folder.glob("test_*.py")) for line in path.read_text("utf-8").splitlines()]
-    return Report(tuple((line[4:].split("(")[0], error) for line in lines if line.startswith("def test_")))
+    return [line[4:].split("(")[0] for line in lines if line.startswith("def test_")]

@@ -5,6 +5,7 @@ import time
 import pytest
 from amc_agents_workspace import MODULES, Remembered, mutations, run_tests
 from amc_agents_workspace.bugs import Bug, original, write_files
+from amc_agents_workspace.checking import _Server
 
 
 @pytest.fixture
@@ -56,13 +57,19 @@ def test_code_that_never_ends_or_takes_everything_only_fails_its_test(repository
     assert time.perf_counter() - started < 20
 
 
-def test_code_that_ends_the_process_or_sleeps_fails_every_test(repository, monkeypatch):
+@pytest.mark.parametrize("body", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getppid(), 9)"])
+def test_code_that_ends_the_process_fails_every_test(repository, body):
     tests = "def test_f():\n    f()\n\n\ndef test_g():\n    pass\n"
-    report = run_tests(repository("import os\ndef f():\n    os._exit(0)\n", tests))
-    assert [error for _, error in report.errors] == ["the process of the tests crashed"] * 2
+    report = run_tests(repository(f"import os\ndef f():\n    {body}\n", tests))
+    assert [error for _, error in report.errors] == ["the process of the tests crashed or took too long"] * 2
+    assert run_tests(repository("def f():\n    pass\n", tests)).success
+
+
+def test_code_that_sleeps_is_ended(repository, monkeypatch):
     monkeypatch.setattr("amc_agents_workspace.checking.SECONDS_IN_ALL", 0.5)
-    report = run_tests(repository("import time\ndef f():\n    time.sleep(60)\n", tests))
-    assert [error for _, error in report.errors] == ["the tests did not end within 0.5 s"] * 2
+    monkeypatch.setattr("amc_agents_workspace.checking._server", _Server())
+    report = run_tests(repository("import time\ndef f():\n    time.sleep(60)\n", "def test_f():\n    f()\n"))
+    assert [error for _, error in report.errors] == ["the process of the tests crashed or took too long"]
 
 
 def test_prints_do_not_disturb_the_report(repository):
