@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from amc_agents.runtime.effects import effect
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.runtime.world import current_environment, use_environment
-    from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+    from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
     from amc_agents.types import Critic, Environment, Forkable, Step, Task, TimeStep, Trajectory
     from amc_agents.usage import Usage
 
@@ -53,6 +53,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ActorCritic",
+    "Adaptive",
     "AmcError",
     "AmcGraph",
     "AtSteps",
@@ -92,6 +93,7 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     {
         "ActorCritic": "lac.middleware",
+        "Adaptive": "smc",
         "AmcError": "errors",
         "AmcGraph": "population.amc_graph",
         "AtSteps": "smc",

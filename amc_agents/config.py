@@ -34,7 +34,7 @@ from pydantic_core import PydanticCustomError
 from amc_agents.errors import ConfigurationError
 from amc_agents.prices import Price
 from amc_agents.quoting import excerpt, masked, quoted
-from amc_agents.settings import AmcSettings, OnCriticError, schedule_of
+from amc_agents.settings import AmcSettings, OnCriticError, schedule_of, size_of
 
 FILE_VARIABLE = "AMC_CONFIG"
 """Environment variable with the path of the file."""
@@ -56,8 +56,18 @@ def _checked_schedule(value: Any) -> Any:
     return value
 
 
+def _checked_size(value: Any) -> Any:
+    try:
+        size_of(value)
+    except ConfigurationError:
+        raise ValueError('a whole number, or "start..most" such as "4..32"') from None
+    return value
+
+
 def _checked_ranges(table: BaseModel) -> BaseModel:
     settings = table.model_dump(exclude_none=True, exclude={"resample"})
+    if "n_particles" in settings:
+        settings["n_particles"] = size_of(settings["n_particles"])
     try:
         AmcSettings(**settings)
     except ConfigurationError as error:
@@ -65,7 +75,10 @@ def _checked_ranges(table: BaseModel) -> BaseModel:
     return table
 
 
-_TYPES = get_type_hints(AmcSettings) | {"resample": Annotated[Any, BeforeValidator(_checked_schedule)]}
+_TYPES = get_type_hints(AmcSettings) | {
+    "n_particles": Annotated[Any, BeforeValidator(_checked_size)],
+    "resample": Annotated[Any, BeforeValidator(_checked_schedule)],
+}
 _OPTIONAL: dict[str, Any] = {name: (kind | None, None) for name, kind in _TYPES.items()}
 if TYPE_CHECKING:
     AmcTable = Any
@@ -73,7 +86,7 @@ else:
     AmcTable = create_model(
         "AmcTable",
         __base__=_Table,
-        __doc__="`[amc]`: the fields of `AmcSettings`, each optional. A schedule is kept in the form of the file.",
+        __doc__="`[amc]`: the fields of `AmcSettings`, each optional. Schedules and sizes keep the form of the file.",
         __validators__={"check_ranges": model_validator(mode="after")(_checked_ranges)},
         **_OPTIONAL,
     )

@@ -135,8 +135,9 @@ def _best(run: Run) -> str:
 def _particles(run: Run) -> str:
     trajectories = run.population.trajectories
     steps = [len(trajectory.steps) for trajectory in trajectories]
-    n_particles = run.config.get("n_particles", len(steps))
-    more = [f"{len(steps) - n_particles} retired"] if len(steps) > n_particles else []
+    n_retired = sum(len(point.retired) for point in run.history)
+    n_particles = len(steps) - n_retired
+    more = [f"{n_retired} retired"] if n_retired else []
     more += [f"{sum(run.population.failed)} failed"] if any(run.population.failed) else []
     cut = sum(trajectory.truncated for trajectory in trajectories)
     more += [f"{cut} cut at the step limit"] if cut else []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.smc.adaptive import Adaptive
 from amc_agents.smc.resampling import resolve_scheme
 from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedule
 
@@ -26,8 +27,8 @@ class AmcSettings:
         ConfigurationError: a value is out of range.
     """
 
-    n_particles: int = 15
-    """N, number of trajectories that run side by side."""
+    n_particles: int | Adaptive = 15
+    """N, number of trajectories that run side by side; `Adaptive(...)`: a number that follows the task's difficulty."""
     resample: Schedule = AtSteps(4)
     """When particles are weighed and resampled."""
     scheme: str = "systematic"
@@ -55,7 +56,7 @@ class AmcSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _require_at_least(1, n_particles=self.n_particles, horizon=self.horizon, quorum=self.quorum)
+        _require_at_least(1, n_particles=self.start_size, horizon=self.horizon, quorum=self.quorum)
         _require_at_least(0, seed=self.seed)
         _require_positive("a positive number", beta=self.beta, success_reward=self.success_reward)
         _require_positive("a positive number of seconds", step_timeout=self.step_timeout, run_timeout=self.run_timeout)
@@ -68,10 +69,36 @@ class AmcSettings:
             )
         resolve_scheme(self.scheme)
 
+    @property
+    def start_size(self) -> int:
+        """Number of particles at the start."""
+        return self.n_particles.start if isinstance(self.n_particles, Adaptive) else self.n_particles
+
+    @property
+    def largest_size(self) -> int:
+        """Maximum number of particles that run side by side."""
+        return self.n_particles.most if isinstance(self.n_particles, Adaptive) else self.n_particles
+
 
 SETTING_NAMES = tuple(field.name for field in fields(AmcSettings))
 DEFAULTS = ", ".join(f"{field.name}={field.default!r}" for field in fields(AmcSettings))
 """The defaults as text, for the docstring of `amc`."""
+
+
+def size_of(plain: Any) -> int | Adaptive:
+    """Read the number of particles that a configuration file or a command line names.
+
+    Args:
+        plain: a whole number, or "start..most" such as "4..32".
+
+    Raises:
+        ConfigurationError: `plain` has another form.
+    """
+    if isinstance(plain, str):
+        return Adaptive.parse(plain)
+    if isinstance(plain, bool) or not isinstance(plain, int):
+        raise ConfigurationError(f'expected a number of particles, or "start..most" such as "4..32", got {plain!r}')
+    return plain
 
 
 def schedule_of(plain: Any) -> Schedule:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     "amc_agents": (
-        "ActorCritic AmcError AmcGraph AtSteps Critic CritiqueRefine Environment EssBelow EveryStep Forkable "
+        "ActorCritic Adaptive AmcError AmcGraph AtSteps Critic CritiqueRefine Environment EssBelow EveryStep Forkable "
         "InformationDirected Never Population PosteriorSampling RoleModel Run Step StorePosterior Task "
         "TimeStep Trajectory Usage actor_critic_model actor_critic_node amc critique_refine_model "
         "critique_refine_node current_environment effect information_directed_nodes parse_critic "
@@ -28,9 +28,10 @@ PUBLIC = {
         "information_directed_nodes posterior_sampling_nodes"
     ).split(),
     "amc_agents.smc": (
-        "SCHEMES AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
+        "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
         "Scheme ess init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "
-        "potentials resample residual resolve_scheme stratified systematic weigh"
+        "overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme stratified systematic "
+        "weigh"
     ).split(),
     "amc_agents.training": "collect score train_goal train_value train_verdict".split(),
 }

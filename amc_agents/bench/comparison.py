@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.bench.methods import Method
+from amc_agents.bench.methods import Method, plain_size
 from amc_agents.bench.oracle import for_task
 from amc_agents.bench.work import WorkItem
 from amc_agents.concurrency.background import run_in_background
@@ -27,7 +27,7 @@ from amc_agents.lac.text_scoring import TextScorer
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
-from amc_agents.smc import Never
+from amc_agents.smc import Adaptive, Never
 from amc_agents.types import Critic, Environment, Task
 
 PolicyFunction = Callable[[float], BaseChatModel]
@@ -47,7 +47,7 @@ class Comparison:
     methods: Sequence[Method]
     agent: AgentFunction = text_agent
     seeds: Sequence[int] = (0,)
-    n_particles: int = AmcSettings.n_particles
+    n_particles: int | Adaptive = AmcSettings.n_particles
     """N of the methods that do not set their own."""
     critic: str | Critic = "uniform"
     """Critic of the methods that do not name their own."""
@@ -149,7 +149,7 @@ class Comparison:
         )
         return deciding.model_copy(update={"sink": sink})
 
-    def size_of(self, method: Method) -> int:
+    def size_of(self, method: Method) -> int | Adaptive:
         """Return the number of particles of a method."""
         return self.n_particles if method.n_particles is None else method.n_particles
 
@@ -161,7 +161,7 @@ class Comparison:
             **self.about,
             "critic": self.critic if isinstance(self.critic, str) else type(self.critic).__name__,
             "critic_fingerprint": _fingerprint(critic),
-            "n_particles": self.n_particles,
+            "n_particles": plain_size(self.n_particles),
             "horizon": self.horizon,
             "success": self.success,
             # For the methods that do not set their own.

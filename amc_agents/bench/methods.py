@@ -10,7 +10,7 @@ from typing import Any
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.settings import AmcSettings, Finished
-from amc_agents.smc import AtSteps, Never
+from amc_agents.smc import Adaptive, AtSteps, Never
 from amc_agents.smc.schedule import Schedule
 
 
@@ -27,7 +27,7 @@ class Method:
     resample: Schedule = Never()  # noqa: RUF009  (frozen)
     beta: float = AmcSettings.beta
     success_reward: float | None = AmcSettings.success_reward
-    n_particles: int | None = None
+    n_particles: int | Adaptive | None = None
     """None: the comparison's N."""
     critic: str | None = None
     """Critic string; None: the comparison's critic."""
@@ -61,7 +61,7 @@ class Method:
             "temperature": self.temperature,
             "resample": repr(self.resample),
             "beta": self.beta,
-            "n_particles": self.n_particles,
+            "n_particles": plain_size(self.n_particles),
             "critic": self.critic,
             "hide_rewards": self.hide_rewards,
         }
@@ -245,6 +245,11 @@ def chosen(methods: Sequence[Method], names: Iterable[str] | None) -> list[Metho
             f"no method {', '.join(unknown) or 'given'}; there are: {', '.join(known)}; and for several: {groups}"
         )
     return [method for method in methods if method.name in wanted]
+
+
+def plain_size(size: int | Adaptive | None) -> int | str | None:
+    """Convert a number of particles to plain values."""
+    return str(size) if isinstance(size, Adaptive) else size
 
 
 def _plain(settings: LacSettings) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
+from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 
 CRAFTING = "crafting"
@@ -44,7 +45,7 @@ class ComparisonPlan:
     first: int = 0
     """Number of the first task of the split."""
     seeds: tuple[int, ...] = (0,)
-    n_particles: int = AmcSettings.n_particles
+    n_particles: int | Adaptive = AmcSettings.n_particles
     critic: str | None = None
     """None: the value model shipped with the policy, or "uniform" if it has none."""
     model: str | None = None

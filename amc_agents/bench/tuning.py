@@ -27,6 +27,7 @@ from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
+from amc_agents.smc import Adaptive
 
 MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.REACT: methods.react,
@@ -286,7 +287,7 @@ def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method
     return [MAKERS[method.name](tuned[method.name]) if method.name in tuned else method for method in given]
 
 
-def config_text(tuned: Tuned, *, critic: str, n_particles: int, horizon: int, comment: str) -> str:
+def config_text(tuned: Tuned, *, critic: str, n_particles: int | Adaptive, horizon: int, comment: str) -> str:
     """Write a setting as a configuration file of `amc()`. The model's temperature can only be a comment."""
     success = [] if tuned.success_reward is None else [f"success_reward = {tuned.success_reward}"]
     lines = [
@@ -295,7 +296,7 @@ def config_text(tuned: Tuned, *, critic: str, n_particles: int, horizon: int, co
         f"critic = {json.dumps(critic)}",
         "",
         "[amc]",
-        f"n_particles = {n_particles}",
+        f"n_particles = {json.dumps(methods.plain_size(n_particles))}",
         f"resample = {{ at_steps = {list(tuned.steps)} }}",
         f"beta = {tuned.beta}",
         *success,

@@ -121,13 +121,14 @@ def _scored_by_runs(plan: ComparisonPlan, runs: Path, n_workers: int, console: A
 
 
 def _write_files(tuning: Tuning, plan: ComparisonPlan, out: Path) -> list[Path | None]:
-    from amc_agents.bench.methods import AMC, AMC_HIDDEN
+    from amc_agents.bench.methods import AMC, AMC_HIDDEN, plain_size
     from amc_agents.bench.tuning import config_text
 
     command, path = command_line(), out / "tuning.json"
     settings = {
-        "n_particles": plan.n_particles, "split": plan.split, "first_task": plan.first, "tasks": plan.n_tasks,
-        "world": plan.world, "band": plan.difficulty, "seeds": len(plan.seeds), "critic": plan.critic_spec,
+        "n_particles": plain_size(plan.n_particles), "split": plan.split, "first_task": plan.first,
+        "tasks": plan.n_tasks, "world": plan.world, "band": plan.difficulty,
+        "seeds": len(plan.seeds), "critic": plan.critic_spec,
     }  # fmt: skip
     tuning.save(path, command, settings)
     amc = tuning.best.get(AMC) or tuning.best.get(AMC_HIDDEN)

@@ -99,7 +99,14 @@ def _winner(system: ParticleSystem, population: Population) -> tuple[Particle, i
 
 
 def _eligible(system: ParticleSystem, population: Population) -> Population:
-    """Return the population with weight 0 for particles that a time limit left unfinished."""
+    """Return the population with weight 0 for particles that cannot be picked.
+
+    An adaptive run picks among its leaders, and a run that its time limit ended among its finished particles.
+    """
+    leaders = system.standing().leaders
+    if leaders:
+        kept = np.isin(np.arange(len(system.everyone)), leaders)
+        return replace(population, log_weights=np.where(kept, population.log_weights, -np.inf))
     if not system.deadline.passed:
         return population
     finished = np.array([particle.finished for particle in system.everyone])
@@ -113,7 +120,7 @@ def _eligible(system: ParticleSystem, population: Population) -> Population:
 def _final_notes(system: ParticleSystem) -> list[str]:
     settings = system.settings
     system.compare_twins()
-    notes = system.twins.notes(settings.n_particles)
+    notes = system.twins.notes(len(system.particles))
     notes += search_notes(system.history, settings, stopped=system.cut_short)
     for note in notes:
         warn_once(note)

@@ -27,7 +27,7 @@ from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.effects import Effect
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
-from amc_agents.smc import Schedule
+from amc_agents.smc import Adaptive, Schedule
 
 
 def amc(
@@ -35,7 +35,7 @@ def amc(
     critic: str | CriticLike | None = None,
     *,
     critics: Mapping[str, str | CriticLike] | None = None,
-    n_particles: int | None = None,
+    n_particles: int | Adaptive | None = None,
     resample: Schedule | None = None,
     scheme: str | None = None,
     beta: float | None = None,
@@ -78,7 +78,8 @@ def amc(
             must then be named, because nothing else tells the particles apart.
         critics: name -> critic, the choice of a call: calls may then use these names and no other critic. `critic` may
             be such a name too. Served graphs need it: on LangGraph's server, a call cannot name a critic otherwise.
-        n_particles: N, number of trajectories that run side by side.
+        n_particles: N, number of trajectories that run side by side. `Adaptive(start=4, most=32)` starts with few, adds
+            more at each resampling point where the answer is undecided, and ends when it is decided.
         resample: when particles are weighed and resampled; `Never()` is Best-of-N.
         scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
         beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units.
@@ -168,7 +169,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
         input_schema=builder.input_schema,
         output_schema=builder.output_schema,
     )
-    n_workers = wrapped.settings.n_particles
+    n_workers = wrapped.settings.largest_size
     graph.add_node("init", BothWays(nodes.init, n_workers))
     graph.add_node(
         "restore",

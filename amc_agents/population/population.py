@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
 from amc_agents.errors import QuorumLost, brief_causes
+from amc_agents.population.adaptive.rule import UNDECIDED, Rule, Standing
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.settings import Settings
@@ -80,16 +81,20 @@ class ParticleSystem:
     """Whether the particles are to be resampled there."""
     durable: Durable | None = None
     """Saves the population; None: it is lost with the process."""
+    decided: bool = False
+    """Whether an adaptive run stopped early; unfinished particles were then cancelled."""
 
     def __post_init__(self) -> None:
         """Split the seed: one stream serves resampling and selection, the particles have their own."""
         self.rng = np.random.default_rng([self.seed, 1])
-        self.weights = smc.init(self.settings.n_particles)
-        self.values = np.full(self.settings.n_particles, np.nan)
+        self.weights = smc.init(self.settings.start_size)
+        self.values = np.full(self.settings.start_size, np.nan)
         self.twins = Twins()
-        self.known = np.ones(self.settings.n_particles, dtype=np.bool_)
+        self.known = np.ones(self.settings.start_size, dtype=np.bool_)
         """`[N]` False where the last potential is not known."""
         self._stop = asyncio.Event()
+        adaptive = self.settings.adaptive
+        self._rule = None if adaptive is None else Rule(adaptive, self.settings, self.critic, self.runner.trajectory_of)
 
     async def propagate(self, config: RunnableConfig) -> None:
         """Run every particle to the next weighing point or to its end.
@@ -111,11 +116,15 @@ class ParticleSystem:
                 for finished in asyncio.as_completed(tasks):
                     await finished
                     self._archive_and_maybe_stop()
+                    if self._rule is not None and self._rule.decides_at_any_end:
+                        self._stop_if_decided()
+                    if self.decided:
+                        break
         finally:
             await stop(tasks)
-        if self.deadline.passed:
+        if self.deadline.passed or self.decided:
             self._archive_and_maybe_stop()
-            self.values[moving] = np.nan  # They belong to an earlier step.
+            self._forget_values(moving)
             return
         self.step = max(particle.steps for particle in self.particles) if until is None else until
         self._check_quorum()
@@ -157,6 +166,8 @@ class ParticleSystem:
 
     async def weigh(self) -> None:
         """Weigh the particles in their current states, and decide whether to resample them."""
+        if self.decided:
+            return
         if not self.deadline.passed:
             async with self.deadline.cutting():
                 valuation = await evaluate(self.particles, self.critic, self.runner, self.settings, self.meter)
@@ -167,6 +178,7 @@ class ParticleSystem:
         self.values, self.known = valuation.values, ~np.isnan(valuation.potentials)
         self.weights = smc.weigh(self.weights, valuation.potentials, self.known)
         # A resampling draws from these particles; "keep" includes the finished ones.
+        self._stop_if_decided()
         drawn = np.full(len(self.particles), True) if self.settings.finished == "keep" else ~self._retirable()
         triggered = self.settings.resample.triggered(self.step, self.weights.log_weights, drawn)
         self.due = not self.concluded and bool(triggered)
@@ -181,7 +193,12 @@ class ParticleSystem:
         self.compare_twins()
         before = self.weights
         after, info = smc.resample(
-            self.rng, before, self._retirable(), scheme=self.settings.scheme, mode=self.settings.finished
+            self.rng,
+            before,
+            self._retirable(),
+            scheme=self.settings.scheme,
+            mode=self.settings.finished,
+            n_offspring=self._next_size(),
         )
         if not info.resampled:
             self.weights = after
@@ -206,6 +223,13 @@ class ParticleSystem:
         self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
                    "retired": list(slots)})  # fmt: skip
 
+    def standing(self) -> Standing:
+        """Return the leading answer of an adaptive run; without a leader if the number of particles is fixed."""
+        if self._rule is None:
+            return UNDECIDED
+        values = np.array([*self.values, *(retired.value for retired in self.retired)])
+        return self._rule.standing(self.everyone, values)
+
     def compare_twins(self) -> None:
         """Compare the newest steps of the particles that have not failed."""
         alive = [particle for particle in self.particles if particle.error is None]
@@ -229,9 +253,8 @@ class ParticleSystem:
         parents = {id(parent): parent for parent in forks.values() if parent.running}
         await asyncio.gather(*(self.runner.save(parent) for parent in parents.values()))
         offspring = await asyncio.gather(*(self.runner.fork(parent, slot) for slot, parent in forks.items()))
-        particles = [*old]
-        for slot, child in zip(forks, offspring, strict=True):
-            particles[slot] = child
+        children = dict(zip(forks, offspring, strict=True))
+        particles = [children[slot] if slot in children else old[slot] for slot in range(len(ancestors))]
         all_retired = [*self.retired, *retired]
         kept = {id(particle) for particle in particles} | {id(kept.particle) for kept in all_retired}
         await asyncio.gather(*(self.runner.discard(particle) for particle in old if id(particle) not in kept))
@@ -264,11 +287,39 @@ class ParticleSystem:
                 f"stopped at return {best:g} >= stop_at: the other particles are unfinished and log Z is not known"
             )
 
+    def _stop_if_decided(self) -> None:
+        """Stop an adaptive run whose answer another particle is unlikely to overtake."""
+        running = sum(particle.running for particle in self.particles)
+        if self._rule is None or self.cut_short or not running:
+            return
+        overtaking = self.standing().overtaking
+        if self._rule.adaptive.decides(overtaking):
+            self.decided = True
+            self._stop.set()
+            self.notes.append(
+                f"stopped early: another particle would overtake the answer with probability at most {overtaking:.2g}; "
+                f"{running} unfinished particles were cancelled and log Z is not known"
+            )
+
+    def _forget_values(self, moving: Sequence[bool]) -> None:
+        """Replace the values of an earlier step, where the run ends without another weighing."""
+        self.values[moving] = np.nan
+        if self.decided:
+            for slot, particle in enumerate(self.particles):
+                if moving[slot] and particle.finished:
+                    self.values[slot] = particle.return_ if self.settings.rewards_observed else 0.0
+
+    def _next_size(self) -> int:
+        if self._rule is None:
+            return len(self.particles)
+        return self._rule.next_size(self.particles, self.values, self.weights.log_weights)
+
     def _check_quorum(self) -> None:
         causes = [particle.error for particle in self.particles if particle.error is not None]
         alive = len(self.particles) - len(causes)
-        if alive < self.settings.least_alive:
-            raise QuorumLost(alive, self.settings.least_alive, causes) from cause_of(causes[0])
+        least = self.settings.least_alive(len(self.particles))
+        if alive < least:
+            raise QuorumLost(alive, least, causes) from cause_of(causes[0])
         if causes:
             note = (
                 f"{len(causes)} of {len(self.particles)} particles failed: log Z refers to runs that do not fail "

@@ -40,7 +40,7 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
         settings: of the run.
         stopped: whether the run ended early, by `stop_at` or `run_timeout`.
     """
-    if settings.n_particles == 1 or not history:
+    if settings.largest_size == 1 or not history:
         return []
     *before, end = history
     notes = []

@@ -10,7 +10,8 @@ from typing import Any
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.rewards import RewardSource
-from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of
+from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
+from amc_agents.smc import Adaptive, Never
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Settings(AmcSettings):
             from_file["on_critic_error"] = config.on_critic_error
         if "resample" in from_file:
             from_file["resample"] = schedule_of(from_file["resample"])
+        if "n_particles" in from_file:
+            from_file["n_particles"] = size_of(from_file["n_particles"])
         given = {name: value for name, value in arguments.items() if value is not None}
         try:
             return cls(**{**from_file, **given, **fixed})
@@ -53,8 +56,13 @@ class Settings(AmcSettings):
     def __post_init__(self) -> None:
         """Check the ranges, and settings against each other."""
         super().__post_init__()
-        if self.quorum is not None and self.quorum > self.n_particles:
-            raise ConfigurationError(f"quorum must lie in 1..n_particles={self.n_particles}, got {self.quorum}")
+        if self.quorum is not None and self.quorum > self.start_size:
+            raise ConfigurationError(f"quorum must lie in 1..n_particles={self.start_size}, got {self.quorum}")
+        if self.adaptive is not None and self.resample == Never():
+            raise ConfigurationError(
+                "n_particles=Adaptive(...) adds particles at resampling points, and resample=Never() has none: give "
+                "resample=AtSteps(...), or a number of particles"
+            )
         require_literal("on_critic_error", self.on_critic_error, OnCriticError)
         if self.rewards_observed:
             return
@@ -73,7 +81,7 @@ class Settings(AmcSettings):
         """
         if self.critic_from == "default" and not self.rewards_observed:
             raise ConfigurationError(
-                f"no critic is named and the run sees no rewards: all {self.n_particles} particles would weigh the "
+                f"no critic is named and the run sees no rewards: all {self.start_size} particles would weigh the "
                 "same, and the first would be returned. Name a critic (critic=, AMC_CRITIC, the config file, or "
                 'context={"critic": ...} of a call), give rewards by environment= or reward=, or pass '
                 'critic="uniform" to run with neither'
@@ -92,9 +100,13 @@ class Settings(AmcSettings):
         return before_end or not self.rewards_observed or self.stop_at is not None
 
     @property
-    def least_alive(self) -> int:
-        """Minimum number of particles that must not fail."""
-        return math.ceil(self.n_particles / 2) if self.quorum is None else self.quorum
+    def adaptive(self) -> Adaptive | None:
+        """The rule for the number of particles; None: the number is fixed."""
+        return self.n_particles if isinstance(self.n_particles, Adaptive) else None
+
+    def least_alive(self, n_particles: int) -> int:
+        """Return the minimum number of particles, out of N, that must not fail."""
+        return math.ceil(n_particles / 2) if self.quorum is None else self.quorum
 
     @property
     def pick(self) -> Select:
@@ -104,7 +116,7 @@ class Settings(AmcSettings):
     def as_plain(self) -> dict[str, Any]:
         """Convert the settings to plain values for a report."""
         return {
-            "n_particles": self.n_particles,
+            "n_particles": self.start_size if self.adaptive is None else str(self.adaptive),
             "resample": repr(self.resample),
             "scheme": self.scheme,
             "beta": self.beta,
@@ -113,7 +125,7 @@ class Settings(AmcSettings):
             "finished": self.finished,
             "horizon": self.horizon,
             "stop_at": self.stop_at,
-            "quorum": self.least_alive,
+            "quorum": self.least_alive(self.start_size),
             "step_timeout": self.step_timeout,
             "run_timeout": self.run_timeout,
             "on_critic_error": self.on_critic_error,

@@ -231,7 +231,7 @@ class FromInput:
         chosen = settings.seed if seed is None else seed
         self.seed = secrets.randbelow(2**63) if chosen is None else chosen
         self.meter, self.spent_s = Meter(), 0.0
-        self._worlds_rng, *self._rngs = np.random.default_rng([self.seed, 0]).spawn(settings.n_particles + 1)
+        self._worlds_rng, *self._rngs = np.random.default_rng([self.seed, 0]).spawn(settings.start_size + 1)
 
     async def create_worlds(
         self, wrapped: WrappedAgent, given: State, worlds: Worlds

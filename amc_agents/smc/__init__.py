@@ -6,12 +6,14 @@
 | `filter` | weigh, resample, log evidence (eq. 4, Algorithm 1) |
 | `schedule` | when to resample |
 | `resampling` | from log-weights to ancestors |
+| `adaptive` | how many particles, and when to stop |
 | `weights` | effective sample size, and sums in log space |
 | `genealogy` | lineages of particles |
 """
 
 from __future__ import annotations
 
+from amc_agents.smc.adaptive import Adaptive, overtaking_by_agreement, overtaking_by_value
 from amc_agents.smc.filter import FilterState, FinishedMode, ResamplingInfo, init, log_evidence, resample, weigh
 from amc_agents.smc.genealogy import Genealogy
 from amc_agents.smc.potentials import potentials
@@ -30,6 +32,7 @@ from amc_agents.smc.weights import ess, log_mean_exp, log_sum_exp, normalised
 
 __all__ = [
     "SCHEMES",
+    "Adaptive",
     "AtSteps",
     "EssBelow",
     "EveryStep",
@@ -48,6 +51,8 @@ __all__ = [
     "log_sum_exp",
     "multinomial",
     "normalised",
+    "overtaking_by_agreement",
+    "overtaking_by_value",
     "potentials",
     "resample",
     "residual",

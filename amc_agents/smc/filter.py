@@ -45,7 +45,7 @@ class ResamplingInfo:
     resampled: BoolArray
     """`[...]` True for populations that were resampled."""
     ancestors: IntArray
-    """`[..., N]` the slot that each slot continues; its own if its particle survives or nothing was resampled."""
+    """`[..., M]` the slot that each slot continues; its own if its particle survives or nothing was resampled."""
     retired: BoolArray
     """`[..., N]` True for slots whose finished particle was retired; they now continue a live particle."""
     retired_log_weights: FloatArray
@@ -109,8 +109,9 @@ def resample(
     scheme: str | Scheme = "systematic",
     mode: FinishedMode = "retire",
     mask: BoolArray | None = None,
+    n_offspring: int | None = None,
 ) -> tuple[FilterState, ResamplingInfo]:
-    """Draw N ancestors; each offspring gets an equal share of the total weight of the particles drawn from.
+    """Draw M ancestors; each offspring gets an equal share of the total weight of the particles drawn from.
 
     `"keep"` draws from all particles. `"retire"` draws from the live particles only and retires the finished ones with
     their absolute weights. A population is left unchanged if it has no live particle, or if all of its weight is on
@@ -123,8 +124,11 @@ def resample(
         scheme: a name in `SCHEMES`, or a `Scheme` function.
         mode: `"retire"` or `"keep"`.
         mask: `[...]` the populations to resample; None: all.
+        n_offspring: M, at least N; None: N. A larger population leaves expectations and Z unbiased if M depends only on
+            the past. A population that is left unchanged keeps its size.
 
     Raises:
+        PopulationError: M is less than N, or only some populations of a batch could grow.
         AllWeightsZero: all weights of a population are 0, retired particles included.
         ConfigurationError: for an unknown scheme or mode.
     """
@@ -132,6 +136,7 @@ def resample(
     if mode not in get_args(FinishedMode):
         raise ConfigurationError(f"expected finished='retire' or 'keep'; got {mode!r}")
     n_particles = state.log_weights.shape[-1]
+    n_slots = n_particles if n_offspring is None else n_offspring
     wanted = np.broadcast_to(True if mask is None else mask, state.log_retired.shape)
     if np.any(wanted & np.isneginf(log_evidence(state))):
         raise AllWeightsZero(n_particles, "a resampling point")
@@ -140,17 +145,32 @@ def resample(
     drawable = np.where(retiring, -np.inf, state.log_weights)
     total = log_sum_exp(drawable)[..., np.newaxis]
     acts = wanted[..., np.newaxis] & (total > -np.inf)
-    drawn = draw(rng, np.where(acts, drawable, 0.0), n_particles)
-    ancestors = np.where(acts, keep_in_place(drawn), np.arange(n_particles))
+    if n_slots != n_particles and not acts.all():
+        n_slots = _unchanged_size(n_particles, acts)
+    if n_slots < n_particles:
+        raise PopulationError(f"expected at least as many offspring as particles: {n_particles}, got {n_slots}")
+    drawn = draw(rng, np.where(acts, drawable, 0.0), n_slots)
+    ancestors = np.where(acts, keep_in_place(drawn), np.arange(n_slots))
     retired = acts & retiring
     retired_log_weights = np.where(retired, state.log_weights, -np.inf)
     after = FilterState(
-        log_weights=np.where(acts, total - np.log(n_particles), state.log_weights),
-        potentials=np.take_along_axis(state.potentials, ancestors, axis=-1),
-        log_weights_since=np.where(acts, 0.0, state.log_weights_since),
+        log_weights=np.where(acts, total - np.log(n_slots), _at(state.log_weights, ancestors)),
+        potentials=_at(state.potentials, ancestors),
+        log_weights_since=np.where(acts, 0.0, _at(state.log_weights_since, ancestors)),
         log_retired=np.logaddexp(state.log_retired, log_sum_exp(retired_log_weights)),
     )
     return after, ResamplingInfo(acts[..., 0], ancestors, retired, retired_log_weights)
+
+
+def _unchanged_size(n_particles: int, acts: BoolArray) -> int:
+    """Return N if no population is resampled; a batch has a single size."""
+    if acts.any():
+        raise PopulationError("only some populations of the batch are resampled: it cannot grow at this point")
+    return n_particles
+
+
+def _at(of_slots: FloatArray, ancestors: IntArray) -> FloatArray:
+    return np.take_along_axis(of_slots, ancestors, axis=-1)
 
 
 def log_evidence(state: FilterState) -> FloatArray:

@@ -1,0 +1,132 @@
+"""The rule of an adaptive run: how likely another particle overtakes the answer, and how many offspring to draw.
+
+If the return of a success is declared (`success_reward`), the rule uses probabilities of success: the critic's, and 0
+or 1 for particles whose reward was seen. Otherwise a value is no probability, and the rule counts how many finished
+particles agree with the answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from amc_agents.critics.uniform import UniformCritic
+from amc_agents.population.particle import Particle
+from amc_agents.population.settings import Settings
+from amc_agents.smc import Adaptive, normalised, overtaking_by_agreement, overtaking_by_value
+from amc_agents.types import Critic, FloatArray, Trajectory
+
+
+class Standing(NamedTuple):
+    """The answer that would be picked now."""
+
+    overtaking: float
+    """Probability that another particle would overtake it."""
+    leaders: tuple[int, ...] = ()
+    """Indices of the particles that have it; empty if no finished particle can be picked yet."""
+
+
+UNDECIDED = Standing(1.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Decides about the particles of one run.
+
+    "weight" and "sample" pick from all weighted particles, so such a run grows but is never decided early.
+    """
+
+    adaptive: Adaptive
+    settings: Settings
+    critic: Critic
+    trajectory_of: Callable[[Particle], Trajectory]
+
+    @property
+    def decides_at_any_end(self) -> bool:
+        """Whether the end of a particle can decide; otherwise the critic must weigh it first."""
+        return self.settings.rewards_observed or not self._predicts
+
+    def standing(self, particles: Sequence[Particle], values: FloatArray) -> Standing:
+        """Return the leading answer and the probability that another particle would overtake it.
+
+        Args:
+            particles: `[M]` all particles of the run.
+            values: `[M]` values at the last weighing; NaN if unknown.
+        """
+        if self.settings.pick not in ("return", "value"):
+            return UNDECIDED
+        scores = self._scores(particles, values)
+        ended = [
+            index
+            for index, particle in enumerate(particles)
+            if particle.finished and particle.error is None and np.isfinite(scores[index])
+        ]
+        if not ended:
+            return UNDECIDED
+        best = max(scores[index] for index in ended)
+        leaders = [index for index in ended if scores[index] == best]
+        if self._success is None:
+            return self._agreement(particles, ended, leaders)
+        running = [index for index, particle in enumerate(particles) if particle.running]
+        success = float(np.max(self._probabilities(values[running]), initial=0.0))
+        return Standing(overtaking_by_value(self._probability(best), success, self.adaptive.most), tuple(leaders))
+
+    def next_size(self, particles: Sequence[Particle], values: FloatArray, log_weights: FloatArray) -> int:
+        """Return the number of offspring to draw from the live slots.
+
+        Args:
+            particles: `[N]` the live slots.
+            values: `[N]` their values.
+            log_weights: `[N]`.
+        """
+        running = np.array([particle.running for particle in particles]) & np.isfinite(log_weights)
+        if self._success is None or not running.any():
+            return self.adaptive.next_size(len(particles), float("nan"))
+        success = normalised(log_weights[running]) @ self._probabilities(values[running])
+        return self.adaptive.next_size(len(particles), float(success))
+
+    @property
+    def _predicts(self) -> bool:
+        return not isinstance(self.critic, UniformCritic)
+
+    @property
+    def _success(self) -> float | None:
+        """The return of a success, if probabilities of success are known."""
+        usable = self._predicts or self.settings.rewards_observed
+        return self.settings.success_reward if usable else None
+
+    def _scores(self, particles: Sequence[Particle], values: FloatArray) -> FloatArray:
+        """`[M]` the criterion of the pick."""
+        if self.settings.rewards_observed:
+            return np.array([particle.return_ for particle in particles])
+        return values if self._predicts else np.zeros(len(particles))
+
+    def _probability(self, value: float) -> float:
+        assert self._success is not None
+        return float(np.clip(value / self._success, 0.0, 1.0))
+
+    def _probabilities(self, values: FloatArray) -> FloatArray:
+        """Probabilities of success of unfinished particles; NaN without a critic."""
+        if not self._predicts:
+            return np.full(len(values), np.nan)
+        return np.array([self._probability(value) for value in values])
+
+    def _agreement(self, particles: Sequence[Particle], ended: list[int], leaders: list[int]) -> Standing:
+        answers = {index: self._answer(particles[index]) for index in ended}
+        # Resampled copies of a finished particle share its reader, and have a single vote.
+        voters = {id(particles[index].reader or particles[index]): answers[index] for index in ended}
+        votes = Counter(voters.values())
+        answer = max((answers[index] for index in leaders), key=lambda which: votes[which])
+        rivals = max((count for which, count in votes.items() if which != answer), default=0)
+        having = tuple(index for index in leaders if answers[index] == answer)
+        return Standing(overtaking_by_agreement(votes[answer], rivals), having)
+
+    def _answer(self, particle: Particle) -> tuple[str, float]:
+        """The text of the last action, and the return if rewards are seen."""
+        steps = self.trajectory_of(particle).steps
+        text = " ".join(steps[-1].action.split()).casefold() if steps else ""
+        return text, particle.return_ if self.settings.rewards_observed else 0.0
