@@ -5,6 +5,7 @@
 | `replay` | `ReplayFork`, `CopyFork`, `NoFork`: wrappers of worlds that have no `fork` |
 | `real` | `DirectoryFork`, `SqliteFork`, `ProcessFork`, `WorldBundle`: copies of real state |
 | `crafting` | the TextCraft-compatible world |
+| `workshop` | crafting with finite stock, hidden success, or both |
 | `exploration` | bandits, a lock, Wordle and RiverSwim, for PSRL and IDS |
 | `registry` | worlds by name, including those of installed packages |
 """

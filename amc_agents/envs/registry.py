@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Environment, Task
+
+if TYPE_CHECKING:
+    from amc_agents.envs.workshop import Kind
 
 GROUP = "amc_agents.worlds"
 """Entry-point group for the worlds of other packages; each entry point refers to a `WorldSpec`."""
@@ -100,6 +103,17 @@ def _textcraft_renamed() -> WorldSpec:
     return replace(_crafting(), tasks=partial(renamed_tasks, path))
 
 
+def _workshop(kind: Kind) -> WorldSpec:
+    from amc_agents.envs.workshop import WorkshopWorld, generate_tasks
+
+    return WorldSpec(
+        make=WorkshopWorld,
+        tasks=partial(generate_tasks, kind=kind),
+        horizon=20,
+        oracle="amc_agents.bench.workshop_critic:WorkshopCritic",
+    )
+
+
 def _bandit() -> WorldSpec:
     from amc_agents.envs.exploration import bandit_task
 
@@ -154,6 +168,9 @@ _OWN: dict[str, Callable[[], WorldSpec]] = {
     "bandit": _bandit,
     "combination-lock": _combination_lock,
     "crafting": _crafting,
+    "crafting-hidden": partial(_workshop, "hidden"),
+    "crafting-stock": partial(_workshop, "stock"),
+    "crafting-stock-hidden": partial(_workshop, "both"),
     "informative-bandit": _informative_bandit,
     "riverswim": _riverswim,
     "riverswim-4": _riverswim_4,

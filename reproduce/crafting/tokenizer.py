@@ -8,6 +8,7 @@ FOLDER gets the files of a transformers tokenizer.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import normalizers
@@ -27,10 +28,10 @@ WORDS = (*PHRASES, *DIGITS, *(f" {name}" for name in (*CRAFTED, *RAW)))
 NORMALIZED = (("minecraft:", ""), ("_", " "), ("[", "[ "))
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the tokenizer, chat template included."""
+def make_tokenizer(more: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Build the tokenizer, chat template included, with more words at the end of its vocabulary."""
     replacements = [normalizers.Replace(old, new) for old, new in NORMALIZED]
-    return word_tokenizer(WORDS, normalizer=normalizers.Sequence(replacements))
+    return word_tokenizer((*WORDS, *more), normalizer=normalizers.Sequence(replacements))
 
 
 if __name__ == "__main__":

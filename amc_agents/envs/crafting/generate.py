@@ -81,15 +81,16 @@ def _draw_book(rng: np.random.Generator, depth: int) -> tuple[str, RecipeBook]:
     raw = rng.permutation(RAW)[:12].tolist()
     goal = str(next(crafted))
     recipes: list[Recipe] = []
-    _draw_recipe(rng, goal, depth, crafted, raw, recipes)
-    recipes += _draw_distractors(rng, recipes, raw)
+    draw_recipe(rng, goal, depth, crafted, raw, recipes)
+    recipes += draw_distractors(rng, recipes, raw)
     order = rng.permutation(len(recipes))
     return goal, RecipeBook(tuple(recipes[i] for i in order))
 
 
-def _draw_recipe(
+def draw_recipe(
     rng: np.random.Generator, item: str, depth: int, crafted: Iterator[str], raw: list[str], recipes: list[Recipe]
 ) -> None:
+    """Draw a recipe for `item` with all recipes below it, and append them to `recipes`."""
     # One input of a recipe of depth d has depth d - 1; the others are mostly raw.
     n_inputs = int(rng.choice([1, 2, 3], p=[0.25, 0.5, 0.25]))
     chosen = iter(rng.permutation(raw)[:n_inputs].tolist())
@@ -103,13 +104,14 @@ def _draw_recipe(
             inputs.append((str(next(chosen)), int(rng.choice([1, 2, 3, 4], p=[0.4, 0.3, 0.2, 0.1]))))
             continue
         made = str(next(crafted))
-        _draw_recipe(rng, made, below, crafted, raw, recipes)
+        draw_recipe(rng, made, below, crafted, raw, recipes)
         inputs.append((made, int(rng.choice([1, 2], p=[0.75, 0.25]))))
     shuffled = tuple(inputs[i] for i in rng.permutation(n_inputs))
     recipes.append(Recipe(item, int(rng.choice([1, 2, 4], p=[0.7, 0.2, 0.1])), shuffled))
 
 
-def _draw_distractors(rng: np.random.Generator, recipes: list[Recipe], raw: list[str]) -> list[Recipe]:
+def draw_distractors(rng: np.random.Generator, recipes: list[Recipe], raw: list[str]) -> list[Recipe]:
+    """Draw 3 to 5 recipes of items that the goal does not need."""
     # A distractor shares a word with an item of the tree, and often an input with its recipe.
     taken = {recipe.item for recipe in recipes}
     distractors: list[Recipe] = []

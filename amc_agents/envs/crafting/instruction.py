@@ -37,13 +37,22 @@ def parse_instruction(text: str) -> Task:
     match = _GOAL.fullmatch(last_line)
     if match is None or not recipes or not text.startswith(_HEAD):
         raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}")
-    book = RecipeBook(tuple(_recipe(line) for line in recipes.splitlines() if line))
+    book = parse_recipes(recipes)
     goal = match[1]
     steps = plan(book, goal)
     if steps is None:
         raise ConfigurationError(f"the recipes of the instruction do not allow crafting {goal!r}")
     payload = CraftingTask(goal, book, len(steps), book.depth(goal))
     return Task(f"crafting/text/{hashlib.sha256(text.encode()).hexdigest()[:12]}", text, payload)
+
+
+def parse_recipes(text: str) -> RecipeBook:
+    """Parse lines of recipes.
+
+    Raises:
+        ConfigurationError: a line is not a recipe.
+    """
+    return RecipeBook(tuple(_recipe(line) for line in text.splitlines() if line))
 
 
 def _recipe(line: str) -> Recipe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Self
 
 from amc_agents.envs.crafting.recipes import RecipeBook, item_id
 from amc_agents.errors import EnvironmentStateError
@@ -32,8 +33,8 @@ class CraftingTask:
     """Crafting levels below the goal."""
 
 
-class _Refused(Exception):
-    """Observation for an action that cannot be executed; internal to this module."""
+class Refused(Exception):
+    """Observation for an action that cannot be executed; internal to the crafting worlds."""
 
 
 class CraftingWorld:
@@ -71,21 +72,25 @@ class CraftingWorld:
         action = action.strip()
         try:
             observation, made = self._act(action)
-        except _Refused as refusal:
+        except Refused as refusal:
             return TimeStep.transition(str(refusal))
         if made == self._task.goal:
             self._done = True
-            return TimeStep.termination(observation, 1.0)
+            return TimeStep.termination(observation, self._reward())
         return TimeStep.transition(observation)
 
-    async def fork(self, seed: int) -> CraftingWorld:
+    async def fork(self, seed: int) -> Self:
         """Copy the world. The seed is unused, since the world is deterministic."""
-        copy = CraftingWorld()
+        copy = type(self)()
         copy._task, copy._inventory, copy._done = self._task, dict(self._inventory), self._done
         return copy
 
     async def close(self) -> None:
         """Do nothing: the world holds no resources."""
+
+    def _reward(self) -> float:
+        """Return the reward for crafting the goal."""
+        return 1.0
 
     def _act(self, action: str) -> tuple[str, str | None]:
         if match := _CRAFT.match(action):
@@ -94,19 +99,19 @@ class CraftingWorld:
             return self._get(self._number(match[1]), match[2])
         if _INVENTORY.match(action):
             return self._list(), None
-        raise _Refused(f"Could not execute {action}")
+        raise Refused(f"Could not execute {action}")
 
-    def _craft(self, output: str, inputs: str) -> tuple[str, str]:
+    def _craft(self, output: str, inputs: str) -> tuple[str, str | None]:
         counted = _COUNTED.match(output)
         item = counted[2] if counted else output
         item = self._named(item)
         offered = [self._counted(part.strip()) for part in inputs.split(",")]
-        too_few = _Refused(f"Could not find enough items to craft {item_id(item)}")
+        too_few = Refused(f"Could not find enough items to craft {item_id(item)}")
         if any(self._inventory.get(name, 0) < count for name, count in offered):
             raise too_few
         recipe = self._book.matching(item, offered)
         if recipe is None:
-            raise _Refused(f"Could not find a valid recipe for {item_id(item)}")
+            return self._craft_without_recipe(item, offered)
         # An item may be offered for two inputs, itself and its tag: the inventory must hold the sum.
         totals: dict[str, int] = {}
         for name, count in offered:
@@ -118,10 +123,14 @@ class CraftingWorld:
         self._add(item, recipe.count)
         return f"Crafted {recipe.count} {item_id(item)}", item
 
+    def _craft_without_recipe(self, item: str, offered: list[tuple[str, int]]) -> tuple[str, str | None]:
+        """Answer a crafting that no recipe allows, though the inventory holds each offered input."""
+        raise Refused(f"Could not find a valid recipe for {item_id(item)}")
+
     def _get(self, count: int, text: str) -> tuple[str, str]:
         item = self._named(text)
         if item not in self._book.raw:
-            raise _Refused(f"Could not find {text}")
+            raise Refused(f"Could not find {text}")
         self._add(item, count)
         return f"Got {count} {text}", item
 
@@ -148,11 +157,11 @@ class CraftingWorld:
     def _counted(self, text: str) -> tuple[str, int]:
         match = _COUNTED.match(text)
         if match is None:
-            raise _Refused(f"Wrong item format: {text}")
+            raise Refused(f"Wrong item format: {text}")
         return self._named(match[2]), self._number(match[1])
 
     @staticmethod
     def _number(digits: str) -> int:
         if len(digits) > _MAX_DIGITS:
-            raise _Refused(f"Wrong item format: a number of {len(digits)} digits")
+            raise Refused(f"Wrong item format: a number of {len(digits)} digits")
         return int(digits)
