@@ -245,6 +245,7 @@ def value(
         learning_rate=learning_rate, validation_share=validation_share, batch_size=batch_size, lora_rank=lora_rank,
     )  # fmt: skip
     console = _console_of_first_process()
+    _mention_unknown_outcomes(data, console)
     with _training_bar(console) as show:
         checkpoint = train_value(folder, data, out, settings, progress=show, resume=resume)
     print_metrics(checkpoint.metrics, console)
@@ -255,6 +256,17 @@ def value(
 def with_flags(settings: Settings, **flags: Any) -> Settings:
     """Replace the fields of a settings dataclass whose flags are given; None means that a flag is not given."""
     return replace(settings, **{name: value for name, value in flags.items() if value is not None})
+
+
+def _mention_unknown_outcomes(data: Path, console: PlainConsole) -> None:
+    from amc_agents.training.dataset import unknown_outcomes
+
+    unknown = unknown_outcomes(data)
+    if unknown:
+        console.print(
+            f"Left out: {unknown} imported trajectories without a known outcome. Add outcomes as they arrive: "
+            f"amc import --outcomes FILE --out {data}"
+        )
 
 
 def _console_of_first_process() -> PlainConsole:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -32,7 +33,12 @@ class LoggedTrajectory:
     seed: int = 0
     """Seed of the run."""
     settings: str = "{}"
-    """Settings of the collection, as JSON with sorted keys."""
+    """Settings of the collection, or the origin of an imported trajectory, as JSON with sorted keys."""
+
+    @property
+    def outcome_known(self) -> bool:
+        """False if the outcome of an imported trajectory has not arrived yet: its return is NaN, and null on disk."""
+        return not math.isnan(self.trajectory.return_)
 
 
 def write_shard(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path:
@@ -59,6 +65,18 @@ def _adding(folder: str | Path) -> Iterator[None]:
         yield
 
 
+def rewrite_shard(shard: Path, change: Callable[[LoggedTrajectory], LoggedTrajectory]) -> None:
+    """Replace a shard atomically by one with changed records.
+
+    Raises:
+        CheckpointError: the shard cannot be read.
+        StorageError: the shard cannot be written.
+    """
+    with _adding(shard.parent):
+        records = [change(_from_row(row)) for _, row in shard_rows(shard)]
+        _write_records(shard, records)
+
+
 def write_new_tasks(folder: str | Path, records: Sequence[LoggedTrajectory]) -> None:
     """Add a shard of the records whose task the dataset does not contain yet, if any.
 
@@ -75,12 +93,16 @@ def write_new_tasks(folder: str | Path, records: Sequence[LoggedTrajectory]) -> 
 
 
 def _write_shard(folder: Path, records: Sequence[LoggedTrajectory]) -> Path:
-    arrow, parquet = pyarrow_or_error()
-    table = arrow.Table.from_pylist([_to_row(record) for record in records], schema=_schema(arrow))
     number = 1 + max((int(path.stem.rpartition("-")[2]) for path in shards(folder)), default=-1)
     target = folder / f"trajectories-{number:05d}.parquet"
-    replace_file(target, lambda unfinished: parquet.write_table(table, unfinished))
+    _write_records(target, records)
     return target
+
+
+def _write_records(target: Path, records: Sequence[LoggedTrajectory]) -> None:
+    arrow, parquet = pyarrow_or_error()
+    table = arrow.Table.from_pylist([_to_row(record) for record in records], schema=_schema(arrow))
+    replace_file(target, lambda unfinished: parquet.write_table(table, unfinished))
 
 
 def shards(folder: str | Path) -> list[Path]:
@@ -89,7 +111,11 @@ def shards(folder: str | Path) -> list[Path]:
 
 
 def iter_records(
-    folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
+    folder: str | Path,
+    *,
+    best_of: int | None = None,
+    policies: Sequence[str] | None = None,
+    known_outcomes: bool = False,
 ) -> Iterator[LoggedTrajectory]:
     """Iterate over the rows of a dataset, shard by shard, with only a few rows in memory.
 
@@ -98,26 +124,30 @@ def iter_records(
         best_of: G; keep only the trajectory with the highest return (the earliest if equal) of each policy's first G
             trajectories of each task, by `group` (AMC, appendix B). None: all.
         policies: keep only trajectories of these policies (AMC, table 6). None: all.
+        known_outcomes: keep only trajectories whose outcome is known; `best_of` implies it.
 
     Raises:
         CheckpointError: the dataset does not exist, or a shard cannot be read.
         ConfigurationError: `best_of` is less than 1, or a policy has no trajectory.
         MissingExtra: pyarrow is not installed.
     """
-    return records_at(selected(folder, best_of=best_of, policies=policies))
+    return records_at(selected(folder, best_of=best_of, policies=policies, known_outcomes=known_outcomes))
 
 
 def records_at(kept: Mapping[Path, bytearray]) -> Iterator[LoggedTrajectory]:
     """Iterate over the rows that `selected` has marked."""
-    columns = _schema(pyarrow_or_error()[0]).names
     for shard, chosen in kept.items():
-        for number, row in _rows_of(shard, columns):
+        for number, row in shard_rows(shard):
             if chosen[number]:
                 yield _from_row(row)
 
 
 def selected(
-    folder: str | Path, *, best_of: int | None = None, policies: Sequence[str] | None = None
+    folder: str | Path,
+    *,
+    best_of: int | None = None,
+    policies: Sequence[str] | None = None,
+    known_outcomes: bool = False,
 ) -> dict[Path, bytearray]:
     """Mark the rows that `iter_records` yields: shard -> a byte per row. Reads only the small columns.
 
@@ -131,9 +161,11 @@ def selected(
     known: set[str] = set()
     first: dict[tuple[str, str], list[_Candidate]] = {}
     for shard in kept:
-        for number, row in _rows_of(shard, ["task_id", "group", "policy", "return"]):
+        for number, row in shard_rows(shard, ["task_id", "group", "policy", "return"]):
             known.add(row["policy"])
             matches = policies is None or row["policy"] in policies
+            if known_outcomes or best_of is not None:
+                matches = matches and row["return"] is not None
             kept[shard].append(matches and best_of is None)
             if best_of is None or not matches:
                 continue
@@ -166,7 +198,12 @@ def read_records(
 def collected_tasks(folder: str | Path) -> set[tuple[str, str]]:
     """Return (task id, settings) of the collected tasks; empty if the dataset does not exist."""
     columns = ["task_id", "settings"]
-    return {(row["task_id"], row["settings"]) for shard in shards(folder) for _, row in _rows_of(shard, columns)}
+    return {(row["task_id"], row["settings"]) for shard in shards(folder) for _, row in shard_rows(shard, columns)}
+
+
+def unknown_outcomes(folder: str | Path) -> int:
+    """Count the trajectories of a dataset whose outcome is unknown."""
+    return sum(row["return"] is None for shard in shards(folder) for _, row in shard_rows(shard, ["return"]))
 
 
 def read_trajectories(
@@ -213,8 +250,14 @@ class _Candidate(NamedTuple):
     number: int
 
 
-def _rows_of(shard: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Iterate over (number, row) of a shard, reading only the named columns; None: all.
+
+    Raises:
+        CheckpointError: the shard cannot be read.
+    """
     arrow, parquet = pyarrow_or_error()
+    columns = _schema(arrow).names if columns is None else columns
     number = 0
     try:
         # Without a buffered reader, whole columns of a row group are read at once.
@@ -239,7 +282,7 @@ def _to_row(record: LoggedTrajectory) -> dict[str, Any]:
         "instruction": trajectory.task.instruction,
         "steps": [{**asdict(step), "message_ids": list(step.message_ids)} for step in trajectory.steps],
         "done": trajectory.done,
-        "return": trajectory.return_,
+        "return": trajectory.return_ if record.outcome_known else None,
         "group": record.group,
         "policy": record.policy,
         "seed": record.seed,

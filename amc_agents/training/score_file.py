@@ -7,6 +7,7 @@ part and resumes. The finished parts are then joined to the file, atomically.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -34,7 +35,7 @@ class ScoredTrajectory(NamedTuple):
     values: FloatArray
     """`[T + 1]` calibrated value of each state, in reward units."""
     targets: FloatArray | None
-    """`[T + 1]` observed outcome of each state; None if the trajectory is not done."""
+    """`[T + 1]` observed outcome of each state; None if the trajectory is not done, or its outcome is unknown."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
         The metrics of `value.metrics.evaluate_states`. Only numbers are read, no texts.
 
     Raises:
-        CheckpointError: the file is not a score file, or has no finished trajectory.
+        CheckpointError: the file is not a score file, or has no finished trajectory with a known outcome.
     """
     _plan_of(path)
     _, parquet = pyarrow_or_error()
@@ -134,7 +135,9 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
     done = table["targets"].is_valid()
     table = table.filter(done)
     if not table.num_rows:
-        raise CheckpointError(f"{path} has no finished trajectory, so there are no returns to compare values with")
+        raise CheckpointError(
+            f"{path} has no finished trajectory with a known outcome, so there are no returns to compare values with"
+        )
     lengths = table["values"].combine_chunks().value_lengths().to_numpy()
     ends = np.cumsum(lengths)
     final = np.zeros(int(ends[-1]), dtype=bool)
@@ -175,7 +178,8 @@ def _plan_of(path: str | Path) -> str:
 
 def _plain(row: ScoredTrajectory) -> dict[str, Any]:
     plain = row._asdict()
-    return {**plain, "return": plain.pop("return_")}
+    return_ = plain.pop("return_")
+    return {**plain, "return": None if math.isnan(return_) else return_}
 
 
 def _schema(arrow: Any) -> Any:

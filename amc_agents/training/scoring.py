@@ -52,7 +52,7 @@ def score(
     """Write the values of every state of a dataset to a Parquet file.
 
     Columns: task_id, group, policy, return, values `[T + 1]` in reward units, targets `[T + 1]` (the observed return
-    to come or whole return, depending on the critic's prediction; null if a trajectory is not done). At most `per_part`
+    to come or whole return, depending on the critic's prediction; null if it is unknown). At most `per_part`
     trajectories are in memory. An interrupted call resumes, and a finished call does nothing.
 
     Args:
@@ -154,8 +154,9 @@ def _scored(record: LoggedTrajectory, values: FloatArray, predicts: str) -> Scor
     trajectory = record.trajectory
     whole = trajectory.return_
     targets = returns_to_come(trajectory) if predicts == "future" else np.full(len(values), whole)
+    observed = trajectory.done and record.outcome_known
     return ScoredTrajectory(
-        trajectory.task.id, record.group, record.policy, whole, values, targets if trajectory.done else None
+        trajectory.task.id, record.group, record.policy, whole, values, targets if observed else None
     )
 
 

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,10 @@ from amc_agents.training.dataset import (
     iter_records,
     read_records,
     read_trajectories,
+    rewrite_shard,
+    shard_rows,
     shards,
+    unknown_outcomes,
     write_shard,
 )
 from amc_agents.types import Step, Task, Trajectory
@@ -41,6 +45,28 @@ def test_records_survive_a_round_trip(tmp_path):
     assert len(shards(tmp_path)) == 2
     assert read_records(tmp_path) == records[::-1]  # ordered by task
     assert read_trajectories(tmp_path)[1].return_ == 1.5
+
+
+def test_an_unknown_outcome_is_null_on_disk_and_never_0(tmp_path):
+    waiting, failed = finished(TASKS[0], 0.0, math.nan), finished(TASKS[1], 0.0, 0.0)
+    write_shard(tmp_path, [LoggedTrajectory(waiting, 0), LoggedTrajectory(failed, 0)])
+    assert [row["return"] for _, row in shard_rows(shards(tmp_path)[0], ["return"])] == [None, 0.0]
+    unknown, known = read_records(tmp_path)
+    assert not unknown.outcome_known
+    assert math.isnan(unknown.trajectory.return_)
+    assert known.outcome_known
+    assert unknown_outcomes(tmp_path) == 1
+    for selection in ({"known_outcomes": True}, {"best_of": 1}):
+        assert [record.trajectory for record in iter_records(tmp_path, **selection)] == [failed]
+
+
+def test_a_shard_is_rewritten_in_place(tmp_path):
+    write_shard(tmp_path, [LoggedTrajectory(finished(task, 0.0), 0) for task in TASKS[:2]])
+    before = dataset_hash(tmp_path)
+    rewrite_shard(shards(tmp_path)[0], lambda record: replace(record, policy="renamed"))
+    assert [record.policy for record in read_records(tmp_path)] == ["renamed"] * 2
+    assert len(shards(tmp_path)) == 1
+    assert dataset_hash(tmp_path) != before
 
 
 def test_a_shard_is_written_atomically(tmp_path, monkeypatch):

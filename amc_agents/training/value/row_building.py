@@ -83,7 +83,7 @@ def selected_trajectories(
 ) -> Iterator[LoggedTrajectory]:
     """Iterate over the trajectories that a training uses. Arguments and errors as in `build_rows`."""
     if isinstance(data, str | Path):
-        return iter_records(data, best_of=best_of, policies=policies)
+        return iter_records(data, best_of=best_of, policies=policies, known_outcomes=True)
     if policies is not None:
         raise ConfigurationError(
             f"policies {', '.join(policies)} cannot be selected from trajectories, which do not name their policy: "
@@ -112,7 +112,10 @@ def _write(
             policies.add(record.policy)
             written += 1
         if not written:
-            raise CheckpointError("the dataset has no trajectory: collect some first")
+            raise CheckpointError(
+                "the dataset has no trajectory with a known outcome: collect some, or add outcomes to imported "
+                "trajectories (amc import --outcomes FILE --out DATA)"
+            )
         writer.finish()
     if objective.soft and objective.beta is not None:
         _soften(folder, objective.beta)
