@@ -26,7 +26,7 @@ FLOORS: tuple[dict[str, float], ...] = (
     {"runtime": 5},
     {"population": 1.2, "lac": 3.7, "pnlc": 6.2, "psrl": 8.7},
     {"training": 6.6},
-    {"bench": 3.4},
+    {"bench": 3.4, "importing": 6.6},
     {"serve": 3.4, "doctor": 6.6},
     {"cli": 5},
 )
@@ -47,6 +47,7 @@ CONTENTS = {
     "psrl": "posterior sampling, IDS",
     "training": "logs to critics",
     "bench": "comparisons",
+    "importing": "your own logs",
     "serve": "vLLM servers",
     "doctor": "checks of a set-up",
     "cli": "the amc command",

@@ -33,7 +33,7 @@ FLOORS = (
     {"runtime"},
     {"population", "lac", "pnlc", "psrl"},
     {"training"},
-    {"bench"},
+    {"bench", "importing"},
     {"serve", "doctor"},
     {"cli"},
 )

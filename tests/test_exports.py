@@ -19,6 +19,7 @@ PUBLIC = {
         "posterior_sampling_nodes text_agent use_environment"
     ).split(),
     "amc_agents.critics": "parse_critic".split(),
+    "amc_agents.importing": "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read".split(),
     "amc_agents.lac": "ActorCritic LacSettings actor_critic_model actor_critic_node decide".split(),
     "amc_agents.middleware": "ActorCritic CritiqueRefine InformationDirected PosteriorSampling".split(),
     "amc_agents.pnlc": "CritiqueRefine PnlcSettings critique_refine_model critique_refine_node decide".split(),

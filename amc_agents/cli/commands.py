@@ -1,4 +1,4 @@
-"""The commands of `amc`: demo, bench, tune, explore, collect, train, score, posterior, serve, doctor.
+"""The commands of `amc`: demo, bench, tune, explore, import, collect, train, score, posterior, serve, doctor.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -14,6 +14,7 @@ from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.doctor import doctor
 from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
+from amc_agents.cli.import_logs import import_logs
 from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.printable import echo
 from amc_agents.cli.score import score
@@ -36,6 +37,7 @@ train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected 
 app.command()(demo)
 app.command()(bench)
 app.command()(tune)
+app.command("import")(import_logs)
 app.command()(collect)
 app.command()(doctor)
 app.command()(explore)

@@ -65,16 +65,23 @@ def _adding(folder: str | Path) -> Iterator[None]:
         yield
 
 
-def rewrite_shard(shard: Path, change: Callable[[LoggedTrajectory], LoggedTrajectory]) -> None:
+def rewrite_shard(shard: Path, changes: Sequence[Callable[[LoggedTrajectory], LoggedTrajectory] | None]) -> None:
     """Replace a shard atomically by one with changed records.
+
+    Args:
+        shard: path of the shard.
+        changes: for each row, the function that changes it; None: it stays as it is.
 
     Raises:
         CheckpointError: the shard cannot be read.
         StorageError: the shard cannot be written.
     """
     with _adding(shard.parent):
-        records = [change(_from_row(row)) for _, row in shard_rows(shard)]
-        _write_records(shard, records)
+        records = [_from_row(row) for _, row in shard_rows(shard)]
+        changed = (
+            record if change is None else change(record) for record, change in zip(records, changes, strict=True)
+        )
+        _write_records(shard, list(changed))
 
 
 def write_new_tasks(folder: str | Path, records: Sequence[LoggedTrajectory]) -> None:

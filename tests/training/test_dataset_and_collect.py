@@ -63,8 +63,8 @@ def test_an_unknown_outcome_is_null_on_disk_and_never_0(tmp_path):
 def test_a_shard_is_rewritten_in_place(tmp_path):
     write_shard(tmp_path, [LoggedTrajectory(finished(task, 0.0), 0) for task in TASKS[:2]])
     before = dataset_hash(tmp_path)
-    rewrite_shard(shards(tmp_path)[0], lambda record: replace(record, policy="renamed"))
-    assert [record.policy for record in read_records(tmp_path)] == ["renamed"] * 2
+    rewrite_shard(shards(tmp_path)[0], [None, lambda record: replace(record, policy="renamed")])
+    assert [record.policy for record in read_records(tmp_path)] == ["", "renamed"]
     assert len(shards(tmp_path)) == 1
     assert dataset_hash(tmp_path) != before
 

@@ -1,0 +1,192 @@
+"""`amc import`: turn the logs of your own agent into a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from amc_agents.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from amc_agents.cli.console import PlainConsole
+    from amc_agents.importing import ImportReport
+
+
+class Kind(StrEnum):
+    """A kind of logs."""
+
+    chat = "chat"
+    checkpoints = "checkpoints"
+
+
+class Turns(StrEnum):
+    """What a user message in the middle of a conversation does."""
+
+    each = "each"
+    one = "one"
+
+
+_OUTCOMES, _READING = "Outcomes", "How the logs are read"
+
+
+def import_logs(
+    out: Annotated[Path, typer.Option(help="Folder of the dataset. Later imports add only what is new.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="The logs: a LangGraph checkpointer (SQLite file or postgresql:// address), or chats in OpenAI's form "
+            "(JSONL file, or folder). The kind is recognised. Without it, only --outcomes is joined."
+        ),
+    ] = None,
+    kind: Annotated[
+        Kind | None, typer.Option("--from", help="Kind of the logs, if it is not recognised.", rich_help_panel=_READING)
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="Field with the outcome, such as score or metadata.resolved: of the record, of the agent's state "
+            "(checkpointer), or a span attribute. A number, true or false.",
+            rich_help_panel=_OUTCOMES,
+        ),
+    ] = None,
+    feedback: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the LangSmith feedback, or of the evaluation in spans, that is the outcome.",
+            rich_help_panel=_OUTCOMES,
+        ),
+    ] = None,
+    outcomes: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file with the columns thread_id and value. Also updates runs that were imported before.",
+            rich_help_panel=_OUTCOMES,
+        ),
+    ] = None,
+    reward_function: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Your function from a LoggedRun to its outcome, or None where it is not known yet.",
+            rich_help_panel=_OUTCOMES,
+        ),
+    ] = None,
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Your function from a text to the text without personal data; runs before anything is written.",
+        ),
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Name of the agent, by which training can select.")] = "",
+    thread: Annotated[
+        str | None,
+        typer.Option(help="Field of a chat's record with the conversation's id.", rich_help_panel=_READING),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="Field with the name of the task. Default: conversations that begin alike are the same task.",
+            rich_help_panel=_READING,
+        ),
+    ] = None,
+    turns: Annotated[
+        Turns,
+        typer.Option(
+            help="'each': a user message starts another run. 'one': it is an observation, as where a world answers "
+            "as the user.",
+            rich_help_panel=_READING,
+        ),
+    ] = Turns.each,
+    step_after: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Node after which amc() would pause (checkpointer). Repeatable. Default: tools.",
+            rich_help_panel=_READING,
+        ),
+    ] = None,
+    system_is_task: Annotated[
+        bool,
+        typer.Option(
+            "--system-is-task",
+            help="Keep a leading system message as part of the task. By default it is the agent's prompt.",
+            rich_help_panel=_READING,
+        ),
+    ] = False,
+) -> None:
+    """Import the logs of your own agent as a dataset to train critics on (needs the extra: train)."""
+    from amc_agents.cli.console import PlainConsole
+    from amc_agents.importing import Outcomes, Reading
+    from amc_agents.importing import import_logs as imported
+
+    console = PlainConsole()
+    with console.status("reading") as line:
+
+        def show(report: ImportReport) -> None:
+            line.update(f"{report.trajectories:,} new trajectories, {report.imported_before:,} imported before")
+
+        report = imported(
+            source, out, policy=policy, progress=show,
+            outcomes=Outcomes(reward, feedback, _function(reward_function, "--reward-function"), outcomes),
+            reading=Reading(
+                kind=None if kind is None else kind.value, step_after=tuple(step_after or ("tools",)),
+                turns=turns.value, system_is_task=system_is_task, thread=thread, task=task,
+            ),
+            redact=_function(redact, "--redact"),
+        )  # fmt: skip
+    _print_report(report, out, console)
+
+
+def _function(name: str | None, option: str) -> Callable[..., Any] | None:
+    """Load `module:name`; modules in the working directory can be named too."""
+    import sys
+    from importlib import import_module
+
+    if name is None:
+        return None
+    module, _, function = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        loaded: Callable[..., Any] = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{option} {name}: expected MODULE:NAME of a function ({error})") from error
+    if not callable(loaded):
+        raise ConfigurationError(f"{option} {name}: expected a function, got {type(loaded).__name__}")
+    return loaded
+
+
+def _print_report(report: ImportReport, out: Path, console: PlainConsole) -> None:
+    from rich.table import Table
+
+    table = Table(title="imported", show_header=False)
+    for label, number in (
+        ("new trajectories", report.trajectories),
+        ("steps", report.steps),
+        ("tokens, about", report.tokens),
+        ("with a known outcome", report.outcomes_known),
+        ("without an outcome yet", report.outcomes_unknown),
+        ("cut off before an answer", report.cut_off),
+        ("outcomes updated", report.outcomes_updated),
+        ("imported before", report.imported_before),
+        ("duplicates in the source", report.duplicates),
+        ("not finished yet", report.unfinished),
+        ("refused", report.refused),
+    ):
+        if number or label == "new trajectories":
+            table.add_row(label, f"{number:,}")
+    console.print(table)
+    for note in report.notes():
+        console.print(note)
+    if report.refused:
+        console.print(f"Each refused record, with its line: {out / 'refused.jsonl'}")
+    console.print(
+        f"{out} now has {report.dataset_trajectories:,} trajectories of {report.dataset_tasks:,} tasks, "
+        f"{report.dataset_outcomes_known:,} with a known outcome."
+    )
+    if report.dataset_outcomes_known:
+        console.print(f"Next: amc train value --data {out} --base MODEL --out VALUE")

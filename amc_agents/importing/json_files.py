@@ -1,0 +1,125 @@
+"""Read the JSON values of a file one at a time, so that the file may be larger than memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from amc_agents.errors import CheckpointError
+
+
+class JsonValue(NamedTuple):
+    """A value and its place."""
+
+    line: int
+    """The 1-based line where it begins."""
+    value: Any
+    error: str = ""
+    """Why the text is not JSON; then `value` is None."""
+
+
+def json_values(path: Path) -> Iterator[JsonValue]:
+    """Yield the values of a file: JSON lines, indented objects one after another, or the items of an array.
+
+    A line that is not JSON is yielded with its error, and reading goes on with the next line. A damaged array ends
+    there.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        yield from _array_items(path) if _first_character(path) == "[" else _objects(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): choose a readable file") from error
+
+
+def json_paths(source: Path) -> list[Path]:
+    """List the JSON files of a source: the file itself, or all in a folder.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    paths = sorted(path for path in source.rglob("*.json*") if path.is_file()) if source.is_dir() else [source]
+    if not paths or not all(path.is_file() for path in paths):
+        raise CheckpointError(f"no logs in {source}: expected a file, or a folder with *.json or *.jsonl files")
+    return paths
+
+
+def _first_character(path: Path) -> str:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        while chunk := file.read(_CHUNK):
+            if chunk.strip():
+                return chunk.lstrip()[0]
+    return ""
+
+
+def _objects(path: Path) -> Iterator[JsonValue]:
+    waiting: list[bytes] = []
+    begun = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not waiting and not line.strip():
+                continue
+            if not waiting:
+                begun = number
+            waiting.append(line)
+            # An indented object opens with a brace alone and closes with a brace that is not indented.
+            if waiting[0].strip() != b"{" or line.startswith(b"}"):
+                yield _parsed(begun, b"".join(waiting))
+                waiting.clear()
+    if waiting:
+        yield JsonValue(begun, None, "not JSON: the object has no end")
+
+
+def _parsed(line: int, text: bytes) -> JsonValue:
+    try:
+        return JsonValue(line, json.loads(text.removeprefix(b"\xef\xbb\xbf")))
+    except (ValueError, RecursionError) as error:
+        return JsonValue(line, None, f"not JSON: {_cause(error)}")
+
+
+def _array_items(path: Path) -> Iterator[JsonValue]:
+    decoder = json.JSONDecoder()
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        text = file.read(_CHUNK)
+        while "[" not in text:
+            text += file.read(_CHUNK)
+        at = text.index("[") + 1
+        line = 1 + text.count("\n", 0, at)
+        while True:
+            start = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text
+            line += text.count("\n", at, start)
+            at = start
+            if text.startswith("]", at):
+                return
+            error = "the array has no end"
+            try:
+                value, end = decoder.raw_decode(text, at)
+                # At the end of what was read, a number may go on.
+                complete = end < len(text)
+            except (ValueError, RecursionError) as raised:
+                complete, error = False, _cause(raised)
+            if complete:
+                yield JsonValue(line, value)
+                line += text.count("\n", at, end)
+                at = end
+                continue
+            more = file.read(max(_CHUNK, len(text) - at))
+            if not more:
+                yield JsonValue(line, None, f"not JSON: {error}")
+                return
+            text, at = text[at:] + more, 0
+
+
+def _cause(error: Exception) -> str:
+    # The message of a UnicodeDecodeError contains bytes of the text.
+    return error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+
+
+_BETWEEN = re.compile(r"[\s,]*")
+"""What stands between the items of an array."""
+_CHUNK = 1 << 16
+"""Characters read at once."""

@@ -1,0 +1,40 @@
+"""Look up fields of a source's records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from amc_agents.importing.runs import UnreadableRecord
+
+
+def field_of(record: Mapping[str, Any], path: str) -> Any:
+    """Return a field of a record; None if it is missing.
+
+    A path is a name, or names joined by dots; a name may contain dots itself, as those of span attributes do.
+
+    >>> field_of({"metadata": {"score": 0.5}, "app.score": 1}, "metadata.score")
+    0.5
+    >>> field_of({"metadata": {"score": 0.5}, "app.score": 1}, "app.score")
+    1
+    """
+    if path in record:
+        return record[path]
+    name, _, rest = path.partition(".")
+    inner = record.get(name)
+    return field_of(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
+def number_of(value: Any, name: str) -> float | None:
+    """Return an outcome as a number; None stays None.
+
+    Raises:
+        UnreadableRecord: it is neither a finite number nor true or false.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        got = value if isinstance(value, float) else f"a {type(value).__name__}"
+        raise UnreadableRecord(f"outcome {name!r} is {got}: expected a finite number, true or false")
+    return float(value)

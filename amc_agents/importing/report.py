@@ -1,0 +1,85 @@
+"""The report of an import."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from amc_agents.files import replace_file
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did. The counts are of this import; `dataset_...` are of the whole dataset."""
+
+    trajectories: int = 0
+    """New trajectories."""
+    steps: int = 0
+    """Steps of the new trajectories."""
+    tokens: int = 0
+    """Approximate tokens of the new trajectories: four characters each."""
+    outcomes_known: int = 0
+    """New trajectories whose outcome is known."""
+    outcomes_updated: int = 0
+    """Stored trajectories whose outcome arrived or changed."""
+    outcomes_unmatched: int = 0
+    """Ids in the table of outcomes that belong to no run of the dataset."""
+    imported_before: int = 0
+    """Runs that the dataset already contains; conversations, where a checkpointer shows that they are unchanged."""
+    duplicates: int = 0
+    """Runs that the source contains twice."""
+    unfinished: int = 0
+    """Runs that have neither ended nor an outcome; a later import takes them."""
+    cut_off: int = 0
+    """New trajectories that stop before the agent's answer."""
+    refused: int = 0
+    """Records that could not be read. `refused.jsonl` in the dataset's folder lists each."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Reason -> number of refused records."""
+    personal_data: Counter[str] = field(default_factory=Counter)
+    """Kind -> number of new trajectories that seem to contain it, after redaction."""
+    dataset_trajectories: int = 0
+    dataset_tasks: int = 0
+    dataset_outcomes_known: int = 0
+
+    @property
+    def outcomes_unknown(self) -> int:
+        """New trajectories whose outcome is not known yet."""
+        return self.trajectories - self.outcomes_known
+
+    def notes(self) -> list[str]:
+        """Return what the user should know, as sentences."""
+        notes = [f"Refused: {count:,} x {reason}" for reason, count in self.reasons.most_common(_SHOWN)]
+        if len(self.reasons) > _SHOWN:
+            notes.append(f"and {len(self.reasons) - _SHOWN} other reasons")
+        notes += [
+            f"{count:,} new trajectories seem to contain {_article(kind)} {kind}: consider --redact MODULE:NAME"
+            for kind, count in sorted(self.personal_data.items())
+        ]
+        if self.outcomes_unmatched:
+            notes.append(
+                f"{self.outcomes_unmatched:,} ids in the table of outcomes match no imported run: expected thread ids"
+            )
+        if self.dataset_trajectories and not self.dataset_outcomes_known:
+            notes.append(
+                "No outcome is known, so no value model can be trained yet: give --reward, --feedback, --outcomes or "
+                "--reward-function"
+            )
+        return notes
+
+    def save(self, folder: Path) -> None:
+        """Write `import-report.json` to the dataset's folder, atomically."""
+        replace_file(
+            folder / "import-report.json",
+            json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, indent=1),
+        )
+
+
+def _article(kind: str) -> str:
+    return "an" if kind[0] in "aeiou" else "a"
+
+
+_SHOWN = 5
+"""Reasons that `notes` lists."""

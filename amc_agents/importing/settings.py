@@ -1,0 +1,44 @@
+"""Settings of reading logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from amc_agents.errors import ConfigurationError
+
+Kind = Literal["chat", "checkpoints"]
+"""A kind of source: OpenAI-style chats, a LangGraph checkpointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source of logs is read."""
+
+    kind: Kind | None = None
+    """Kind of the source; None: recognised by its content."""
+    step_after: tuple[str, ...] = ("tools",)
+    """Nodes after which `amc()` pauses, for a checkpointer: the agent's messages are read where a run would read them.
+    Matters only for agents that shorten or edit their messages."""
+    turns: Literal["each", "one"] = "each"
+    """What a user message after the agent's first message does. "each": it starts another run, as another call of the
+    agent does. "one": it is an observation, as with a text agent whose world answers as the user."""
+    system_is_task: bool = False
+    """Whether a leading system message is part of the task. By default it is the agent's prompt, which no critic reads
+    at run time."""
+    thread: str | None = None
+    """Field of a chat's record with the id of its conversation; None: `thread_id`, `conversation_id`, `session_id` or
+    `id`."""
+    task: str | None = None
+    """Field of a record with the name of its task. None: conversations with the same first instruction belong to the
+    same task."""
+    known: Callable[[str, str], bool] = lambda thread, version: False
+    """(thread, version) -> whether it was imported before, so that it need not be read."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown values."""
+        if self.kind is not None and self.kind not in get_args(Kind):
+            raise ConfigurationError(f"the kind of logs is {self.kind!r}: expected {', '.join(get_args(Kind))}")
+        if self.turns not in ("each", "one"):
+            raise ConfigurationError(f'turns is {self.turns!r}: expected "each" or "one"')

@@ -1,0 +1,1 @@
+"""The kinds of logs that can be read, one module each."""
