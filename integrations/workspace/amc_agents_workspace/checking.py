@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-SECONDS_PER_TEST = 0.2
+SECONDS_PER_TEST = 0.02
 """CPU time after which a test fails, since a wrong edit may loop forever."""
 SECONDS_IN_ALL = 60.0
 """Wall time after which the process of the tests is killed."""
-MEGABYTES = 512
+MEGABYTES = 256
 """Address space of the process of the tests."""
 
 

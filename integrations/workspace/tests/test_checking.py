@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import time
@@ -85,8 +86,9 @@ def test_pytest_agrees(tmp_path):
     module = MODULES["test"][0]
     source = mutations(original(module))[3].apply(original(module))
     write_files(tmp_path, Bug(module, source, ()))
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir=."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
     failed = [line.split("::")[1].split()[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
     assert failed == [name for name, error in run_tests(tmp_path).errors if error]
     assert failed
