@@ -51,12 +51,20 @@ class AmcSettings:
     """Time limit in seconds for a particle's step and for a critic call; None: no limit."""
     run_timeout: float | None = None
     """Time limit in seconds for the whole run; None: no limit."""
+    durable_every: int | None = None
+    """Maximum number of steps between two durable points; None: points only where particles are weighed."""
     seed: int | None = None
     """Seed of resampling and worlds; None: drawn, and recorded in the run."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _require_at_least(1, n_particles=self.start_size, horizon=self.horizon, quorum=self.quorum)
+        _require_at_least(
+            1,
+            n_particles=self.start_size,
+            horizon=self.horizon,
+            quorum=self.quorum,
+            durable_every=self.durable_every,
+        )
         _require_at_least(0, seed=self.seed)
         _require_positive("a positive number", beta=self.beta, success_reward=self.success_reward)
         _require_positive("a positive number of seconds", step_timeout=self.step_timeout, run_timeout=self.run_timeout)

@@ -51,6 +51,7 @@ def amc(
     quorum: int | None = None,
     step_timeout: float | None = None,
     run_timeout: float | None = None,
+    durable_every: int | None = None,
     seed: int | None = None,
     on_critic_error: OnCriticError | None = None,
     step_after: str | Sequence[str] | None = None,
@@ -106,6 +107,9 @@ def amc(
             None: no limit.
         run_timeout: time limit in seconds for the whole run. When it passes, the best finished trajectory is the
             answer, with a note and without log Z; `RunTimedOut` is raised if no particle has finished. None: no limit.
+        durable_every: maximum number of steps between two durable points, from which a run with a checkpointer goes on
+            after a crash. Particles wait for each other there, and the result does not change. None: points only where
+            particles are weighed, hence none under `Never()` before the end.
         seed: seed of resampling, of worlds, and of models that draw from the particle's random stream. None: drawn at
             random and recorded.
         on_critic_error: "raise" (default), or "uniform": keep the weights when the critic fails in any way, and add a
@@ -177,7 +181,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
         destinations=("init", "propagate", "weigh", "resample", "finalize"),
     )
     for node, successors in (
-        (nodes.propagate, ("weigh",)),
+        (nodes.propagate, ("weigh", "propagate")),
         (nodes.weigh, ("finalize", "resample", "propagate")),
         (nodes.resample, ("propagate",)),
         (nodes.finalize, (END,)),

@@ -67,7 +67,10 @@ class Nodes:
 
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Run the particles to the next weighing point."""
-        await state["amc_system"].propagate(calls.particle_config(config))
+        system = state["amc_system"]
+        await system.propagate(calls.particle_config(config))
+        if system.at_pause:
+            return Command(goto="propagate", update=await saved(system, "propagate"))
         return Command(goto="weigh")
 
     async def weigh(self, state: RunState, config: RunnableConfig) -> Command[str]:

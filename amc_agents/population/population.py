@@ -77,6 +77,10 @@ class ParticleSystem:
     """The finished particle with the best return so far, which resampling cannot remove."""
     step: int = 0
     """The last weighing point."""
+    last_pause: int = 0
+    """The last step at which the particles waited for each other."""
+    at_pause: bool = False
+    """Whether they wait there for a durable point only, without being weighed."""
     due: bool = False
     """Whether the particles are to be resampled there."""
     durable: Durable | None = None
@@ -97,18 +101,22 @@ class ParticleSystem:
         self._rule = None if adaptive is None else Rule(adaptive, self.settings, self.critic, self.runner.trajectory_of)
 
     async def propagate(self, config: RunnableConfig) -> None:
-        """Run every particle to the next weighing point or to its end.
+        """Run every particle to the next weighing point or to its end, or to a pause on the way (`at_pause`).
 
         Args:
             config: for the particles that start here.
         """
+        self.at_pause = False
         if self.deadline.passed:
             return
         until = self.settings.resample.next_point(self.step)
         if until is not None and until >= self.settings.horizon:
             until = None
+        pause = self._next_pause(until)
         tasks = [
-            self.runner.advance(particle, until, self._stop, config) for particle in self.particles if particle.running
+            self.runner.advance(particle, until if pause is None else pause, self._stop, config)
+            for particle in self.particles
+            if particle.running
         ]
         moving = [particle.running for particle in self.particles]
         try:
@@ -126,8 +134,12 @@ class ParticleSystem:
             self._archive_and_maybe_stop()
             self._forget_values(moving)
             return
-        self.step = max(particle.steps for particle in self.particles) if until is None else until
-        self._check_quorum()
+        causes = self._check_quorum()
+        if pause is not None and not self.concluded:
+            self.last_pause, self.at_pause = pause, True
+            return
+        self.step = self.last_pause = max(particle.steps for particle in self.particles) if until is None else until
+        self._note_failures(causes)
 
     @property
     def everyone(self) -> list[Particle]:
@@ -260,6 +272,13 @@ class ParticleSystem:
         await asyncio.gather(*(self.runner.discard(particle) for particle in old if id(particle) not in kept))
         self.particles, self.retired = particles, all_retired
 
+    def _next_pause(self, until: int | None) -> int | None:
+        """Return the step of the next durable point before the weighing point `until`; None: there is none."""
+        if self.durable is None or self.settings.durable_every is None:
+            return None
+        pause = self.last_pause + self.settings.durable_every
+        return pause if until is None or pause < until else None
+
     def _retirable(self) -> BoolArray:
         """`[N]` finished particles whose final potential is known."""
         return np.array([particle.finished for particle in self.particles]) & self.known
@@ -314,12 +333,16 @@ class ParticleSystem:
             return len(self.particles)
         return self._rule.next_size(self.particles, self.values, self.weights.log_weights)
 
-    def _check_quorum(self) -> None:
+    def _check_quorum(self) -> list[Exception]:
+        """Return the failures of particles, unless too many failed."""
         causes = [particle.error for particle in self.particles if particle.error is not None]
         alive = len(self.particles) - len(causes)
         least = self.settings.least_alive(len(self.particles))
         if alive < least:
             raise QuorumLost(alive, least, causes) from cause_of(causes[0])
+        return causes
+
+    def _note_failures(self, causes: Sequence[Exception]) -> None:
         if causes:
             note = (
                 f"{len(causes)} of {len(self.particles)} particles failed: log Z refers to runs that do not fail "

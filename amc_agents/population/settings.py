@@ -128,6 +128,7 @@ class Settings(AmcSettings):
             "quorum": self.least_alive(self.start_size),
             "step_timeout": self.step_timeout,
             "run_timeout": self.run_timeout,
+            "durable_every": self.durable_every,
             "on_critic_error": self.on_critic_error,
             "rewards": self.rewards,
             "rewards_observed": self.rewards_observed,

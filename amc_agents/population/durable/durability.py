@@ -45,7 +45,11 @@ class DurablePopulation:
         if self._refused or system.deadline.passed or system.decided:  # Some agents were cancelled within a step.
             return None
         await system.pause()
-        facts = {"step": system.step, "ess": system.ess, "log_evidence": float(smc.log_evidence(system.weights))}
+        facts = {
+            "step": max(system.step, system.last_pause),
+            "ess": system.ess,
+            "log_evidence": float(smc.log_evidence(system.weights)),
+        }
         try:
             record = await dump_system(system)
             root = self._table.encode({"then": then, **record})

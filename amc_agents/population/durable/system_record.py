@@ -52,6 +52,7 @@ async def dump_system(system: ParticleSystem) -> dict[str, Any]:
         "notes": list(system.notes),
         "step": system.step,
         "due": system.due,
+        "last_pause": system.last_pause,
         "stopped": system.stopped,
         "twins": system.twins.dump(),
         "usage": {
@@ -79,7 +80,7 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
     system.values, system.known = dumped["values"], dumped["known"]
     system.history = [WeighingPoint(*point) for point in dumped["history"]]
     system.notes = [*dumped["notes"], *(note for note in system.notes if note not in dumped["notes"])]
-    system.step, system.due = dumped["step"], dumped["due"]
+    system.step, system.due, system.last_pause = dumped["step"], dumped["due"], dumped["last_pause"]
     if dumped["stopped"]:
         system.stop()
     system.twins.load(dumped["twins"])

@@ -11,8 +11,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from amc_agents.population.durable.points import points_thread
-from amc_agents.smc import AtSteps, EssBelow, EveryStep
-from tests.population.durable.scenario import CONFIG, LENGTH, Scenario, facts
+from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import SumWorld, start
 
 
@@ -99,3 +99,39 @@ def test_a_new_turn_deletes_the_points_of_the_last():
     second = set(saver.storage[thread][""])
     assert len(second) == 3
     assert first.isdisjoint(second)
+
+
+@pytest.mark.parametrize("schedule", [Never(), AtSteps(4), EssBelow(0.7)], ids=str)
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_points_every_k_steps_change_nothing(schedule, every):
+    plain = Scenario(resample=schedule, durable_every=every).graph.run(start())
+    saver = InMemorySaver()
+    scenario = Scenario(saver, resample=schedule, durable_every=every)
+    assert facts(scenario.graph.run(start(), CONFIG)) == facts(plain)
+    steps = [point.step for point in scenario.graph.points(CONFIG)]
+    gaps = [late - early for late, early in zip(steps, [*steps[1:], 0], strict=True)]
+    assert max(gaps) <= every
+
+
+@pytest.mark.parametrize("call", [8, 13, 22, 29])
+def test_under_never_a_run_goes_on_from_a_point_every_k_steps(call):
+    settings = {"resample": Never(), "durable_every": 2}
+    plain = Scenario(**settings).graph.run(start())
+    broken = Scenario(InMemorySaver(), **settings)
+    broken.fails_at_model_call = call
+    with pytest.raises(Exception, match="the machine dies"):
+        broken.graph.run(start(), CONFIG)
+    before = broken.model_calls
+    assert facts(broken.graph.run(None, CONFIG)) == facts(plain)
+    assert broken.model_calls - before <= N * LENGTH - 2 * N * ((call - 1) // (2 * N))
+
+
+def test_pauses_do_not_hide_a_failure_of_particles():
+    """Notes and quorum are those of the weighing points."""
+    runs = []
+    for saver in (None, InMemorySaver()):
+        scenario = Scenario(saver, durable_every=1, quorum=2)
+        scenario.fails_at_model_call = 8
+        runs.append(facts(scenario.graph.run(start(), CONFIG)))
+    assert runs[0]["notes"] == runs[1]["notes"]
+    assert runs[0]["final"] == runs[1]["final"]
