@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.store.base import BaseStore
@@ -32,13 +32,14 @@ _PLAIN = (
 """Fields that are stored as they are."""
 
 
-def dump_particle(particle: Particle, saver: ForkSaver, world: Any) -> dict[str, Any]:
+def dump_particle(particle: Particle, saver: ForkSaver, world: Any, reader: int | None) -> dict[str, Any]:
     """Describe a stopped particle.
 
     Args:
         particle: its agent does not run.
         saver: holds its thread.
         world: the record of its world; None: it has no world, or the world is closed.
+        reader: number of its reader; None: it has none.
     """
     error = particle.error
     return {
@@ -47,7 +48,7 @@ def dump_particle(particle: Particle, saver: ForkSaver, world: Any) -> dict[str,
         "at_horizon": particle.truncated if world is None else particle.at_horizon,
         "state": dict(particle.state),
         "rng": dump_rng(particle.rng),
-        "reader": None if particle.reader is None else _dump_reader(particle.reader),
+        "reader": reader,
         "world": world,
         "store": None if particle.store is None else particle.store.dump(),
         "error": None if error is None else (type(error).__name__, str(error)),
@@ -60,7 +61,7 @@ def load_particle(
     saver: ForkSaver,
     *,
     world: RecordingWorld | None,
-    task: Task | None,
+    readers: Sequence[MessageReader],
     base_store: BaseStore | None,
 ) -> Particle:
     """Rebuild a particle.
@@ -69,14 +70,14 @@ def load_particle(
         dumped: what `dump_particle` returned.
         saver: receives its thread.
         world: its restored world.
-        task: of the worlds, which must be the particle's; None: the task was the agent's input.
+        readers: of all particles.
         base_store: the agent's store.
     """
-    error, reader = dumped["error"], dumped["reader"]
+    error = dumped["error"]
     particle = Particle(
         state=dumped["state"],
         rng=load_rng(dumped["rng"]),
-        reader=None if reader is None else _load_reader(reader, task),
+        reader=None if dumped["reader"] is None else readers[dumped["reader"]],
         world=world,
         store=None if dumped["store"] is None or base_store is None else ParticleStore(base_store),
         error=None if error is None else ParticleFailure.like(*error),
@@ -89,7 +90,8 @@ def load_particle(
     return particle
 
 
-def _dump_reader(reader: MessageReader) -> dict[str, Any]:
+def dump_reader(reader: MessageReader) -> dict[str, Any]:
+    """Describe what was read of a particle's messages."""
     trajectory = reader.trajectory
     listed = set(map(message_key, reader.listed))
     return {
@@ -102,7 +104,16 @@ def _dump_reader(reader: MessageReader) -> dict[str, Any]:
     }
 
 
-def _load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
+def load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
+    """Rebuild a reader from what `dump_reader` returned.
+
+    Args:
+        dumped: the record.
+        task: of the worlds, which must be the recorded task; None: the task was the agent's input.
+
+    Raises:
+        PopulationError: the tasks differ.
+    """
     name, instruction = dumped["task"]
     if task is not None and (task.id, task.instruction) != (name, instruction):
         raise PopulationError(

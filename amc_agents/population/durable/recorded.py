@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.population.durable.durability import DurablePopulation
-from amc_agents.population.durable.particle_record import load_particle
+from amc_agents.population.durable.particle_record import load_particle, load_reader
 from amc_agents.population.durable.points import Point, PointStore
 from amc_agents.population.durable.system_record import check_settings, load_system, load_usage
 from amc_agents.population.durable.world_record import load_world
@@ -55,8 +55,9 @@ class Recorded:
         self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
     ) -> list[Particle]:
         """Restore all particles: live, retired and archived."""
+        readers = [load_reader(record, task) for record in self._record["readers"]]
         return [
-            load_particle(record, start.saver, world=world, task=task, base_store=start.base_store)
+            load_particle(record, start.saver, world=world, readers=readers, base_store=start.base_store)
             for record, world in zip(self._record["particles"], worlds, strict=True)
         ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.durable.particle_record import dump_particle
+from amc_agents.population.durable.particle_record import dump_particle, dump_reader
 from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.durable.world_record import dump_world
 from amc_agents.population.particle import Particle
@@ -28,6 +28,9 @@ async def dump_system(system: ParticleSystem) -> dict[str, Any]:
     """Describe a population whose agents are stopped, and save its worlds."""
     particles = _all_particles(system)
     worlds = await asyncio.gather(*map(_dump_world, particles))
+    # Copies of a finished particle share its reader, by which they are recognised.
+    readers = {id(particle.reader): particle.reader for particle in particles if particle.reader is not None}
+    numbers = {key: number for number, key in enumerate(readers)}
     place = {id(particle): number for number, particle in enumerate(particles)}
     plain = system.settings.as_plain()
     return {
@@ -36,9 +39,10 @@ async def dump_system(system: ParticleSystem) -> dict[str, Any]:
         "run_id": system.runner.run_id,
         "rng": dump_rng(system.rng),
         "particles": [
-            dump_particle(particle, system.runner.saver, world)
+            dump_particle(particle, system.runner.saver, world, numbers.get(id(particle.reader)))
             for particle, world in zip(particles, worlds, strict=True)
         ],
+        "readers": [dump_reader(reader) for reader in readers.values()],
         "live": [place[id(particle)] for particle in system.particles],
         "retired": [
             (place[id(retired.particle)], retired.log_weight, retired.log_weight_since, retired.value)

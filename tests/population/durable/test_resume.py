@@ -11,7 +11,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from amc_agents.population.durable.points import points_thread
-from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import SumWorld, start
 
@@ -135,3 +135,16 @@ def test_pauses_do_not_hide_a_failure_of_particles():
         runs.append(facts(scenario.graph.run(start(), CONFIG)))
     assert runs[0]["notes"] == runs[1]["notes"]
     assert runs[0]["final"] == runs[1]["final"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"success_reward": 60.0}], ids=["agreement", "probabilities"])
+def test_an_adaptive_number_of_particles_goes_on(settings):
+    settings = {"n_particles": Adaptive(start=3, most=9), "resample": EveryStep(), "quorum": 1, **settings}
+    plain = Scenario(**settings).graph.run(start())
+    assert len(plain.population.trajectories) > 3
+    for call in (2, 4):
+        broken = Scenario(InMemorySaver(), **settings)
+        broken.fails_at_critic_call = call
+        with pytest.raises(Exception, match="the machine dies"):
+            broken.graph.run(start(), CONFIG)
+        assert facts(broken.graph.run(None, CONFIG)) == facts(plain)
