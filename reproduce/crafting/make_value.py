@@ -1,11 +1,12 @@
 """Make the embedded value model: play crafting tasks with the embedded policy, then train the adapter.
 
-    python reproduce/crafting/make_value.py FOLDER --data DATA [--tasks 500] [--trajectories 8] [--temperature 1.0]
-        [--world crafting]
+    python reproduce/crafting/make_value.py FOLDER --data DATA [DATA ...] [--tasks 500] [--trajectories 8]
+        [--temperature 1.0] [--world crafting]
 
 FOLDER holds the policy; the adapter (float16) and its JSON go to FOLDER/value. DATA keeps the trajectories; an
-interrupted collection resumes. The tasks are of the split "train", which neither the policy's training nor a comparison
-uses. Tasks of other worlds have no band of difficulty.
+interrupted collection resumes. With several folders, the first is collected and all are trained on. The tasks are of
+the split "train", which neither the policy's training nor a comparison uses. Tasks of other worlds have no band of
+difficulty.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
             tasks,
             plan.world_spec.make,
             options.trajectories,
-            options.data,
+            options.data[0],
             horizon=plan.world_spec.horizon,
             policy="embedded:crafting",
             settings={
@@ -72,7 +73,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
 def train(options: argparse.Namespace, console: Console) -> None:
     """Train the adapter and write its shipped files."""
     torch.set_num_threads(1)
-    trajectories = read_trajectories(options.data)[: options.limit]
+    trajectories = [each for folder in options.data for each in read_trajectories(folder)][: options.limit]
     settings = replace(
         EMBEDDED,
         epochs=options.epochs,
@@ -107,7 +108,7 @@ def main() -> None:
     """Collect, then train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, help="default: FOLDER/value")
     parser.add_argument("--base", type=Path, help="base weights of the adapter; default: FOLDER")
     parser.add_argument("--player", help="policy that plays, a name or folder; default: FOLDER")
@@ -127,11 +128,13 @@ def main() -> None:
     parser.add_argument("--shuffle-targets", action="store_true", help="control experiment with shuffled targets")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-collect", action="store_true", help="train on DATA without collecting")
+    parser.add_argument("--no-train", action="store_true", help="collect without training")
     options = parser.parse_args()
     console = Console()
     if not options.no_collect:
         collect_data(options, console)
-    train(options, console)
+    if not options.no_train:
+        train(options, console)
 
 
 if __name__ == "__main__":

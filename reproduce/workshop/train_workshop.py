@@ -39,7 +39,7 @@ class WorkshopStage(Stage):
     optimal_steps: tuple[int, int] = (3, 12)
 
 
-STAGES = (WorkshopStage("W", 1400, 3e-3, (0.0, 0.02, 0.05, 0.1, 0.2)),)
+STAGES = (WorkshopStage("W", 1000, 3e-3, (0.0, 0.02, 0.05, 0.1, 0.2)),)
 
 
 def workshop_tokenizer() -> PreTrainedTokenizerFast:
