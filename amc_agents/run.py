@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, Self
 
 from amc_agents.plain import fields_of, plain
 from amc_agents.prices import cost
@@ -18,6 +18,21 @@ _MOST_NOTES = 5
 _MOST_POINTS = 6
 _WIDTH = 160
 """Maximum number of characters of a line after its label."""
+
+
+class OpenWorld(Protocol):
+    """The winner's world after a run, which is open until it is closed."""
+
+    object: Any
+    """The user's own object."""
+
+    def close(self) -> None:
+        """Close the world; safe to call twice."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the world; safe to call twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +106,51 @@ class Run:
     """The final agent state of the selected particle."""
     usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
     """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
+    world: OpenWorld | None = field(default=None, repr=False, compare=False)
+    """Holds `best_world` open; None if the run has no world, or did not come from `graph.run` or `graph.arun`."""
+
+    @property
+    def best_world(self) -> Any:
+        """The winner's world, as it was left: the object that `environment=` returned, or a fork of it.
+
+        Worlds of files and databases have `diff()` and `apply()`. The world is open until `close`. None if the run has
+        no world, or did not come from `graph.run` or `graph.arun`.
+        """
+        return None if self.world is None else self.world.object
+
+    def close(self) -> None:
+        """Close the winner's world, of a run by `graph.run`; safe to call twice. `with graph.run(...) as run:` does."""
+        if self.world is not None:
+            self.world.close()
+
+    async def aclose(self) -> None:
+        """Close the winner's world; safe to call twice. `async with await graph.arun(...) as run:` does."""
+        if self.world is not None:
+            await self.world.aclose()
+
+    def __enter__(self) -> Self:
+        """Return the run, which is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the winner's world."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the run, which is closed at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the winner's world."""
+        await self.aclose()
 
     def as_plain(self) -> dict[str, Any]:
         """Convert the run to JSON-compatible values, as a served graph streams it.
 
         Adds `best["return_"]` and `population["returns"]` to the fields. NaN and infinity become None, and objects that
-        JSON cannot represent become the name of their type.
+        JSON cannot represent become the name of their type. The world is omitted.
         """
-        run: dict[str, Any] = plain(fields_of(self))
+        run: dict[str, Any] = plain({name: value for name, value in fields_of(self).items() if name != "world"})
         run["best"]["return_"] = plain(self.best.return_)
         run["population"]["returns"] = plain([trajectory.return_ for trajectory in self.population.trajectories])
         return run

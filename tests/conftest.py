@@ -23,6 +23,15 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def _close_kept_worlds():
+    """Close the winners' worlds that a test has left open, which would otherwise wait for the garbage collector."""
+    yield
+    module = sys.modules.get("amc_agents.runtime.kept_world")
+    if module is not None:
+        module.close_left()
+
+
 @pytest.fixture
 def command(monkeypatch, capsys):
     """The command line in this process: (exit code, stdout, stderr)."""

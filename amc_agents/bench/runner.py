@@ -134,6 +134,7 @@ async def run_one(
     started = time.perf_counter()
     run = await graph.arun({"messages": [("user", task.instruction)]})
     seconds = time.perf_counter() - started
+    await run.aclose()
     scores = scores_of(
         run,
         single=comparison.size_of(method) == 1 and not method.oracle,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -27,8 +28,8 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     """A compiled graph with the wrapped agent's input and output schemas, and with `run` and `arun`.
 
     All other calls (`invoke`, `batch`, `astream_events`, a node of another graph) go through `stream` or `astream`.
-    The worlds of a run are closed when its stream ends, is closed early, or fails. A context that the agent would not
-    read is refused.
+    The worlds of a run are closed when its stream ends, is closed early, or fails; `run` and `arun` leave the winner's
+    world to their caller. A context that the agent would not read is refused.
     """
 
     @override
@@ -42,16 +43,31 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
                 yield event
 
     def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
-        """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z and usage."""
-        events = self._stream(self._open_run(wants_events=False), input, config, stream_mode="custom", **kwargs)
-        return _last_run([event for event in events if _is_run(event)])
+        """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z, usage and best world.
+
+        The winner's world stays open as `run.best_world` until the run is closed: `with graph.run(input) as run:`.
+        """
+        owner = self._open_run(wants_events=False, keeps_world=True)
+        events = self._stream(owner, input, config, stream_mode="custom", **kwargs)
+        try:
+            run = _last_run([event for event in events if _is_run(event)])
+        except BaseException:
+            if owner.kept is not None:
+                owner.kept.close()
+            raise
+        return replace(run, world=owner.kept)
 
     async def arun(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
-        """Like `ainvoke`, but return the `Run`."""
-        events = self._astream(
-            self._open_run(wants_events=False, asynchronous=True), input, config, stream_mode="custom", **kwargs
-        )
-        return _last_run([event async for event in events if _is_run(event)])
+        """Like `ainvoke`, but return the `Run`, as `run` does: `async with await graph.arun(input) as run:`."""
+        owner = self._open_run(wants_events=False, asynchronous=True, keeps_world=True)
+        events = self._astream(owner, input, config, stream_mode="custom", **kwargs)
+        try:
+            run = _last_run([event async for event in events if _is_run(event)])
+        except BaseException:
+            if owner.kept is not None:
+                await owner.kept.aclose()
+            raise
+        return replace(run, world=owner.kept)
 
     def points(self, config: RunnableConfig) -> list[DurablePoint]:
         """Return the durable points of a thread's last run, newest first.

@@ -15,6 +15,7 @@ from amc_agents.population.population import ParticleSystem
 from amc_agents.population.search_notes import reward_notes, search_notes
 from amc_agents.population.selection import select_index
 from amc_agents.run import Population, Run
+from amc_agents.runtime.world import Worlds
 
 _log = logging.getLogger(__name__)
 
@@ -124,11 +125,15 @@ def _final_notes(system: ParticleSystem) -> list[str]:
     notes += search_notes(system.history, settings, stopped=system.cut_short)
     for note in notes:
         warn_once(note)
-    failures = system.worlds.close_errors
-    if failures:
-        error = failures[0]
-        notes.append(f"worlds that could not be closed: {len(failures)} ({type(error).__name__}: {error})")
     return reward_notes([particle.return_ for particle in system.everyone], settings) + notes
+
+
+def closing_notes(worlds: Worlds) -> list[str]:
+    """Return a note for the run if worlds could not be closed."""
+    failures = worlds.close_errors
+    if not failures:
+        return []
+    return [f"worlds that could not be closed: {len(failures)} ({type(failures[0]).__name__}: {failures[0]})"]
 
 
 @functools.lru_cache(maxsize=128)

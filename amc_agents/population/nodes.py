@@ -17,7 +17,6 @@ from langgraph.types import Command
 from typing_extensions import TypedDict, override
 
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.population.conclusion import conclude
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
@@ -95,8 +94,7 @@ class Nodes:
         """
         system = state["amc_system"]
         owner = OpenRun.of(config)
-        await owner.aclose()
-        run, winner = conclude(system)
+        run, winner = await owner.conclude()
         if winner.store is not None:
             run = replace(run, notes=(*run.notes, *await winner.store.flush()))
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -10,7 +11,9 @@ from langchain_core.runnables import RunnableConfig
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
+from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
 from amc_agents.population.population import ParticleSystem
+from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.world import Worlds
 
 _KEY = "__amc_open_run"
@@ -24,9 +27,17 @@ class OpenRun:
             tenth of a step.
         asynchronous: whether the graph is called by its async methods.
         checkpointed: whether the graph may have a checkpointer.
+        keeps_world: whether the caller gets the winner's world, and closes it.
     """
 
-    def __init__(self, *, wants_events: bool = True, asynchronous: bool = False, checkpointed: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        wants_events: bool = True,
+        asynchronous: bool = False,
+        checkpointed: bool = True,
+        keeps_world: bool = False,
+    ) -> None:
         self.wants_events = wants_events
         self.asynchronous = asynchronous
         self.checkpointed = checkpointed
@@ -36,6 +47,9 @@ class OpenRun:
         """Whether the run has its result."""
         self.after_result: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Work for the end of the call, when the result is checkpointed."""
+        self.keeps_world = keeps_world
+        self.kept: KeptWorld | None = None
+        """The winner's world, from the end of the run."""
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
 
@@ -81,12 +95,32 @@ class OpenRun:
         if self.finished and self.after_result is not None:
             await self.after_result()
 
+    async def conclude(self) -> Conclusion:
+        """Stop the agents, select the answer, and close all worlds but the winner's if the caller gets it.
+
+        Raises:
+            AllWeightsZero: no particle has a positive weight.
+            RunTimedOut: the run's time limit passed before any particle finished.
+        """
+        assert self.system is not None
+        return await to_its_end(self._conclude(self.system))
+
+    async def _conclude(self, system: ParticleSystem) -> Conclusion:
+        await system.stop_agents()
+        run, winner = conclude(system)
+        if self.keeps_world and winner.world is not None:
+            self.kept = await self.worlds.keep(winner.world)
+        else:
+            await self.worlds.close_all()
+        self.system = None
+        return Conclusion(replace(run, notes=(*run.notes, *closing_notes(self.worlds))), winner)
+
     @property
     def _is_open(self) -> bool:
         return self.system is not None or self.worlds.any_open
 
     async def _close(self) -> None:
         if self.system is not None:
-            await self.system.close()
+            await self.system.stop_agents()
         await self.worlds.close_all()
         self.system = None

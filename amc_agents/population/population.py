@@ -252,11 +252,10 @@ class ParticleSystem:
         running = [particle for particle in self.particles if particle.running]
         await asyncio.gather(*(self.runner.save(particle, "saved") for particle in running))
 
-    async def close(self) -> None:
-        """Stop every agent and close every world."""
+    async def stop_agents(self) -> None:
+        """Stop every agent."""
         paused = [particle for particle in self.everyone if particle.stream is not None]
         await asyncio.gather(*(self.runner.stop(particle) for particle in paused))
-        await self.worlds.close_all()
 
     async def _continue_from(self, ancestors: IntArray, retired: Sequence[Retired]) -> None:
         """Make slot i continue particle `ancestors[i]`; the first offspring keeps its ancestor's world."""
@@ -269,6 +268,7 @@ class ParticleSystem:
         particles = [children[slot] if slot in children else old[slot] for slot in range(len(ancestors))]
         all_retired = [*self.retired, *retired]
         kept = {id(particle) for particle in particles} | {id(kept.particle) for kept in all_retired}
+        kept.add(id(self.archive))  # It may become the answer, with its world.
         await asyncio.gather(*(self.runner.discard(particle) for particle in old if id(particle) not in kept))
         self.particles, self.retired = particles, all_retired
 

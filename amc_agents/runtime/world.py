@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
+from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.types import Environment, Forkable, Task, TimeStep
 
 T = TypeVar("T")
@@ -104,15 +106,25 @@ class Worlds:
         if world in self._open:
             await self.finish(self._close(world))
 
-    async def close_all(self) -> None:
-        """Close all worlds, also those that are still being created."""
+    async def close_all(self, *, but: RecordingWorld | None = None) -> None:
+        """Close all worlds but one, also those that are still being created."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=CLOSING_LIMIT_S)
             for task in late:
                 task.cancel()
                 _log.warning("a world was neither created nor closed within %g s after its run ended", CLOSING_LIMIT_S)
-        if self._open:
-            await self.finish(self._close_side_by_side([*self._open]))
+        closed = [world for world in self._open if world is not but]
+        if closed:
+            await self.finish(self._close_side_by_side(closed))
+
+    async def keep(self, world: RecordingWorld) -> KeptWorld:
+        """Close all other worlds, and hand this world over to the caller of the run."""
+        await self.close_all(but=world)
+        own = Worlds()
+        if world in self._open:
+            del self._open[world]
+            own._open[world] = None
+        return KeptWorld(world.inner, partial(own.close, world))
 
     async def _close_side_by_side(self, worlds: Sequence[RecordingWorld]) -> None:
         await asyncio.gather(*(self._close(world) for world in worlds))

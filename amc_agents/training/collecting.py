@@ -107,6 +107,7 @@ def amc_rollouts(
             environment=lambda state: (environment(), task), config=Config(), **options,
         )  # fmt: skip
         run = await graph.arun(inputs(task) if inputs else {"messages": [("user", task.instruction)]})
+        await run.aclose()
         trajectories = run.population.trajectories
         failures = run.population.failed or (False,) * len(trajectories)
         return [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]

@@ -210,6 +210,8 @@ def test_worlds_are_created_forked_and_closed():
     forks = int(np.sum(ancestors != np.arange(6)))
     assert forks > 0
     assert SumWorld.made == 6 + forks
+    assert SumWorld.open == 1
+    run.close()
     assert SumWorld.open == 0
     for trajectory in run.population.trajectories:
         assert trajectory.return_ == float(trajectory.steps[-1].observation.removeprefix("taken "))

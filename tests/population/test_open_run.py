@@ -321,6 +321,7 @@ def test_a_failing_close_is_only_a_note(resample, asynchronous, caplog):
     world, flawless = counted(close=close), counted()
     graph = graph_of(world, resample=resample, horizon=3)
     run = asyncio.run(graph.arun(start())) if asynchronous else graph.run(start())
+    run.close()
     assert run.best.return_ == graph_of(flawless, resample=resample, horizon=3).run(start()).best.return_
     assert "worlds that could not be closed: 1 (ConnectionResetError: the container is gone)" in run.notes
     assert "the container is gone" in caplog.text
@@ -336,7 +337,8 @@ def test_a_close_that_never_returns_is_a_note(monkeypatch):
 
     world = counted(close=close)
     run = graph_of(world, horizon=3).run(start())
-    assert f"worlds that could not be closed: {world.made} (TimeoutError: no answer within 0.01 s)" in run.notes
+    run.close()
+    assert f"worlds that could not be closed: {world.made - 1} (TimeoutError: no answer within 0.01 s)" in run.notes
     assert_all_closed_once(world)
 
 
@@ -352,6 +354,8 @@ def test_forks_that_share_one_world_close_it_once():
             return await super().step(action)
 
     run = graph_of(Stateless, horizon=3).run(start())
+    assert (Stateless.made, Stateless.closings) == (1, 0)
+    run.close()
     assert run.history[0].ancestors is not None
     assert (Stateless.made, Stateless.closings) == (1, 1)
 

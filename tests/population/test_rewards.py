@@ -89,6 +89,8 @@ def test_a_forkable_world_is_steered_by_the_critic_alone(as_pair):
     np.testing.assert_allclose(run.population.values, worth)
     assert len(np.unique(run.history[-1].log_weights.round(6))) > 1
     assert run.best.task.id == ("books" if as_pair else "")
+    assert len(run.best_world.entries) == 4
+    run.close()
     assert Ledger.open == 0
     # Each particle has its own ledger: the winner's tool counted only its own entries.
     assert [step.observation for step in run.best.steps[:4]] == [f"{n} entries" for n in (1, 2, 3, 4)]

@@ -72,6 +72,7 @@ def test_a_hanging_particle_fails_and_the_run_continues(asynchronous):
     assert run.best.done
     cause = "TimeLimitExceeded: step 2 of a particle took longer than step_timeout=1 s"
     assert any(note.startswith("1 of 4 particles failed") and cause in note for note in run.notes)
+    run.close()
     assert SumWorld.open == 0
 
 
@@ -201,6 +202,7 @@ def test_run_timeout_returns_the_best_finished_trajectory(select, asynchronous):
         assert run.best.return_ == max(trajectory.return_ for trajectory in done)
     assert np.isnan(run.log_evidence)
     assert any(note.startswith("run_timeout=1 s passed: the answer is the best of 3 finished") for note in run.notes)
+    run.close()
     assert SumWorld.open == 0
 
 

@@ -137,6 +137,7 @@ def test_any_failure_of_a_critic_is_a_critic_error(answer, match):
     assert np.isnan(run.history[0].values).all()
     np.testing.assert_allclose(run.history[0].log_weights, -np.log(3))
     assert np.isfinite(run.population.values).all(), "with rewards, ends need no critic"
+    run.close()
     assert SumWorld.open == 0
 
 

@@ -274,6 +274,9 @@ def test_particles_write_their_own_files(original, workspaces):
     )
     before = tree(original)
     run = graph.run({"messages": [("user", "Write.")]})
+    winners = [step.observation for step in run.best.steps if "word" in step.action][-1]
+    assert (run.best_world.path / "notes.txt").read_text() == winners
+    run.close()
     for path in run.population.trajectories:
         words = [step.action.split('"word": "')[1][0] for step in path.steps if "word" in step.action]
         last = [step for step in path.steps if "word" in step.action][-1]
