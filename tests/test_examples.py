@@ -84,6 +84,20 @@ def test_decisions_of_an_actor_and_a_critic():
     assert "Crafted" in printed.splitlines()[-1]
 
 
+def test_a_repository_is_repaired_in_folders_of_the_particles():
+    printed = run(ROOT / "examples/edit_repository.py")
+    assert "Ran 3 tests" in printed
+    assert "\nOK\n" in printed
+    removed = {line for line in printed.splitlines() if line.startswith("-    ")}
+    assert removed == {"-    return max(prices)", "-    return cents > 50"}
+
+
+def test_the_winners_rows_are_applied_to_the_database():
+    changes, *_, final = run(ROOT / "examples/orders_in_sqlite.py").splitlines()
+    assert changes == "~ orders (2, 'mug', 900, 'broken') -> (2, 'mug', 900, 'refund due')"
+    assert final == "[(1, 'sent'), (2, 'refund due'), (3, 'sent')]"
+
+
 def test_posterior_sampling():
     *_, pulls, first, second, third = run(ROOT / "examples/posterior_sampling.py").splitlines()
     pulled = pulls.split()[1:]
