@@ -86,4 +86,8 @@ def _stop(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; the input ends with it.
+    try:
+        main(*sys.argv[1:])
+    except BrokenPipeError:
+        os._exit(0)
