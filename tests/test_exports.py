@@ -30,7 +30,7 @@ PUBLIC = {
     ).split(),
     "amc_agents.smc": (
         "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
-        "Scheme ess init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "
+        "Scheme begin_again ess init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "
         "overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme stratified systematic "
         "weigh"
     ).split(),

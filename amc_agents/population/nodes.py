@@ -76,6 +76,8 @@ class Nodes:
         """Call the critic and update the weights."""
         system = state["amc_system"]
         await system.weigh()
+        if system.concluded and await system.begin_again():
+            return Command(goto="propagate")  # Particles that have not started yet make no durable point.
         then = "finalize" if system.concluded else "resample" if system.due else "propagate"
         if then == "resample":  # The point is made after the resampling.
             return Command(goto=then)

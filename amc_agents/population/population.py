@@ -6,7 +6,7 @@ The arithmetic is in `amc_agents.smc`; this file adds the effects.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -31,6 +31,8 @@ from amc_agents.usage import Meter
 
 Emit = Callable[[dict[str, Any]], None]
 """Receives the events of a run as they happen."""
+Recruit = Callable[[int, int], Awaitable[list[Particle]]]
+"""Creates new particles, which start from the agent's input: (their number, number of earlier particles)."""
 
 
 class Durable(Protocol):
@@ -85,6 +87,9 @@ class ParticleSystem:
     """Whether the particles are to be resampled there."""
     durable: Durable | None = None
     """Saves the population; None: it is lost with the process."""
+    recruit: Recruit | None = None
+    n_earlier: int = 0
+    """Number of particles of the earlier rounds of an adaptive run."""
     decided: bool = False
     """Whether an adaptive run stopped early; unfinished particles were then cancelled."""
 
@@ -172,8 +177,8 @@ class ParticleSystem:
 
     @property
     def log_evidence(self) -> float:
-        """Log Z; NaN if particles are unfinished, or have no value at their end."""
-        unknown = self.cut_short or not self.known.all()
+        """Log Z; NaN if particles are unfinished or have no value at their end, or after a second round."""
+        unknown = self.cut_short or self.n_earlier > 0 or not self.known.all()
         return float("nan") if unknown else float(smc.log_evidence(self.weights))
 
     async def weigh(self) -> None:
@@ -217,15 +222,7 @@ class ParticleSystem:
             return
         ancestors = info.ancestors
         slots = tuple(np.flatnonzero(info.retired).tolist())
-        retired = [
-            Retired(
-                self.particles[slot],
-                float(before.log_weights[slot]),
-                float(before.log_weights_since[slot]),
-                float(self.values[slot]),
-            )
-            for slot in slots
-        ]
+        retired = [self._retire(slot) for slot in slots]
         async with self.deadline.cutting():
             await self._continue_from(ancestors, retired)
         if self.deadline.passed:
@@ -234,6 +231,33 @@ class ParticleSystem:
         self.history[-1] = replace(self.history[-1], ancestors=ancestors.copy(), retired=slots)
         self.emit({"type": "amc.resample", "step": self.step, "ancestors": ancestors.tolist(),
                    "retired": list(slots)})  # fmt: skip
+
+    async def begin_again(self) -> bool:
+        """Start a round of new particles if all have ended and an adaptive run is undecided; return whether it did."""
+        earlier = self.n_earlier + len(self.particles)
+        if self._rule is None or self.recruit is None or self.cut_short:
+            return False
+        standing = self.standing()
+        n_new = self._rule.next_round(standing, earlier)
+        if not n_new:
+            return False
+        self.compare_twins()
+        async with self.deadline.cutting():
+            recruits = await self.recruit(n_new, earlier)
+        if self.deadline.passed:
+            return False
+        self.notes.append(
+            f"undecided after {earlier} particles (another would overtake the answer with probability up to "
+            f"{standing.overtaking:.2g}): {n_new} more were started, and log Z is not known"
+        )
+        retired = [*self.retired, *(self._retire(slot) for slot in range(len(self.particles)))]
+        self.weights, scale = smc.begin_again(self.weights, earlier, n_new)
+        self.retired = [replace(each, log_weight=each.log_weight + scale) for each in retired]
+        self.particles, self.values, self.known = recruits, np.full(n_new, np.nan), np.ones(n_new, dtype=np.bool_)
+        self.step = self.last_pause = 0
+        self.n_earlier = earlier
+        self.twins.begin_again()
+        return True
 
     def standing(self) -> Standing:
         """Return the leading answer of an adaptive run; without a leader if the number of particles is fixed."""
@@ -278,6 +302,15 @@ class ParticleSystem:
             return None
         pause = self.last_pause + self.settings.durable_every
         return pause if until is None or pause < until else None
+
+    def _retire(self, slot: int) -> Retired:
+        weights = self.weights
+        return Retired(
+            self.particles[slot],
+            float(weights.log_weights[slot]),
+            float(weights.log_weights_since[slot]),
+            float(self.values[slot]),
+        )
 
     def _retirable(self) -> BoolArray:
         """`[N]` finished particles whose final potential is known."""
@@ -331,7 +364,7 @@ class ParticleSystem:
     def _next_size(self) -> int:
         if self._rule is None:
             return len(self.particles)
-        return self._rule.next_size(self.particles, self.values, self.weights.log_weights)
+        return self._rule.next_size(self.particles, self.values, self.weights.log_weights, self.n_earlier)
 
     def _check_quorum(self) -> list[Exception]:
         """Return the failures of particles, unless too many failed."""

@@ -58,10 +58,10 @@ class Settings(AmcSettings):
         super().__post_init__()
         if self.quorum is not None and self.quorum > self.start_size:
             raise ConfigurationError(f"quorum must lie in 1..n_particles={self.start_size}, got {self.quorum}")
-        if self.adaptive is not None and self.resample == Never():
+        if self.adaptive is not None and self.resample == Never() and self.select in ("weight", "sample"):
             raise ConfigurationError(
-                "n_particles=Adaptive(...) adds particles at resampling points, and resample=Never() has none: give "
-                "resample=AtSteps(...), or a number of particles"
+                f'n_particles=Adaptive(...) with select="{self.select}" adds particles only at resampling points, and '
+                "resample=Never() has none: give resample=AtSteps(...), or a number of particles"
             )
         require_literal("on_critic_error", self.on_critic_error, OnCriticError)
         if self.rewards_observed:

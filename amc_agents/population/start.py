@@ -25,7 +25,7 @@ from amc_agents.population.open_run import OpenRun
 from amc_agents.population.particle import Particle, State, TrajectoryFunction
 from amc_agents.population.particle_events import EventListener, event_listener
 from amc_agents.population.particle_runner import ParticleRunner
-from amc_agents.population.population import ParticleSystem
+from amc_agents.population.population import ParticleSystem, Recruit
 from amc_agents.population.rewards import RewardFunction, Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
@@ -125,7 +125,7 @@ async def start(
     given = contract.as_mapping(state)
     settings = wrapped.settings
     call = calls.read_call(wrapped.agent, runtime.context, config)
-    origin = point or FromInput(settings, call.seed)
+    origin = point or FromInput(_seed(settings, call.seed), settings.start_size)
     chosen = await wrapped.critics.for_call(call.critic, call.critic_from)
     settings = replace(settings, critic=chosen.name, critic_from=chosen.source)
     settings.require_source_of_weights()
@@ -161,9 +161,27 @@ async def start(
         deadline=deadline,
         notes=[*call.notes, *notes],
         particles=origin.create_particles(given, task, worlds, beginning),
+        recruit=_recruit(given, beginning, owner.worlds, origin.seed),
     )
     await origin.complete(owner.system, call.seed)
     return owner.system
+
+
+def _seed(settings: Settings, of_call: int | None) -> int:
+    """Return the seed of the call, or else of the settings, or else a random one."""
+    chosen = settings.seed if of_call is None else of_call
+    return secrets.randbelow(2**63) if chosen is None else chosen
+
+
+def _recruit(given: State, beginning: Beginning, worlds: Worlds, seed: int) -> Recruit:
+    """Return the function that creates the particles of later rounds, with random streams of their own."""
+
+    async def recruit(n_particles: int, earlier: int) -> list[Particle]:
+        origin = FromInput(seed, n_particles, earlier)
+        made, task = await origin.create_worlds(beginning.wrapped, given, worlds)
+        return origin.create_particles(given, task, made, beginning)
+
+    return recruit
 
 
 async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
@@ -223,15 +241,15 @@ class FromInput:
     """New particles, which start from the agent's input.
 
     Args:
-        settings: of the run.
-        seed: of the call; None: the settings' seed, or else a random one.
+        seed: of the run.
+        n_particles: their number.
+        earlier: number of particles of the earlier rounds of an adaptive run.
     """
 
-    def __init__(self, settings: Settings, seed: int | None) -> None:
-        chosen = settings.seed if seed is None else seed
-        self.seed = secrets.randbelow(2**63) if chosen is None else chosen
-        self.meter, self.spent_s = Meter(), 0.0
-        self._worlds_rng, *self._rngs = np.random.default_rng([self.seed, 0]).spawn(settings.start_size + 1)
+    def __init__(self, seed: int, n_particles: int, earlier: int = 0) -> None:
+        self.seed, self.meter, self.spent_s = seed, Meter(), 0.0
+        stream = [seed, 2, earlier] if earlier else [seed, 0]
+        self._worlds_rng, *self._rngs = np.random.default_rng(stream).spawn(n_particles + 1)
 
     async def create_worlds(
         self, wrapped: WrappedAgent, given: State, worlds: Worlds

@@ -38,6 +38,10 @@ class Twins:
         self._n_repeats += (len(newest) - 1) * len(newest[0])
         self._n_compared += len(newest[0])
 
+    def begin_again(self) -> None:
+        """Continue with new particles, whose steps count from the first."""
+        self._n_compared = 0
+
     def dump(self) -> tuple[bool, int, int]:
         """Return the state of the comparison, for `load`."""
         return self._differed, self._n_compared, self._n_repeats

@@ -14,7 +14,16 @@
 from __future__ import annotations
 
 from amc_agents.smc.adaptive import Adaptive, overtaking_by_agreement, overtaking_by_value
-from amc_agents.smc.filter import FilterState, FinishedMode, ResamplingInfo, init, log_evidence, resample, weigh
+from amc_agents.smc.filter import (
+    FilterState,
+    FinishedMode,
+    ResamplingInfo,
+    begin_again,
+    init,
+    log_evidence,
+    resample,
+    weigh,
+)
 from amc_agents.smc.genealogy import Genealogy
 from amc_agents.smc.potentials import potentials
 from amc_agents.smc.resampling import (
@@ -43,6 +52,7 @@ __all__ = [
     "ResamplingInfo",
     "Schedule",
     "Scheme",
+    "begin_again",
     "ess",
     "init",
     "keep_in_place",

@@ -21,13 +21,14 @@ class Adaptive:
     """A number of particles that follows the difficulty of the task: `n_particles=Adaptive(start=4, most=32)`.
 
     A run starts with few particles, draws more offspring at each resampling point where the answer is undecided, and
-    ends when the answer is decided.
+    ends when the answer is decided. If all particles have ended and the answer is undecided, another round of new
+    particles begins.
     """
 
     start: int = 4
     """Number of particles at the start, and the minimum later."""
     most: int = 32
-    """Maximum number of particles that run side by side."""
+    """Maximum number of particles side by side, those of earlier rounds included."""
     confidence: float = 0.95
     """The run ends when the probability that another particle would overtake the answer is at most 1 - confidence."""
 
@@ -66,7 +67,15 @@ class Adaptive:
         """
         return overtaking <= 1.0 - self.confidence + 1e-12
 
-    def next_size(self, size: int, success: float) -> int:
+    def next_round(self, earlier: int) -> int:
+        """Return the number of new particles after rounds that ended undecided: as many again; 0 at the maximum.
+
+        Args:
+            earlier: number of particles of the earlier rounds.
+        """
+        return max(0, min(earlier, self.most - earlier))
+
+    def next_size(self, size: int, success: float, earlier: int = 0) -> int:
         """Return the number of offspring to draw at a resampling point where the answer is undecided.
 
         It suffices for at least one success with probability `confidence`. If the probability of success is unknown,
@@ -75,6 +84,7 @@ class Adaptive:
         Args:
             size: N, the current number of particles.
             success: mean probability of success of the offspring; NaN if it is unknown.
+            earlier: number of particles of the earlier rounds.
 
         >>> [Adaptive(4, 32).next_size(4, success) for success in (0.9, 0.3, 0.0, math.nan)]
         [4, 9, 32, 8]
@@ -87,7 +97,7 @@ class Adaptive:
             wanted = 1.0 if success >= 1.0 else math.inf
         else:
             wanted = math.ceil(math.log(1.0 - self.confidence) / math.log1p(-success))
-        return max(size, int(min(wanted, self.most)))
+        return max(size, int(min(wanted, self.most - earlier)))
 
 
 def overtaking_by_value(answer: float, success: float, most: int) -> float:

@@ -162,6 +162,27 @@ def resample(
     return after, ResamplingInfo(acts[..., 0], ancestors, retired, retired_log_weights)
 
 
+def begin_again(state: FilterState, earlier: int, n_particles: int) -> tuple[FilterState, float]:
+    """Start new particles beside those of earlier rounds, whose live particles are retired.
+
+    The estimates of all rounds are averaged, each with its share of the particles.
+
+    Args:
+        state: one population, at its end.
+        earlier: number of particles of the earlier rounds, this population included.
+        n_particles: number of new particles.
+
+    Returns:
+        The new state, and the log-factor of all weights so far.
+    """
+    new, scale = init(n_particles), float(np.log(earlier) - np.log(earlier + n_particles))
+    return replace(
+        new,
+        log_weights=np.full(n_particles, -np.log(earlier + n_particles)),
+        log_retired=log_evidence(state) + scale,
+    ), scale
+
+
 def _unchanged_size(n_particles: int, acts: BoolArray) -> int:
     """Return N if no population is resampled; a batch has a single size."""
     if acts.any():

@@ -81,6 +81,21 @@ def test_a_population_without_live_particles_keeps_its_size():
     assert after.log_weights.shape == info.ancestors.shape == (2,)
 
 
+def test_rounds_are_averaged_by_their_numbers_of_particles():
+    first = smc.weigh(smc.init(3), np.log([0.5, 1.0, 3.0]))
+    both, scale = smc.begin_again(first, earlier=3, n_particles=6)
+    second = smc.weigh(both, np.log(np.full(6, 4.0)))
+    assert np.exp(scale) == pytest.approx(1 / 3)
+    assert np.exp(smc.log_evidence(second)) == pytest.approx((3 * 1.5 + 6 * 4.0) / 9)
+    np.testing.assert_allclose(second.log_weights_since, np.log(4.0))
+
+
+def test_another_round_doubles_the_particles_up_to_the_maximum():
+    assert [Adaptive(4, 30).next_round(earlier) for earlier in (4, 8, 16, 30)] == [4, 8, 14, 0]
+    assert Adaptive(4, 30).next_size(4, math.nan, earlier=20) == 8
+    assert Adaptive(4, 30).next_size(8, 0.0, earlier=20) == 10
+
+
 def test_a_population_cannot_shrink_and_a_batch_grows_as_a_whole():
     rng = np.random.default_rng(0)
     with pytest.raises(PopulationError, match="at least as many offspring as particles: 3, got 2"):

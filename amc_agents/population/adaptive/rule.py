@@ -37,7 +37,8 @@ UNDECIDED = Standing(1.0)
 class Rule:
     """Decides about the particles of one run.
 
-    "weight" and "sample" pick from all weighted particles, so such a run grows but is never decided early.
+    "weight" and "sample" pick from all weighted particles: such a run grows, but is never decided early and has a
+    single round, so its log Z is always known.
     """
 
     adaptive: Adaptive
@@ -72,22 +73,37 @@ class Rule:
         if self._success is None:
             return self._agreement(particles, ended, leaders)
         running = [index for index, particle in enumerate(particles) if particle.running]
-        success = float(np.max(self._probabilities(values[running]), initial=0.0))
+        # Without running particles, the others are those of another round.
+        success = float(np.max(self._probabilities(values[running]))) if running else float("nan")
         return Standing(overtaking_by_value(self._probability(best), success, self.adaptive.most), tuple(leaders))
 
-    def next_size(self, particles: Sequence[Particle], values: FloatArray, log_weights: FloatArray) -> int:
+    def next_round(self, standing: Standing, earlier: int) -> int:
+        """Return the number of new particles to start after all others have ended; 0: the run has ended.
+
+        Args:
+            standing: the answer.
+            earlier: number of particles so far.
+        """
+        if self.settings.pick not in ("return", "value") or self.adaptive.decides(standing.overtaking):
+            return 0
+        return self.adaptive.next_round(earlier)
+
+    def next_size(
+        self, particles: Sequence[Particle], values: FloatArray, log_weights: FloatArray, earlier: int
+    ) -> int:
         """Return the number of offspring to draw from the live slots.
 
         Args:
             particles: `[N]` the live slots.
             values: `[N]` their values.
             log_weights: `[N]`.
+            earlier: number of particles of earlier rounds.
         """
         running = np.array([particle.running for particle in particles]) & np.isfinite(log_weights)
         if self._success is None or not running.any():
-            return self.adaptive.next_size(len(particles), float("nan"))
+            return self.adaptive.next_size(len(particles), float("nan"), earlier)
         success = normalised(log_weights[running]) @ self._probabilities(values[running])
-        return self.adaptive.next_size(len(particles), float(success))
+        return self.adaptive.next_size(len(particles), float(success), earlier)
 
     @property
     def _predicts(self) -> bool:

@@ -58,6 +58,7 @@ async def dump_system(system: ParticleSystem) -> dict[str, Any]:
         "due": system.due,
         "last_pause": system.last_pause,
         "stopped": system.stopped,
+        "n_earlier": system.n_earlier,
         "twins": system.twins.dump(),
         "usage": {
             role: {model: _dump(usage) for model, usage in models.items()}
@@ -85,6 +86,7 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
     system.history = [WeighingPoint(*point) for point in dumped["history"]]
     system.notes = [*dumped["notes"], *(note for note in system.notes if note not in dumped["notes"])]
     system.step, system.due, system.last_pause = dumped["step"], dumped["due"], dumped["last_pause"]
+    system.n_earlier = dumped["n_earlier"]
     if dumped["stopped"]:
         system.stop()
     system.twins.load(dumped["twins"])

@@ -80,9 +80,46 @@ def test_an_undecided_population_doubles_without_a_critic_up_to_the_maximum():
 
 
 def test_a_calibrated_critic_says_how_many_particles_suffice():
-    assert sizes(lottery(LateLottery, critic=Probability(0.9))) == [4, 4, 4]
-    assert sizes(lottery(LateLottery, critic=Probability(0.3))) == [4, 9, 9]
-    assert sizes(lottery(LateLottery, critic=Probability(0.01))) == [4, 16, 16]
+    assert sizes(lottery(LateLottery, critic=Probability(0.9)))[:3] == [4, 4, 4]
+    assert sizes(lottery(LateLottery, critic=Probability(0.3)))[:3] == [4, 9, 9]
+    assert sizes(lottery(LateLottery, critic=Probability(0.01)))[:3] == [4, 16, 16]
+
+
+def test_a_run_that_ends_undecided_starts_another_round_up_to_the_maximum():
+    run = lottery(LateLottery, critic=Probability(0.9))
+    # Rounds of 4, 4 and 8 particles, each weighed after steps 1 and 2 and at its end.
+    assert sizes(run) == [4] * 6 + [8] * 3
+    assert [point.step for point in run.history] == [1, 2, 9] * 3
+    assert len(run.population.trajectories) == 16
+    assert np.isnan(run.log_evidence)
+    assert np.exp(run.population.log_weights).sum() == pytest.approx(1.0)
+    assert sum("more were started" in note for note in run.notes) == 2
+    run.close()
+    assert LateLottery.open == 0
+
+
+@pytest.mark.parametrize("hide_rewards", [True, False])
+def test_best_of_n_under_the_same_rule_goes_on_until_a_success(hide_rewards):
+    run = lottery(critic=Probability(0.2), resample=Never(), hide_rewards=hide_rewards, seed=1)
+    assert run.best.return_ == 1.0
+    # Rewards that are seen decide as soon as a particle ends, the critic at the end of a round.
+    unfinished = [trajectory for trajectory in run.population.trajectories if not trajectory.done]
+    assert bool(unfinished) != hide_rewards
+    assert len(run.population.trajectories) < RULE.most
+
+
+def test_rounds_have_their_own_luck_and_a_seed_repeats_them():
+    one, other = (lottery(LateLottery, critic=Probability(0.9)) for _ in range(2))
+    actions = [tuple(step.action for step in trajectory.steps) for trajectory in one.population.trajectories]
+    assert actions == [tuple(step.action for step in t.steps) for t in other.population.trajectories]
+    assert len(set(actions)) == len(actions)
+
+
+@pytest.mark.parametrize("select", ["weight", "sample"])
+def test_a_pick_by_weight_is_never_decided_and_keeps_log_z(select):
+    run = lottery(critic=Probability(0.5), select=select)
+    assert np.isfinite(run.log_evidence)
+    assert not any("stopped" in note or "started" in note for note in run.notes)
 
 
 def test_a_success_that_was_seen_ends_the_run_and_cancels_the_others():
@@ -100,7 +137,9 @@ def test_a_success_that_was_seen_ends_the_run_and_cancels_the_others():
 
 
 def test_every_world_is_closed_when_a_run_stops_early():
-    lottery(critic=Probability(0.2))
+    run = lottery(critic=Probability(0.2))
+    assert Lottery.open == 1  # The winner's, which is the caller's.
+    run.close()
     assert Lottery.open == 0
     assert Lottery.made > RULE.start
 
@@ -123,6 +162,7 @@ def test_in_flight_model_calls_are_cancelled():
               success_reward=1.0, seed=0).run(start())  # fmt: skip
     assert run.best.return_ == 1.0
     assert cancelled
+    run.close()
     assert EarlyLottery.open == 0
 
 
@@ -213,7 +253,7 @@ def test_the_answer_is_the_one_of_the_majority(seed):
 
 def test_growth_needs_resampling_points():
     with pytest.raises(ConfigurationError, match=r"resample=Never\(\) has none"):
-        amc(number_agent(), environment=sum_world, n_particles=RULE, resample=Never())
+        amc(number_agent(), environment=sum_world, n_particles=RULE, resample=Never(), select="weight")
 
 
 def test_a_quorum_is_of_the_smallest_population():
@@ -232,4 +272,5 @@ def test_an_early_stop_ends_a_run_with_durable_points():
     run = graph.run(start(), {"configurable": {"thread_id": "a"}})
     assert run.best.return_ == 1.0
     assert any("stopped early" in note for note in run.notes)
+    run.close()
     assert Lottery.open == 0
