@@ -45,7 +45,7 @@ def test_a_module_that_cannot_be_imported_fails_every_test(repository):
     ("body", "error"),
     [
         ("while True: pass", "TimeoutError"),
-        ("x = [0]\n    while True: x += x", "MemoryError"),
+        ("bytes(1 << 30)", "MemoryError"),
         ("import sys; sys.exit(0)", "SystemExit"),
         ("f()", "RecursionError"),
     ],
