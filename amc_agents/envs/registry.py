@@ -110,6 +110,7 @@ def _workshop(kind: Kind) -> WorldSpec:
         make=WorkshopWorld,
         tasks=partial(generate_tasks, kind=kind),
         horizon=20,
+        model="workshop",
         oracle="amc_agents.bench.workshop_critic:WorkshopCritic",
     )
 
