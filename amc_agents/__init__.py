@@ -29,8 +29,9 @@ from amc_agents._lazy import lazy_names as _lazy_names
 from amc_agents._moved import install as _install
 
 if TYPE_CHECKING:
+    from amc_agents.budget import Budget
     from amc_agents.critics.spec import parse_critic
-    from amc_agents.errors import AmcError
+    from amc_agents.errors import AmcError, BudgetExhausted
     from amc_agents.lac.middleware import ActorCritic
     from amc_agents.lac.node import actor_critic_model, actor_critic_node
     from amc_agents.pnlc.middleware import CritiqueRefine
@@ -57,6 +58,8 @@ __all__ = [
     "AmcError",
     "AmcGraph",
     "AtSteps",
+    "Budget",
+    "BudgetExhausted",
     "Critic",
     "CritiqueRefine",
     "Environment",
@@ -97,6 +100,8 @@ __getattr__, __dir__ = _lazy_names(
         "AmcError": "errors",
         "AmcGraph": "population.amc_graph",
         "AtSteps": "smc",
+        "Budget": "budget",
+        "BudgetExhausted": "errors",
         "Critic": "types",
         "CritiqueRefine": "pnlc.middleware",
         "Environment": "types",

@@ -2,7 +2,9 @@
 
     AmcError
     ├── ConfigurationError          a setting is wrong or missing; also a ValueError
-    │   └── CriticSpecError         a critic string cannot be parsed
+    │   ├── CriticSpecError         a critic string cannot be parsed
+    │   └── UnboundedRequest        a request cannot be reserved under a budget
+    ├── BudgetExhausted             a budget does not allow a further request
     ├── WorldError                  the world is broken
     │   ├── EnvironmentStateError   step before reset, or after the end
     │   └── ForkError               the world cannot be forked faithfully
@@ -32,13 +34,14 @@ what was received, what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from amc_agents.quoting import excerpt
 
 if TYPE_CHECKING:
     from amc_agents.types import Trajectory
+    from amc_agents.usage import Usage
 
 
 def brief_causes(causes: Sequence[BaseException]) -> str:
@@ -46,6 +49,15 @@ def brief_causes(causes: Sequence[BaseException]) -> str:
     different = list(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
     more = f"; and {len(different) - 2} others" if len(different) > 2 else ""
     return "; ".join(excerpt(cause, 110) for cause in different[:2]) + more
+
+
+def amount_text(amount: float) -> str:
+    """Format an amount of a budget: 1,234 or 0.0051.
+
+    >>> amount_text(1_000_000.0), amount_text(0.00512)
+    ('1,000,000', '0.00512')
+    """
+    return f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.5g}"
 
 
 class AmcError(Exception):
@@ -58,6 +70,44 @@ class ConfigurationError(AmcError, ValueError):
 
 class CriticSpecError(ConfigurationError):
     """A critic string cannot be parsed."""
+
+
+class UnboundedRequest(ConfigurationError):
+    """The cost of a request has no upper bound, or its model has no price, so a budget cannot reserve it."""
+
+
+class BudgetExhausted(AmcError):
+    """A budget does not allow a further request.
+
+    Args:
+        limits: the limits of the budget.
+        spent: what was charged before the refused request.
+        needed: upper bound of the refused request; empty if time ran out.
+        trajectories: the trajectory of each particle so far, in a run of particles.
+        usage: usage of that run by role.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, float],
+        spent: Mapping[str, float],
+        needed: Mapping[str, float] | None = None,
+        trajectories: Sequence[Trajectory] = (),
+        usage: Mapping[str, Usage] | None = None,
+    ) -> None:
+        self.limits, self.spent, self.needed = dict(limits), dict(spent), dict(needed or {})
+        self.trajectories, self.usage = tuple(trajectories), dict(usage or {})
+        used = ", ".join(
+            f"{amount_text(self.spent[name])} of {amount_text(limits[name])} {name}" for name in self.spent
+        )
+        needs = ", ".join(f"{amount_text(amount)} {name}" for name, amount in self.needed.items())
+        steps = [len(trajectory.steps) for trajectory in trajectories]
+        reached = f"; none of {len(steps)} particles had finished (most steps: {max(steps)})" if steps else ""
+        super().__init__(
+            f"the budget is exhausted: {used} are spent"
+            + (f", and the next request may need {needs}" if needs else "")
+            + f"{reached}. Give a larger Budget, or lower max_tokens, n_particles or the horizon"
+        )
 
 
 class WorldError(AmcError):

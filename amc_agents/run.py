@@ -104,6 +104,8 @@ class Run:
     """`[M]` each particle's final agent state."""
     best_output: Any = field(default=None, repr=False)
     """The final agent state of the selected particle."""
+    stopped_by: str | None = None
+    """What ended the run before all particles had ended: "budget", "run_timeout" or "stop_at"; None: nothing."""
     usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
     """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
     world: OpenWorld | None = field(default=None, repr=False, compare=False)

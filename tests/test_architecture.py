@@ -14,6 +14,8 @@ FLOORS = (
     {
         "types",
         "errors",
+        "budget",
+        "spending",
         "usage",
         "messages",
         "plain",

@@ -108,6 +108,14 @@ def test_posterior_sampling():
         assert int(successes) + int(failures) - 2 == pulled.count(arm)
 
 
+def test_a_budget():
+    unlimited, half, least, small = run(ROOT / "examples/budget.py").splitlines()
+    assert unlimited.startswith("no limit reached: return 1, 105 calls, ended by itself; <Budget: 0.98")
+    assert half == "half of that: return 1, 60 calls, ended by the budget; <Budget: 0 of 60 calls left>"
+    assert least == "two plain runs: return 1, 16 calls, ended by the budget; <Budget: 0 of 16 calls left>"
+    assert small == "too small: no answer after 4 calls"
+
+
 def test_a_thought_that_is_refined_before_anything_is_done():
     printed = run(ROOT / "examples/critique_refine.py").splitlines()
     assert printed[0] == "I pay first."

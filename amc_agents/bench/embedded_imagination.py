@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from amc_agents.budget import Bound
 from amc_agents.critics.render import turn
 from amc_agents.messages import split_turn
 from amc_agents.models.batcher import Batcher
@@ -20,6 +21,7 @@ from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
 from amc_agents.models.engine import Answer, Request, Sampling
+from amc_agents.spending import claim
 from amc_agents.types import Step, Trajectory
 from amc_agents.usage import Usage, record
 
@@ -86,10 +88,13 @@ class EmbeddedImagination:
         limit = OBSERVATION_TOKENS if by_world else TURN_TOKENS
         sampling = Sampling(temperature=0.0, max_tokens=limit)
         batcher = self._world if by_world else self._agent
-        answer: Answer = await batcher.agenerate(Request(tuple(prompt), sampling, seed=0))
-        (completion,) = answer.completions
-        usage = Usage(1, answer.prompt_tokens, len(completion.tokens), answer.cached_tokens)
-        record("world model", usage, model=f"amc_agents:{self._name}")
+        model = f"amc_agents:{self._name}"
+        async with claim([Bound(model, len(prompt), limit)]) as claimed:
+            answer: Answer = await batcher.agenerate(Request(tuple(prompt), sampling, seed=0))
+            (completion,) = answer.completions
+            usage = Usage(1, answer.prompt_tokens, len(completion.tokens), answer.cached_tokens)
+            claimed.settle(usage)
+        record("world model", usage, model=model)
         return completion.text.strip() if completion.finish_reason == "stop" else ""
 
 

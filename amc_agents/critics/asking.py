@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 
 from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.critics.options import number
-from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, CriticSpecError, UnboundedRequest
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of
 from amc_agents.usage import LANGCHAIN_COUNTS, Usage, record, reported_usage
 
@@ -76,6 +76,8 @@ class CriticChatModel:
         call = partial(self.model.invoke, list(conversation), config, **self._settings)
         try:
             answer = await self._calls.run(call)
+        except (BudgetExhausted, UnboundedRequest):
+            raise
         except Exception as error:  # each provider's package has its own exceptions
             self._count(Usage(calls=1, missing=1), self.name)
             raise self._failure(error) from cause_of(error)

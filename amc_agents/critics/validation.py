@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, DecisionError, MissingExtra
+from amc_agents.errors import (
+    BudgetExhausted,
+    CheckpointError,
+    ConfigurationError,
+    CriticError,
+    DecisionError,
+    MissingExtra,
+)
 from amc_agents.quoting import cause_of, excerpt
 from amc_agents.types import FloatArray
 
@@ -29,7 +36,7 @@ def failing_as_critic_error(who: str) -> Iterator[None]:
     """
     try:
         yield
-    except (CriticError, ConfigurationError, CheckpointError, MissingExtra, DecisionError):
+    except (CriticError, ConfigurationError, CheckpointError, MissingExtra, DecisionError, BudgetExhausted):
         raise
     except Exception as error:
         detail = excerpt(str(error), _MOST_QUOTED)

@@ -13,6 +13,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written
 from amc_agents.models.embedded import NumpyLlama, WordTokenizer, model_folder
 from amc_agents.models.sampling import log_softmax
+from amc_agents.spending import charge_in_thread
 from amc_agents.types import FloatArray
 from amc_agents.usage import Usage, record
 
@@ -62,8 +63,9 @@ class EmbeddedScorer:
                 f"dialogue and text have {longest} tokens, this model reads {self._model.config.context}: shorten the "
                 "dialogue or use a model with a longer context"
             )
-        batches = [self._batch(prompt, rows[at : at + _ROWS], temperature) for at in range(0, len(rows), _ROWS)]
         read = sum(len(prompt) + len(row.ids) for row in rows)
+        charge_in_thread(self._name, Usage(calls=1, input_tokens=read))
+        batches = [self._batch(prompt, rows[at : at + _ROWS], temperature) for at in range(0, len(rows), _ROWS)]
         used = Usage(calls=1, input_tokens=read, cached_tokens=(len(rows) - len(batches)) * len(prompt))
         self.usage += used
         record("policy", used, model=self._name)

@@ -92,8 +92,9 @@ def model_builder(critic: Any, options: LacOptions) -> Callable[..., ActorCritic
         ConfigurationError: an option is invalid, or the critic does not fit.
     """
     given: dict[str, Any] = dict(options)
-    kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "actions", "seed")}
+    kept = {name: given.pop(name, None) for name in ("world_model", "scorer", "actions", "seed", "budget")}
     offered, config = given.pop("critics", None), configured(given.pop("config", None))
+    kept["prices"] = config.price_list()
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
     settings = LacSettings(**given)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
 from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of, usage_of
 from amc_agents.critics.server.http import ModelServer
@@ -87,7 +88,9 @@ class CompletionsScorer:
         rows = written(texts, ids, end)
         batches = [rows[at : at + self._max_batch] for at in range(0, len(rows), self._max_batch)]
         top = 0 if temperature == 1 else self._top
-        answers = await self._server.post(_PATH, [_request(model, prompt, batch, top) for batch in batches])
+        bodies = [_request(model, prompt, batch, top) for batch in batches]
+        bounds = [Bound(model, sum(len(prompt) + len(row.ids) for row in batch), len(batch)) for batch in batches]
+        answers = await self._server.post(_PATH, bodies, bounds)
         self._count(model, answers)
         scores: list[float] = []
         for batch, answer in zip(batches, answers, strict=True):

@@ -201,6 +201,10 @@ class EngineChatModel(BaseChatModel):
         on_text = None if listener is None else lambda text, logprob: listener.put(Piece(text, logprob))
         return Request(prompt, sampling, request_seed(settings.get("seed"), self.seed), on_text)
 
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Return the settings that callbacks see; a budget reads the size of the answers from them."""
+        return {"max_tokens": self.max_tokens, "n": self.n} | super()._get_invocation_params(stop=stop, **kwargs)
+
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         """Return the parameters that tracers show."""
         return super()._get_ls_params(stop=stop, **kwargs) | LangSmithParams(ls_provider="amc_agents")

@@ -81,9 +81,10 @@ def model_builder(critic: Any, options: PnlcOptions) -> Callable[..., CritiqueRe
         ConfigurationError: an option is invalid, or the critic does not fit.
     """
     given: dict[str, Any] = dict(options)
-    kept = {name: given.pop(name, None) for name in ("proposer", "seed")}
+    kept = {name: given.pop(name, None) for name in ("proposer", "seed", "budget")}
     prompts = given.pop("prompts", None) or PnlcPrompts()
     offered, config = given.pop("critics", None), configured(given.pop("config", None))
+    kept["prices"] = config.price_list()
     if config.on_critic_error is not None:
         given.setdefault("on_critic_error", config.on_critic_error)
     settings = PnlcSettings(**given)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amc_agents.errors import AllWeightsZero, RunTimedOut
+from amc_agents.errors import AllWeightsZero, BudgetExhausted, RunTimedOut
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.search_notes import reward_notes, search_notes
@@ -36,9 +36,10 @@ def conclude(system: ParticleSystem) -> Conclusion:
     Raises:
         AllWeightsZero: no particle has a positive weight.
         RunTimedOut: the run's time limit passed before any particle finished.
+        BudgetExhausted: the budget ended the run before any particle finished.
     """
-    if system.deadline.passed:
-        system.notes.append(_timeout_note(system))
+    if _was_cut(system):
+        system.notes.append(_cut_note(system))
     population = _population(system)
     winner, index = _winner(system, population)
     system.notes += _final_notes(system)
@@ -56,21 +57,35 @@ def conclude(system: ParticleSystem) -> Conclusion:
         notes=tuple(system.notes),
         outputs=tuple(particle.state for particle in system.everyone),
         best_output=winner.state,
+        stopped_by=system.stopped_by,
         usage_by_model=system.meter.by_model(),
     )
     return Conclusion(run, winner)
 
 
-def _timeout_note(system: ParticleSystem) -> str:
-    limit = system.deadline.limit_s
-    assert limit is not None
+def _was_cut(system: ParticleSystem) -> bool:
+    """True if a limit ended the run, so that only finished particles are eligible."""
+    return system.stopped_by in ("budget", "run_timeout")
+
+
+def _cut_note(system: ParticleSystem) -> str:
     finished = sum(particle.finished and particle.error is None for particle in system.everyone)
     if not finished:
-        raise RunTimedOut(limit, [system.runner.trajectory_of(particle) for particle in system.everyone])
+        raise _nothing_finished(system)
+    limit, budget = system.deadline.limit_s, system.settings.budget
+    reason = f"run_timeout={limit:g} s passed" if system.stopped_by == "run_timeout" else f"the budget ended: {budget}"
     return (
-        f"run_timeout={limit:g} s passed: the answer is the best of {finished} finished trajectories; the other "
-        "particles are unfinished and log Z is not known"
+        f"{reason}: the answer is the best of {finished} finished trajectories; the other particles are unfinished "
+        "and log Z is not known"
     )
+
+
+def _nothing_finished(system: ParticleSystem) -> Exception:
+    trajectories = [system.runner.trajectory_of(particle) for particle in system.everyone]
+    budget = system.settings.budget
+    if system.stopped_by == "budget" and budget is not None:
+        return BudgetExhausted(budget.limits, budget.spent, trajectories=trajectories, usage=system.meter.read())
+    return RunTimedOut(system.deadline.limit_s or 0.0, trajectories)
 
 
 def _population(system: ParticleSystem) -> Population:
@@ -102,13 +117,13 @@ def _winner(system: ParticleSystem, population: Population) -> tuple[Particle, i
 def _eligible(system: ParticleSystem, population: Population) -> Population:
     """Return the population with weight 0 for particles that cannot be picked.
 
-    An adaptive run picks among its leaders, and a run that its time limit ended among its finished particles.
+    An adaptive run picks among its leaders, and a run that a limit ended among its finished particles.
     """
     leaders = system.standing().leaders
     if leaders:
         kept = np.isin(np.arange(len(system.everyone)), leaders)
         return replace(population, log_weights=np.where(kept, population.log_weights, -np.inf))
-    if not system.deadline.passed:
+    if not _was_cut(system):
         return population
     finished = np.array([particle.finished for particle in system.everyone])
     return replace(

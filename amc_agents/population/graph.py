@@ -14,6 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Checkpointer
 
+from amc_agents.budget import Budget
 from amc_agents.config import ConfigLike, configured
 from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.uses import for_amc
@@ -52,6 +53,7 @@ def amc(
     step_timeout: float | None = None,
     run_timeout: float | None = None,
     durable_every: int | None = None,
+    budget: Budget | None = None,
     seed: int | None = None,
     on_critic_error: OnCriticError | None = None,
     step_after: str | Sequence[str] | None = None,
@@ -110,6 +112,10 @@ def amc(
         durable_every: maximum number of steps between two durable points, from which a run with a checkpointer goes on
             after a crash. Particles wait for each other there, and the result does not change. None: points only where
             particles are weighed, hence none under `Never()` before the end.
+        budget: limits of tokens, dollars, calls and seconds for the policy, the critic and all other models, shared by
+            all calls of the graph and by whatever else the `Budget` is given to. No request is made that could exceed
+            it. At its end, the best finished trajectory is the answer, with a note and without log Z;
+            `BudgetExhausted` is raised if no particle could finish. None: no limit.
         seed: seed of resampling, of worlds, and of models that draw from the particle's random stream. None: drawn at
             random and recorded.
         on_critic_error: "raise" (default), or "uniform": keep the weights when the critic fails in any way, and add a
@@ -141,6 +147,7 @@ def amc(
     settings = Settings.chosen(
         config,
         {name: arguments[name] for name in (*SETTING_NAMES, "on_critic_error")},
+        budget=budget,
         rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
         hide_rewards=hide_rewards,
     )
@@ -158,6 +165,7 @@ def amc(
         reward=reward,
         rewards_named=rewards is not None,
         trajectory=trajectory,
+        prices=config.price_list(),
     )
     return _assemble(wrapped, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from amc_agents.budget import Purse
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
@@ -52,6 +53,8 @@ class OpenRun:
         """The winner's world, from the end of the run."""
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
+        self.purse: Purse | None = None
+        """Access to the budget of the run, until its end."""
 
     @classmethod
     def of(cls, config: RunnableConfig) -> OpenRun:
@@ -117,9 +120,12 @@ class OpenRun:
 
     @property
     def _is_open(self) -> bool:
-        return self.system is not None or self.worlds.any_open
+        return self.system is not None or self.purse is not None or self.worlds.any_open
 
     async def _close(self) -> None:
+        if self.purse is not None:
+            self.purse.close()
+            self.purse = None
         if self.system is not None:
             await self.system.stop_agents()
         await self.worlds.close_all()

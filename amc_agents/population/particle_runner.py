@@ -20,7 +20,8 @@ from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
-from amc_agents.errors import AgentContractError
+from amc_agents.budget import Purse
+from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
 from amc_agents.models.seeding import current_rng
 from amc_agents.population.containers import own_containers
 from amc_agents.population.particle import Particle, TrajectoryFunction
@@ -29,8 +30,10 @@ from amc_agents.population.particle_trace import Outcome, ParticleTrace
 from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.time_limits import within
+from amc_agents.runtime.budget_keeper import keep_budgets
 from amc_agents.runtime.metering import PolicyMeter, count_requests
 from amc_agents.runtime.world import set_environment
+from amc_agents.spending import Spender, spend_from
 from amc_agents.types import Trajectory
 
 T = TypeVar("T")
@@ -61,6 +64,10 @@ class ParticleRunner:
     """Builds trajectories from states; None: they are read from the messages."""
     on_event: EventListener | None = None
     """Receives what agents write to the custom stream; None: such events are ignored."""
+    purse: Purse | None = None
+    """Access to the budget of the run."""
+    purses_around: tuple[Spender, ...] = ()
+    """Access to the budgets of the surrounding code."""
     nested: bool = False
     """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
 
@@ -69,7 +76,7 @@ class ParticleRunner:
     ) -> asyncio.Task[None]:
         """Start a task that runs a particle until it has made `until` steps, has ended, or `stop` is set.
 
-        A failure is stored in `particle.error`; the task raises only `AgentContractError`.
+        A failure is stored in `particle.error`; the task raises only `AgentContractError`, and the errors of a budget.
 
         Args:
             particle: the particle to run.
@@ -155,7 +162,7 @@ class ParticleRunner:
                     f"step {particle.steps + 1} of a particle took longer than step_timeout",
                     context=particle.context,
                 )
-        except AgentContractError:
+        except (AgentContractError, BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:
             particle.error = error
@@ -234,6 +241,9 @@ class ParticleRunner:
         context.run(current_rng.set, particle.rng)
         context.run(set_environment, particle.world)
         context.run(count_requests, self.meter)
+        if self.purse is not None:
+            context.run(keep_budgets)
+            context.run(spend_from, *self.purses_around, Spender(self.purse, particle))
         return asyncio.create_task(work, context=context)
 
     async def _record_step(self, particle: Particle) -> None:

@@ -17,8 +17,6 @@ from langchain_core.tracers.base import BaseTracer
 from langgraph.errors import GraphInterrupt, GraphRecursionError
 from langgraph.types import StreamMode
 
-from amc_agents.runtime.metering import PolicyMeter
-
 Outcome = Literal["horizon", "forked", "saved", "discarded", "unfinished"]
 """Why a particle's run was ended: the horizon was reached, a resampling forked or discarded the particle, a durable
 point was made, or the population's run ended."""
@@ -46,7 +44,7 @@ class ParticleTrace:
         assert isinstance(callbacks, AsyncCallbackManager)
         self._run_id = uuid4()
         self._handlers = callbacks.handlers
-        self._traced = any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers)
+        self._traced = bool(callbacks.handlers)
         origin = "" if particle.ancestor is None else f" from particle {particle.ancestor} at step {particle.steps}"
         place = {"amc_run": amc_run, "particle": particle.index, "ancestor": particle.ancestor}
         # Even without listeners, each node would copy the callbacks and merge the metadata.

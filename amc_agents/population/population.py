@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,10 +15,11 @@ import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
-from amc_agents.errors import QuorumLost, brief_causes
+from amc_agents.errors import BudgetExhausted, QuorumLost, brief_causes
 from amc_agents.population.adaptive.rule import UNDECIDED, Rule, Standing
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import ParticleRunner
+from amc_agents.population.run_budget import RunBudget, Tasks
 from amc_agents.population.settings import Settings
 from amc_agents.population.time_limits import Deadline, stop
 from amc_agents.population.twins import Twins
@@ -70,6 +72,7 @@ class ParticleSystem:
     meter: Meter
     emit: Emit
     deadline: Deadline = field(default_factory=Deadline)
+    budget: RunBudget | None = None
     particles: list[Particle] = field(default_factory=list)
     """`[N]` the live slots."""
     retired: list[Retired] = field(default_factory=list)
@@ -112,30 +115,25 @@ class ParticleSystem:
             config: for the particles that start here.
         """
         self.at_pause = False
-        if self.deadline.passed:
+        if self.stopped_by is not None:
             return
         until = self.settings.resample.next_point(self.step)
         if until is not None and until >= self.settings.horizon:
             until = None
         pause = self._next_pause(until)
-        tasks = [
-            self.runner.advance(particle, until if pause is None else pause, self._stop, config)
+        self._config = config
+        moving = [particle.running for particle in self.particles]
+        tasks = {
+            self.runner.advance(particle, until if pause is None else pause, self._stop, config): particle
             for particle in self.particles
             if particle.running
-        ]
-        moving = [particle.running for particle in self.particles]
+        }
         try:
             async with self.deadline.cutting():
-                for finished in asyncio.as_completed(tasks):
-                    await finished
-                    self._archive_and_maybe_stop()
-                    if self._rule is not None and self._rule.decides_at_any_end:
-                        self._stop_if_decided()
-                    if self.decided:
-                        break
+                await self._wait(tasks, config)
         finally:
-            await stop(tasks)
-        if self.deadline.passed or self.decided:
+            await stop([*tasks])
+        if self.deadline.passed or self.decided or self.out_of_budget:
             self._archive_and_maybe_stop()
             self._forget_values(moving)
             return
@@ -164,7 +162,28 @@ class ParticleSystem:
     @property
     def cut_short(self) -> bool:
         """Whether the run ended with unfinished particles."""
-        return self.stopped or self.deadline.passed
+        return self.stopped_by is not None
+
+    @property
+    def stopped_by(self) -> str | None:
+        """What ended the run before all particles had ended, as in `Run.stopped_by`."""
+        if self.out_of_budget:
+            return "budget"
+        if self.deadline.passed:
+            return self.deadline.of
+        if self.decided:
+            return "decided"
+        return "stop_at" if self.stopped else None
+
+    @property
+    def out_of_budget(self) -> bool:
+        """Whether the budget ended the run."""
+        return self.budget is not None and self.budget.exhausted
+
+    @property
+    def cancelled_within_steps(self) -> bool:
+        """Whether some agents were cancelled in the middle of a step."""
+        return self.cut_short and (self.stopped_by != "stop_at" or self.budget is not None)
 
     @property
     def stopped(self) -> bool:
@@ -187,13 +206,9 @@ class ParticleSystem:
             return
         if not self.deadline.passed:
             async with self.deadline.cutting():
-                valuation = await evaluate(self.particles, self.critic, self.runner, self.settings, self.meter)
-        if self.deadline.passed:
+                await self._weigh_within_budget()
+        if self.deadline.passed or self.out_of_budget:
             return
-        if valuation.error is not None:
-            self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({valuation.error})")
-        self.values, self.known = valuation.values, ~np.isnan(valuation.potentials)
-        self.weights = smc.weigh(self.weights, valuation.potentials, self.known)
         # A resampling draws from these particles; "keep" includes the finished ones.
         self._stop_if_decided()
         drawn = np.full(len(self.particles), True) if self.settings.finished == "keep" else ~self._retirable()
@@ -311,6 +326,63 @@ class ParticleSystem:
             float(weights.log_weights_since[slot]),
             float(self.values[slot]),
         )
+
+    async def _wait(self, tasks: Tasks, config: RunnableConfig) -> None:
+        """Wait for the particles' tasks, as far as the budget allows."""
+        if self.budget is not None:
+            await self.budget.wait(tasks, self.particles, self.weights.log_weights, self.runner, config, self._ends_now)
+            return
+        for finished in asyncio.as_completed(tasks):
+            await finished
+            self._ends_now()
+            if self.decided:
+                return
+
+    def _ends_now(self) -> bool:
+        """Consider the particles that have ended, and return whether the run ends early."""
+        self._archive_and_maybe_stop()
+        if self._rule is not None and self._rule.decides_at_any_end:
+            self._stop_if_decided()
+        return self.stopped
+
+    async def _weigh_within_budget(self) -> None:
+        """Weigh all particles; where that does not fit the budget, finish one of them first, and try again."""
+        everyone, budget = [*range(len(self.particles))], self.budget
+        if budget is None:
+            return await self._weigh(everyone)
+        try:
+            if not budget.exhausted:
+                return await self._weigh(everyone)
+        except BudgetExhausted:
+            if await self._finish_best(budget):
+                return await self._weigh_within_budget()
+        budget.spend_reserve()
+        try:
+            await self._weigh([slot for slot in everyone if self._awaits_value(slot)])
+        except BudgetExhausted:
+            self.notes.append("the budget did not suffice for a last weighing of the finished particles")
+
+    def _awaits_value(self, slot: int) -> bool:
+        particle = self.particles[slot]
+        return particle.finished and particle.error is None and bool(np.isnan(self.values[slot]))
+
+    async def _finish_best(self, budget: RunBudget) -> bool:
+        return await budget.finish_best({}, self.particles, self.weights.log_weights, self.runner, self._config)
+
+    async def _weigh(self, slots: list[int]) -> None:
+        """Update the values and weights of some slots; the others keep their weights."""
+        if not slots:
+            return
+        with nullcontext() if self.budget is None else self.budget.weighing():
+            valuation = await evaluate(
+                [self.particles[slot] for slot in slots], self.critic, self.runner, self.settings, self.meter
+            )
+        if valuation.error is not None:
+            self.notes.append(f"step {self.step}: the critic failed and the weights were kept ({valuation.error})")
+        potentials = np.full(len(self.particles), np.nan)
+        self.values[slots], potentials[slots] = valuation.values, valuation.potentials
+        self.known = ~np.isnan(potentials)
+        self.weights = smc.weigh(self.weights, potentials, self.known)
 
     def _retirable(self) -> BoolArray:
         """`[N]` finished particles whose final potential is known."""

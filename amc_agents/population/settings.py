@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.rewards import RewardSource
@@ -23,6 +24,8 @@ class Settings(AmcSettings):
     """Source of the rewards; None: the run has no rewards."""
     hide_rewards: bool = False
     """The run may not use the rewards."""
+    budget: Budget | None = None
+    """Limits for all requests of the runs that share it; None: no limit."""
     critic: str = "uniform"
     """Name of the critic: its string, the class of an object, or the name of a function."""
     critic_from: str = "default"
@@ -129,6 +132,7 @@ class Settings(AmcSettings):
             "step_timeout": self.step_timeout,
             "run_timeout": self.run_timeout,
             "durable_every": self.durable_every,
+            "budget": None if self.budget is None else dict(self.budget.limits),
             "on_critic_error": self.on_critic_error,
             "rewards": self.rewards,
             "rewards_observed": self.rewards_observed,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,8 +17,9 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Overwrite
 from typing_extensions import is_typeddict
 
+from amc_agents.budget import Purse
 from amc_agents.critics.adapting import connect
-from amc_agents.errors import ConfigurationError, CriticError, RunTimedOut
+from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
 from amc_agents.messages import MessageReader
 from amc_agents.population.containers import own_containers
 from amc_agents.population.open_run import OpenRun
@@ -27,14 +28,18 @@ from amc_agents.population.particle_events import EventListener, event_listener
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.population import ParticleSystem, Recruit
 from amc_agents.population.rewards import RewardFunction, Rewards
+from amc_agents.population.run_budget import RunBudget
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
 from amc_agents.population.store.view import ParticleStore
 from amc_agents.population.time_limits import Deadline
+from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
+from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
+from amc_agents.spending import Spender, spenders
 from amc_agents.types import Task
 from amc_agents.usage import Meter, metering
 
@@ -56,6 +61,8 @@ class WrappedAgent:
     rewards_named: bool
     """Whether `rewards=` was given."""
     trajectory: TrajectoryFunction | None
+    prices: Mapping[str, Rates] = field(default_factory=dict)
+    """Prices of the configuration file."""
 
 
 class _OpaqueSystem(ParticleSystem):
@@ -74,6 +81,8 @@ class Origin(Protocol):
     """The usage so far."""
     spent_s: float
     """Seconds that the run has already taken."""
+    run_id: str | None
+    """Identifier of the run that goes on; None: it begins."""
 
     async def create_worlds(
         self, wrapped: WrappedAgent, given: State, worlds: Worlds
@@ -129,17 +138,18 @@ async def start(
     chosen = await wrapped.critics.for_call(call.critic, call.critic_from)
     settings = replace(settings, critic=chosen.name, critic_from=chosen.source)
     settings.require_source_of_weights()
-    meter = origin.meter
-    deadline = Deadline(settings.run_timeout, origin.spent_s)
+    meter, purses_around = origin.meter, spenders()
+    owner.purse = purse = _purse(settings, wrapped.prices, origin)
+    deadline = _deadline(settings, origin.spent_s)
     async with deadline.cutting():
-        notes = await _connect(chosen.critic, settings, meter)
+        notes = await _connect(chosen.critic, settings, meter, purse)
         worlds, task = await origin.create_worlds(wrapped, given, owner.worlds)
         connected = settings.may_call_critic
         settings = _for_worlds(settings, worlds, wrapped)
         if not connected:
-            notes = await _connect(chosen.critic, settings, meter)
+            notes = await _connect(chosen.critic, settings, meter, purse)
     if deadline.passed:
-        raise RunTimedOut(settings.run_timeout or 0.0)
+        raise _too_late(deadline, settings)
     emit = get_stream_writer()
     runner = _runner(
         wrapped,
@@ -148,6 +158,8 @@ async def start(
         agent_context=call.context,
         on_event=event_listener(emit) if owner.wants_events else None,
         nested="|" in config["configurable"].get("checkpoint_ns", ""),
+        purse=purse,
+        purses_around=purses_around,
     )
     beginning = Beginning(wrapped, runtime.store or wrapped.agent.store, runner.saver)
     owner.system = _OpaqueSystem(
@@ -164,6 +176,10 @@ async def start(
         recruit=_recruit(given, beginning, owner.worlds, origin.seed),
     )
     await origin.complete(owner.system, call.seed)
+    if purse is not None:
+        purse.run_id = owner.system.runner.run_id
+        weighs = not settings.rewards_observed
+        owner.system.budget = RunBudget(purse, owner.system.everyone, keeps_weighing=weighs)
     return owner.system
 
 
@@ -184,12 +200,35 @@ def _recruit(given: State, beginning: Beginning, worlds: Worlds, seed: int) -> R
     return recruit
 
 
-async def _connect(critic: Any, settings: Settings, meter: Meter) -> list[str]:
+def _deadline(settings: Settings, spent_s: float) -> Deadline:
+    """Return the earlier of the ends of `run_timeout` and of the budget's seconds."""
+    seconds = None if settings.budget is None else settings.budget.left.get("seconds")
+    if seconds is not None and (settings.run_timeout is None or seconds + spent_s < settings.run_timeout):
+        return Deadline(seconds + spent_s, spent_s, of="budget")
+    return Deadline(settings.run_timeout, spent_s)
+
+
+def _purse(settings: Settings, prices: Mapping[str, Rates], origin: Origin) -> Purse | None:
+    if settings.budget is None:
+        return None
+    purse = Purse(settings.budget, prices)
+    if origin.run_id is not None:
+        purse.resume(origin.run_id, origin.meter.by_model(), origin.spent_s)
+    return purse
+
+
+def _too_late(deadline: Deadline, settings: Settings) -> Exception:
+    if deadline.of == "budget" and settings.budget is not None:
+        return BudgetExhausted(settings.budget.limits, settings.budget.spent)
+    return RunTimedOut(deadline.limit_s or 0.0)
+
+
+async def _connect(critic: Any, settings: Settings, meter: Meter, purse: Purse | None) -> list[str]:
     """Connect the critic to its server before the first call of the policy, and return notes for the run."""
     if not settings.may_call_critic:
         return []
     try:
-        with metering(meter):
+        with metering(meter), paying_from(purse):
             await connect(critic)
     except CriticError as error:
         if settings.on_critic_error == "raise":
@@ -220,6 +259,8 @@ def _runner(
     agent_context: Any,
     on_event: EventListener | None,
     nested: bool,
+    purse: Purse | None,
+    purses_around: tuple[Spender, ...],
 ) -> ParticleRunner:
     saver = ForkSaver()
     return ParticleRunner(
@@ -234,6 +275,8 @@ def _runner(
         trajectory=wrapped.trajectory,
         on_event=on_event,
         nested=nested,
+        purse=purse,
+        purses_around=purses_around,
     )
 
 
@@ -248,6 +291,7 @@ class FromInput:
 
     def __init__(self, seed: int, n_particles: int, earlier: int = 0) -> None:
         self.seed, self.meter, self.spent_s = seed, Meter(), 0.0
+        self.run_id: str | None = None
         stream = [seed, 2, earlier] if earlier else [seed, 0]
         self._worlds_rng, *self._rngs = np.random.default_rng(stream).spawn(n_particles + 1)
 

@@ -58,10 +58,11 @@ class Deadline:
     Args:
         limit_s: seconds from the start of the run; None for no deadline.
         spent_s: seconds that the run has already taken, in a process that was killed.
+        of: the limit that it stands for, as `Run.stopped_by` names it.
     """
 
-    def __init__(self, limit_s: float | None = None, spent_s: float = 0.0) -> None:
-        self.limit_s = limit_s
+    def __init__(self, limit_s: float | None = None, spent_s: float = 0.0, of: str = "run_timeout") -> None:
+        self.limit_s, self.of = limit_s, of
         self.passed = False
         """Whether it interrupted something."""
         self._at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s - spent_s

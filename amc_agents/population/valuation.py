@@ -14,6 +14,7 @@ from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.settings import Settings
 from amc_agents.population.time_limits import within
+from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.types import Critic, FloatArray
 from amc_agents.usage import Meter, metering
 
@@ -65,7 +66,7 @@ async def _predict(
 ) -> FloatArray:
     """`[len(particles)]` the critic's prediction: the future return, or without rewards the whole return."""
     trajectories = [runner.trajectory_of(particle) for particle in particles]
-    with metering(meter), failing_as_critic_error(f"critic {settings.critic}"):
+    with metering(meter), paying_from(runner.purse), failing_as_critic_error(f"critic {settings.critic}"):
         try:
             answer = await within(
                 settings.step_timeout, critic.values(trajectories), "the critic took longer than step_timeout"

@@ -26,6 +26,7 @@ from amc_agents.psrl.conversation.posterior_sampling import (
 from amc_agents.psrl.estimates import Estimator
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Sampler
+from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.deciding_model import Record
 
 Answer = ModelResponse[Any] | AIMessage
@@ -166,14 +167,14 @@ class PosteriorSampling(ExploringMiddleware):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        with self._failures_noted(request.state):
+        with self._failures_noted(request.state), bounded(self.explorer.budget):
             return handler(self._with_hypothesis(request))
 
     @override
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
-        with self._failures_noted(request.state):
+        with self._failures_noted(request.state), bounded(self.explorer.budget):
             return await handler(self._with_hypothesis(request))
 
     def _with_hypothesis(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -245,7 +246,7 @@ class InformationDirected(ExploringMiddleware):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Answer:
-        with self._failures_noted(request.state):
+        with self._failures_noted(request.state), bounded(self.explorer.budget):
             actions, episode = self._explorer.actions_at(request.messages), self._episode(request)
             if not actions:
                 return handler(request)
@@ -257,7 +258,7 @@ class InformationDirected(ExploringMiddleware):
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> Answer:
-        with self._failures_noted(request.state):
+        with self._failures_noted(request.state), bounded(self.explorer.budget):
             actions, episode = self._explorer.actions_at(request.messages), self._episode(request)
             if not actions:
                 return await handler(request)

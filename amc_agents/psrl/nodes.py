@@ -31,6 +31,7 @@ from amc_agents.psrl.conversation.posterior_sampling import (
 from amc_agents.psrl.estimates import Estimator
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Sampler
+from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.contract import as_mapping
 from amc_agents.runtime.deciding_model import Record
 from amc_agents.runtime.effects import effect
@@ -97,10 +98,12 @@ def posterior_sampling_nodes(
         return [with_system_text(first, hypothesis_prompt(values["episode"]["hypothesis"], prompt)), *messages]
 
     def call(state: Any) -> Record:
-        return {"messages": [model.invoke(with_hypothesis(state))]}
+        with bounded(explorer.budget):
+            return {"messages": [model.invoke(with_hypothesis(state))]}
 
     async def acall(state: Any) -> Record:
-        return {"messages": [await model.ainvoke(with_hypothesis(state))]}
+        with bounded(explorer.budget):
+            return {"messages": [await model.ainvoke(with_hypothesis(state))]}
 
     return _nodes(explorer, effect("read")(RunnableLambda(call, acall, name="act")))
 

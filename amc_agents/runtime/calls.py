@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.runtime.contract import Agent
+from amc_agents.runtime.metering import ContextHandler
 
 SEED = "amc_seed"
 """Key of `configurable` with the seed of a call."""
@@ -110,12 +111,12 @@ def _seed_of(config: RunnableConfig) -> int | None:
 def particle_config(config: RunnableConfig) -> RunnableConfig:
     """Return the config of particles: tracing, tags and the user's `configurable` of the outer run.
 
-    It omits the keys that tie a run to its thread and checkpoint, and the handlers that stream: tokens and events of
-    all N particles would reach the user's stream.
+    It omits the keys that tie a run to its thread and checkpoint, the handlers that stream (tokens and events of all N
+    particles would reach the user's stream), and the handlers that each request gets from its context.
     """
     manager = AsyncCallbackManager.configure(inheritable_callbacks=config.get("callbacks"))
     for handler in [*manager.handlers]:
-        if hasattr(handler, "tap_output_aiter"):
+        if hasattr(handler, "tap_output_aiter") or isinstance(handler, ContextHandler):
             manager.remove_handler(handler)
     inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic", SEED)}
     inner: RunnableConfig = {"callbacks": manager, "configurable": inherited}

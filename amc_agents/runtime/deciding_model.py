@@ -21,6 +21,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from pydantic import ConfigDict, Field, SkipValidation
 from typing_extensions import TypedDict, override
 
+from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.config import ConfigLike
@@ -28,6 +29,7 @@ from amc_agents.critics.adapting import CriticLike, connect, failing
 from amc_agents.errors import CriticError
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.runtime.answer_chunk import as_chunk
+from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.chosen_critic import ChosenCritic, CriticChoice
 from amc_agents.runtime.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.runtime.sampling_actor import unbound
@@ -45,6 +47,9 @@ class DecidingOptions(TypedDict, total=False):
     """Makes decisions reproducible, as described at `DecidingModel.seed`."""
     critics: Mapping[str, str | CriticLike] | None
     """The critics that a call may choose by name, as in `amc`. Default: a call may name any critic."""
+    budget: Budget | None
+    """Limits for all requests of the decisions, shared by whatever else the `Budget` is given to. A decision that it
+    does not allow raises `BudgetExhausted`. Default: no limit."""
     config: ConfigLike | None
     """The configuration file's path, or a `Config`. Default: the file that AMC_CONFIG names."""
 
@@ -97,6 +102,10 @@ class DecidingModel(BaseChatModel):
     Inside a particle the particle's random stream is used instead, so that siblings differ."""
     sink: SkipValidation[Sink | None] = Field(default=None, repr=False)
     """Receives the record of each decision, in addition to the stream and the trace."""
+    budget: SkipValidation[Budget | None] = Field(default=None, repr=False)
+    """Limits for the requests of all decisions."""
+    prices: Mapping[str, Any] = Field(default_factory=dict, repr=False)
+    """Prices of the configuration file, for the budget."""
     system_is_task: bool = False
     """Treat a leading system message as part of the task that the critic reads."""
     cache: Any = False
@@ -236,7 +245,8 @@ class DecidingModel(BaseChatModel):
         run = await request.callbacks.on_chain_start({}, inputs, name=name)
         below = run.get_child()
         try:
-            with running_below(below), nullcontext() if rng is None else use_rng(rng):
+            seeded = nullcontext() if rng is None else use_rng(rng)
+            with running_below(below), bounded(self.budget, self.prices), seeded:
                 connected = await self._connected(chosen)
                 result = await self._decide(request._replace(chosen=connected, callbacks=below))
         except BaseException as error:

@@ -32,7 +32,17 @@ OTHER_ROLES = frozenset({"critic", "world model", "role"})
 """Tags of requests by other roles, which record their own usage."""
 
 
-class PolicyMeter(BaseCallbackHandler):
+class ContextHandler(BaseCallbackHandler):
+    """A handler of model requests that its context adds to each of them, so that no run needs to pass it on."""
+
+    run_inline = True
+    ignore_chain = True
+    ignore_agent = True
+    ignore_retriever = True
+    ignore_custom_event = True
+
+
+class PolicyMeter(ContextHandler):
     """Adds every request below it to a meter, under the role "policy" and the model's `provider:name`.
 
     Requests with the tag of another role, and models that only call other models, are not counted.
@@ -41,12 +51,6 @@ class PolicyMeter(BaseCallbackHandler):
         meter: counts the requests.
         around: the meter of a surrounding run, which counts them too.
     """
-
-    run_inline = True
-    ignore_chain = True
-    ignore_agent = True
-    ignore_retriever = True
-    ignore_custom_event = True
 
     def __init__(self, meter: Meter, around: PolicyMeter | None = None) -> None:
         self.meter = meter

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 
+from amc_agents.budget import Bound
 from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.critics.asking import key_of
 from amc_agents.critics.disk_cache import DiskCache
@@ -33,6 +34,7 @@ from amc_agents.critics.server.answers import rows_of, usage_of
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, MissingExtra
 from amc_agents.quoting import cause_of, excerpt, keep_secrets_of, quoted
+from amc_agents.spending import claim
 from amc_agents.usage import Usage
 
 Vectors = npt.NDArray[np.float32]
@@ -155,7 +157,8 @@ class ServerEmbeddings:
         """Embed each text, in concurrent requests. Raises `CriticServerError` and `CriticError`."""
         batches = [list(texts[start : start + self._batch_size]) for start in range(0, len(texts), self._batch_size)]
         bodies = [{"model": self._model, "input": batch, "encoding_format": "float"} for batch in batches]
-        answers = await self._server.post("/v1/embeddings", bodies)
+        bounds = [Bound(self._model, _bytes(batch), 0) for batch in batches]
+        answers = await self._server.post("/v1/embeddings", bodies, bounds)
         vectors = [_rows(answer, len(batch), self.spec) for answer, batch in zip(answers, batches, strict=True)]
         return Embedded(_stacked(vectors, self.spec), sum(map(usage_of, answers), Usage()))
 
@@ -180,9 +183,15 @@ class LangChainEmbeddings:
         """Embed each text. LangChain does not report requests and tokens, so usage is missing. Raises `CriticError`."""
         if not texts:
             return Embedded(np.zeros((0, 0), dtype=np.float32), Usage())
+        async with claim([Bound(self.spec, _bytes(texts), 0)]) as claimed:
+            answer = await self._embed(texts)
+            claimed.settle(None)
+        return Embedded(_checked(answer, len(texts), self.spec), Usage(calls=1, missing=1))
+
+    async def _embed(self, texts: Sequence[str]) -> Any:
         # By the synchronous method; see `critics.asking` for the reason.
         try:
-            answer = await self._calls.run(partial(self._embeddings.embed_documents, list(texts)))
+            return await self._calls.run(partial(self._embeddings.embed_documents, list(texts)))
         except TimeoutError as error:
             raise CriticError(
                 f"embeddings {self.spec} gave no complete answer within {self._timeout:g} s: is the server overloaded "
@@ -192,7 +201,6 @@ class LangChainEmbeddings:
             raise CriticError(
                 f"embeddings {self.spec} failed: {type(error).__name__}: {excerpt(str(error))}"
             ) from cause_of(error)
-        return Embedded(_checked(answer, len(texts), self.spec), Usage(calls=1, missing=1))
 
 
 class SentenceTransformers:
@@ -298,6 +306,11 @@ class MissingPackage(MissingExtra):
     def __init__(self, package: str) -> None:
         self.package, self.extra = package, ""
         ImportError.__init__(self, f"{package!r} is required and not installed: pip install {package}")
+
+
+def _bytes(texts: Sequence[str]) -> int:
+    """Return an upper bound of the tokens of texts, each with a few special tokens."""
+    return sum(len(text.encode(errors="replace")) + 4 for text in texts)
 
 
 def _rows(answer: Any, n: int, spec: str) -> Vectors:

@@ -25,12 +25,14 @@ from typing import Any
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
+from amc_agents.budget import Bound
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.addresses import checked_address, is_loopback, refuse_link_local
-from amc_agents.critics.server.answers import as_json, error_detail, read, retry_after
+from amc_agents.critics.server.answers import as_json, error_detail, read, retry_after, usage_of
 from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticServerError
 from amc_agents.quoting import excerpt, keep_secret, quoted
+from amc_agents.spending import claim
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Default environment variable of the server's key: the variable that vLLM itself reads."""
@@ -96,23 +98,31 @@ class ModelServer:
         async with await self._client() as client:
             return await self._exchange(client, "GET", path, None)
 
-    async def post(self, path: str, bodies: Sequence[Mapping[str, Any] | bytes]) -> list[Any]:
+    async def post(
+        self, path: str, bodies: Sequence[Mapping[str, Any] | bytes], bounds: Sequence[Bound] = ()
+    ) -> list[Any]:
         """Send the bodies concurrently and return their answers in order.
 
         Args:
             path: such as "/classify".
             bodies: objects to send as JSON; bytes are sent unchanged.
+            bounds: upper bound of each request's usage, for budgets; empty: the requests cost nothing.
 
         Raises:
             CriticServerError: a request failed for good; the other requests are cancelled.
+            BudgetExhausted: a budget does not allow a request.
         """
 
-        async def send(client: httpx.AsyncClient, body: Mapping[str, Any] | bytes) -> Any:
+        async def send(client: httpx.AsyncClient, body: Mapping[str, Any] | bytes, bound: Sequence[Bound]) -> Any:
             content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
-            return await self._exchange(client, "POST", path, content)
+            async with claim(bound) as claimed:
+                answer = await self._exchange(client, "POST", path, content)
+                claimed.settle(usage_of(answer))
+            return answer
 
         async with await self._client() as client:
-            return await side_by_side(*(send(client, body) for body in bodies), limit=self._max_concurrent)
+            requests = (send(client, body, bounds[i : i + 1]) for i, body in enumerate(bodies))
+            return await side_by_side(*requests, limit=self._max_concurrent)
 
     async def _client(self) -> httpx.AsyncClient:
         key = self._read_key()

@@ -6,7 +6,14 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticServerError, PromptTooLong
+from amc_agents.errors import (
+    AmcError,
+    BudgetExhausted,
+    CheckpointError,
+    ConfigurationError,
+    CriticServerError,
+    PromptTooLong,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +37,7 @@ def redacted(name: str, *, trusted: bool) -> Iterator[None]:
 
 
 def _without_answer(name: str, error: AmcError) -> AmcError:
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, ConfigurationError | BudgetExhausted):
         return error
     if isinstance(error, PromptTooLong):
         return PromptTooLong(f"the task and one round alone exceed the context of {name}")

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
 from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
 from amc_agents.critics.render import Batch, Encoder
@@ -266,7 +267,10 @@ class VLLMCritic:
 
     async def _ask(self, model: str, requests: Sequence[Sequence[bytes]]) -> list[FloatArray]:
         """Send requests, record their usage, and return the raw scores of each request's prompts."""
-        answers = await self._server.post("/classify", [classify_body(model, prompts) for prompts in requests])
+        bodies = [classify_body(model, prompts) for prompts in requests]
+        # Ids are separated by commas.
+        bounds = [Bound(model, sum(prompt.count(b",") + 1 for prompt in prompts), 0) for prompts in requests]
+        answers = await self._server.post("/classify", bodies, bounds)
         for answer in answers:
             used = usage_of(answer)
             self.usage += used

@@ -14,6 +14,7 @@ from amc_agents.critics.render import Batch, Prompt, Row
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.spending import charge_in_thread
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
@@ -103,9 +104,10 @@ class ScoringCritic(ABC):
         with self._lock:
             self._check()
             batch = Batch.of(self._encoder, trajectories)
+            tokens = sum(len(segment) for prompt in batch.prompts for segment in prompt)
+            charge_in_thread(self.name, Usage(calls=len(batch.prompts), input_tokens=tokens))
             answer = self._score(batch.prompts)
             scores = checked_values(answer.scores, len(batch.prompts), self.name)
-            tokens = sum(len(segment) for prompt in batch.prompts for segment in prompt)
             self._count(Usage(calls=len(batch.prompts), input_tokens=tokens, cached_tokens=answer.cached_tokens))
         return self.checkpoint.values(scores)[batch.rows]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from amc_agents.budget import Bound
 from amc_agents.critics.options import allow, needed
 from amc_agents.critics.render import newest_start
 from amc_agents.critics.tokenizing import TemplateTokenizer
@@ -23,6 +24,7 @@ from amc_agents.models.embedded.export import export_merged
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.sampling import log_softmax
+from amc_agents.spending import claim
 from amc_agents.usage import Usage, record
 
 ADAPTER = "verdict"
@@ -73,7 +75,11 @@ class EmbeddedVerdictReader:
             # The question is not checked, since it is the template's.
             check_words(self._tokenize, prompt[:-1], self.name)
         rows = [self._row(prompt) for prompt in prompts]
-        verdicts, used = await asyncio.to_thread(self._read, rows, Spellings.of(words, self._tokenize))
+        spellings = Spellings.of(words, self._tokenize)
+        n_tokens = sum(len(row) + len(prefix) for row in rows for prefix in spellings.prefixes)
+        async with claim([Bound(self.name, n_tokens, 0, len(rows))]) as claimed:
+            verdicts, used = await asyncio.to_thread(self._read, rows, spellings)
+            claimed.settle(used)
         self.usage += used
         record("critic", used, model=self.name)
         return verdicts

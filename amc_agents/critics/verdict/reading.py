@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
 from amc_agents.critics.render import newest_start
 from amc_agents.critics.server.answers import (
@@ -238,7 +239,10 @@ class CompletionsReader:
         extended = [b",".join(filter(None, (row, _joined(prefix)))) for row in rows for prefix in prefixes]
         size = max(1, self._max_batch // len(prefixes)) * len(prefixes)
         requests = [extended[start : start + size] for start in range(0, len(extended), size)]
-        answers = await self._server.post(PATH, [_body(model, request, token_ids) for request in requests])
+        bodies = [_body(model, request, token_ids) for request in requests]
+        # Ids are separated by commas.
+        bounds = [Bound(model, sum(row.count(b",") + 1 for row in request), len(request)) for request in requests]
+        answers = await self._server.post(PATH, bodies, bounds)
         self._count(model, requests, answers)
         tables: list[dict[int, float]] = []
         for request, answer in zip(requests, answers, strict=True):

@@ -42,7 +42,7 @@ class DurablePopulation:
         Returns:
             The value of the graph's channel `amc_point`; None: the population cannot be saved, as the run's notes say.
         """
-        if self._refused or system.deadline.passed or system.decided:  # Some agents were cancelled within a step.
+        if self._refused or system.cancelled_within_steps:  # Some agents were cancelled within a step.
             return None
         await system.pause()
         facts = {

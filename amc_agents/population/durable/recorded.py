@@ -36,6 +36,7 @@ class Recorded:
         self.seed: int = self._record["seed"]
         self.meter = load_usage(self._record)
         self.spent_s: float = self._record["elapsed_s"]
+        self.run_id: str | None = self._record["run_id"]
 
     async def create_worlds(
         self, wrapped: WrappedAgent, given: State, worlds: Worlds

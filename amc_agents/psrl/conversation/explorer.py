@@ -35,6 +35,7 @@ from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_statements
 from amc_agents.psrl.role_models import RoleModel, as_role_model, as_updater
 from amc_agents.psrl.roles import Updater
+from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.deciding_model import Record
 from amc_agents.runtime.inner_calls import stream_writer
 from amc_agents.runtime.metering import policy_meter
@@ -74,6 +75,8 @@ class Explorer:
             rewards=False,
         )
         self._abandoned_after, self.seed = options.get("abandoned_after", 600.0), options.get("seed")
+        self.budget = options.get("budget")
+        """Limits for all requests."""
         self._failed_episodes: set[str] = set()
         self._journal_store = InMemoryStore()
         """Store of the journal if the posterior is in `memory`."""
@@ -167,7 +170,7 @@ class Explorer:
         """Run `work` as a separate run in the trace, and send its record to the custom stream as an event."""
 
         async def run(_: Record) -> Record:
-            with counting() as meter:
+            with counting() as meter, bounded(self.budget):
                 record = await work()
             usage = {role: used.as_plain() for role, used in meter.read().items()}
             return {"type": f"{self.method}.{event}", **record, "usage": usage}

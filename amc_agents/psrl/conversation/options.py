@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
+from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.psrl.exact.priors import Prior
@@ -46,6 +47,9 @@ class ExplorerOptions(TypedDict, total=False):
     abandoned_after: float
     """Seconds without progress after which an episode counts as abandoned and another episode learns from its steps. On
     the same thread, and after an error in the same process, this happens at once. Default: 600."""
+    budget: Budget | None
+    """Limits for all requests of the roles and of the policy, shared by whatever else the `Budget` is given to.
+    Default: no limit."""
     seed: int | None
     """Seed for all random draws, with models that draw from `amc_agents.models.seeding`."""
 

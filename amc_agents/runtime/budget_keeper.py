@@ -1,0 +1,175 @@
+"""Reserve the requests of LangChain models under the budgets of their context, by LangChain's callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.tracers.context import register_configure_hook
+
+from amc_agents.budget import Bound, Budget, Purse
+from amc_agents.errors import BudgetExhausted, UnboundedRequest
+from amc_agents.prices import Rates
+from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, usage_of
+from amc_agents.spending import Claim, claimed, claimed_in_thread, paying, spenders
+from amc_agents.usage import Usage
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
+"""Names of providers for the maximum number of tokens of an answer."""
+_SENT = ("tools", "functions", "tool_choice", "response_format", "system", "text")
+"""Settings of a request that become tokens of its prompt."""
+_MESSAGE_TOKENS = 16
+"""At most so many tokens mark the start, the role and the end of a message."""
+_TOOL_TOKENS = 1000
+"""At most so many tokens are added by a provider that explains tool calls to its model."""
+
+
+class BudgetKeeper(ContextHandler):
+    """Reserves a request before it is made, and charges its usage when it ends."""
+
+    raise_error = True
+
+    def __init__(self) -> None:
+        self._claims: dict[UUID, Claim] = {}
+
+    # LangChain awaits async handlers under async calls, but logs and drops their errors under sync calls.
+    @property
+    def on_chat_model_start(self) -> Any:
+        """Reserve a request to a chat model: an async function in an event loop, else a sync function."""
+        return self._in_loop() if _loop() is not None else self._reserve_in_thread
+
+    @property
+    def on_llm_start(self) -> Any:
+        """Reserve a request to a plain-text model."""
+        return self.on_chat_model_start
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Charge the reported usage; without a report, the upper bound."""
+        self._settle(run_id, usage_of(response))
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Charge a call without tokens if the server answered with an error, and otherwise the upper bound."""
+        answered = isinstance(getattr(error, "status_code", None), int)
+        self._settle(run_id, Usage(calls=1) if answered else None)
+
+    def _in_loop(self) -> Any:
+        loop = _loop()
+
+        async def reserve(serialized: Any, prompts: Sequence[Any], *, run_id: UUID, **details: Any) -> None:
+            if _loop() is loop:
+                if (bound := _bound_of(prompts, details)) is not None:
+                    self._claims[run_id] = await claimed(bound)
+                return
+            # A sync call in a coroutine: LangChain runs this function in another thread while the loop is blocked, so
+            # nothing can be waited for. Only this exception, which LangChain does not drop, prevents the request.
+            try:
+                self._reserve_in_thread(serialized, prompts, run_id=run_id, may_wait=False, **details)
+            except (BudgetExhausted, UnboundedRequest) as error:
+                raise asyncio.CancelledError(str(error)) from error
+
+        return reserve
+
+    def _reserve_in_thread(
+        self, serialized: Any, prompts: Sequence[Any], *, run_id: UUID, may_wait: bool = True, **details: Any
+    ) -> None:
+        if (bound := _bound_of(prompts, details)) is not None:
+            self._claims[run_id] = claimed_in_thread(bound, may_wait=may_wait)
+
+    def _settle(self, run_id: UUID, usage: Usage | None) -> None:
+        claim = self._claims.pop(run_id, None)
+        if claim is not None:
+            claim.settle(usage)
+
+
+_THE_KEEPER = BudgetKeeper()
+_keeper: ContextVar[BudgetKeeper | None] = ContextVar("amc_budget_keeper", default=None)
+register_configure_hook(_keeper, inheritable=False)
+
+
+def keep_budgets() -> None:
+    """Reserve all requests of LangChain models in this context."""
+    _keeper.set(_THE_KEEPER)
+
+
+@contextmanager
+def paying_from(purse: Purse | None) -> Iterator[None]:
+    """Reserve all requests inside the block from an open purse; None: do nothing."""
+    if purse is None:
+        yield
+        return
+    token = _keeper.set(_THE_KEEPER)
+    try:
+        with paying(purse):
+            yield
+    finally:
+        _keeper.reset(token)
+
+
+@contextmanager
+def bounded(budget: Budget | None, prices: Mapping[str, Rates] | None = None) -> Iterator[None]:
+    """Bound all requests inside the block by a budget; do nothing if it is None or bounds this context already."""
+    if budget is None or any(spender.purse.budget is budget for spender in spenders()):
+        yield
+        return
+    purse = Purse(budget, prices)
+    try:
+        with paying_from(purse):
+            yield
+    finally:
+        purse.close()
+
+
+def _bound_of(prompts: Sequence[Any], details: Mapping[str, Any]) -> Bound | None:
+    """Return the upper bound of a request; None: a model that only calls other models, or no budget."""
+    parameters, metadata = details.get("invocation_params") or {}, details.get("metadata") or {}
+    if not spenders() or parameters.get("_type") in WRAPPER_TYPES:
+        return None
+    limits = [limit for name in _LIMITS if type(limit := parameters.get(name)) is int and limit > 0]
+    limit = min(limits) if limits else metadata.get("ls_max_tokens")
+    provider, name = metadata.get("ls_provider") or "", metadata.get("ls_model_name") or ""
+    return Bound(
+        f"{provider}:{name}" if provider and name else name,
+        sum(map(prompt_bound, prompts)) + _settings_bound(parameters),
+        None if limit is None else limit * (parameters.get("n") or 1),
+    )
+
+
+def prompt_bound(prompt: str | Sequence[BaseMessage]) -> int:
+    """Return an upper bound of the tokens of a prompt: its bytes, and some tokens for each message.
+
+    A token of text is at least a byte long. An image given by its address is not bounded.
+    """
+    if isinstance(prompt, str):
+        return len(prompt.encode()) + _MESSAGE_TOKENS
+    return sum(_message_bound(message) for message in prompt) + _MESSAGE_TOKENS
+
+
+def _message_bound(message: BaseMessage) -> int:
+    content = message.content if isinstance(message.content, str) else _json(message.content)
+    calls = _json(message.tool_calls) if isinstance(message, AIMessage) and message.tool_calls else ""
+    names = f"{message.name or ''}{getattr(message, 'tool_call_id', '')}"
+    more = _json(message.additional_kwargs) if message.additional_kwargs else ""
+    return len(f"{content}{calls}{names}{more}".encode(errors="replace")) + _MESSAGE_TOKENS
+
+
+def _settings_bound(parameters: Mapping[str, Any]) -> int:
+    sent = {name: parameters[name] for name in _SENT if parameters.get(name)}
+    return len(_json(sent).encode(errors="replace")) + _TOOL_TOKENS if sent else 0
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
