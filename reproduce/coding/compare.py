@@ -32,7 +32,7 @@ P_FIX = 0.2
 """Chosen so that a run of the training bugs rarely succeeds."""
 CALLS = 200
 """Policy calls per bug: the number of particles times the horizon."""
-HORIZONS = (13, 21, 33)
+HORIZONS = (9, 13, 21, 33, 49)
 INTERVALS = (2, 4, 8)
 """Steps between resamplings. An attempt takes two: an edit and a test run."""
 BETAS = (0.03, 0.1, 0.3)
