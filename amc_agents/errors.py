@@ -244,6 +244,10 @@ class AgentContractError(AmcError):
     """The wrapped agent cannot be run as particles; the message says what to declare."""
 
 
+class CommitError(AmcError):
+    """A commit tool failed and may have acted, or the only particle that lived through a commit failed after it."""
+
+
 class DecisionError(AmcError):
     """A decision has no candidate action left; the message says why each was rejected."""
 

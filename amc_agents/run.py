@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from amc_agents.plain import fields_of, plain
 from amc_agents.prices import cost
@@ -13,8 +13,13 @@ from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Usage
 
+CommitStatus = Literal["not run", "may have run", "ran", "failed", "answered"]
+"""State of a call of a commit tool. "failed": the tool raised, after it may have acted; "answered": a human said what
+the result was."""
+
 _MOST_ROLES = 5
 _MOST_NOTES = 5
+_MOST_COMMITS = 3
 _MOST_POINTS = 6
 _WIDTH = 160
 """Maximum number of characters of a line after its label."""
@@ -75,6 +80,30 @@ class Population:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    """Record of one call of a commit tool."""
+
+    name: str
+    """The tool, or the node."""
+    args: Mapping[str, Any]
+    call_id: str | None
+    """Id of the model's tool call; None: code called the tool."""
+    step: int
+    """Number of steps that the calling particle had completed."""
+    status: CommitStatus = "may have run"
+    result: Any = None
+    """The tool's result, if it ran."""
+    error: str | None = None
+    """The tool's error, if it failed."""
+
+    def __str__(self) -> str:
+        """The call and its status on one line."""
+        args = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
+        outcome = f" ({self.error})" if self.error else ""
+        return f"{self.name}({args}): {self.status}{outcome}"
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """The complete result of a run."""
 
@@ -108,6 +137,8 @@ class Run:
     """What ended the run before all particles had ended: "budget", "run_timeout" or "stop_at"; None: nothing."""
     usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
     """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
+    commits: tuple[Commit, ...] = ()
+    """The calls of commit tools that were made, in order. Every particle lived through all of them."""
     world: OpenWorld | None = field(default=None, repr=False, compare=False)
     """Holds `best_world` open; None if the run has no world, or did not come from `graph.run` or `graph.arun`."""
 
@@ -168,6 +199,7 @@ def _summary(run: Run) -> str:
         ("best", _best(run)),
         ("particles", _particles(run)),
         ("resampled", _resamplings(run)),
+        *(("committed", text) for text in _first([str(commit) for commit in run.commits], _MOST_COMMITS, "commits")),
         ("log Z", "unknown" if math.isnan(run.log_evidence) else f"{run.log_evidence:.4g}"),
         ("settings", _settings(run)),
         *(("usage", line) for line in _usage(run)),

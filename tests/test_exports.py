@@ -31,8 +31,8 @@ PUBLIC = {
     "amc_agents.smc": (
         "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
         "Scheme begin_again ess init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "
-        "overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme stratified systematic "
-        "weigh"
+        "overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme restart "
+        "stratified systematic weigh"
     ).split(),
     "amc_agents.training": "collect score train_goal train_value train_verdict".split(),
 }

@@ -19,7 +19,7 @@ from amc_agents.runtime.world import Worlds
 
 _log = logging.getLogger(__name__)
 
-_ARCHIVED = -1
+ARCHIVED = -1
 """`Run.best_index` of a winner from the archive."""
 
 
@@ -40,7 +40,7 @@ def conclude(system: ParticleSystem) -> Conclusion:
     """
     if _was_cut(system):
         system.notes.append(_cut_note(system))
-    population = _population(system)
+    population = population_of(system)
     winner, index = _winner(system, population)
     system.notes += _final_notes(system)
     run = Run(
@@ -59,6 +59,7 @@ def conclude(system: ParticleSystem) -> Conclusion:
         best_output=winner.state,
         stopped_by=system.stopped_by,
         usage_by_model=system.meter.by_model(),
+        commits=tuple(system.commits),
     )
     return Conclusion(run, winner)
 
@@ -88,7 +89,8 @@ def _nothing_finished(system: ParticleSystem) -> Exception:
     return RunTimedOut(system.deadline.limit_s or 0.0, trajectories)
 
 
-def _population(system: ParticleSystem) -> Population:
+def population_of(system: ParticleSystem) -> Population:
+    """Return the current particles, their weights and values."""
     weights, retired = system.weights, system.retired
     return Population(
         trajectories=tuple(system.runner.trajectory_of(particle) for particle in system.everyone),
@@ -101,6 +103,10 @@ def _population(system: ParticleSystem) -> Population:
 
 def _winner(system: ParticleSystem, population: Population) -> tuple[Particle, int]:
     """Return the selected particle and its index."""
+    if system.answer is not None:
+        return system.answer, next(
+            (i for i, particle in enumerate(system.everyone) if particle is system.answer), ARCHIVED
+        )
     everyone, pick, archived = system.everyone, system.settings.pick, system.archive
     eligible = _eligible(system, population)
     if not np.isfinite(eligible.log_weights).any():
@@ -110,26 +116,22 @@ def _winner(system: ParticleSystem, population: Population) -> tuple[Particle, i
     index = select_index(system.rng, eligible, pick)
     winner = everyone[index]
     if pick == "return" and archived is not None and archived.return_ > winner.return_:
-        return archived, _ARCHIVED
+        return archived, ARCHIVED
     return winner, index
 
 
 def _eligible(system: ParticleSystem, population: Population) -> Population:
-    """Return the population with weight 0 for particles that cannot be picked.
-
-    An adaptive run picks among its leaders, and a run that a limit ended among its finished particles.
-    """
+    """Return the population with weight 0 for particles that cannot be picked."""
     leaders = system.standing().leaders
     if leaders:
         kept = np.isin(np.arange(len(system.everyone)), leaders)
         return replace(population, log_weights=np.where(kept, population.log_weights, -np.inf))
-    if not _was_cut(system):
-        return population
-    finished = np.array([particle.finished for particle in system.everyone])
+    cut = _was_cut(system)
+    out = [particle.running and (particle.held or cut) for particle in system.everyone]
     return replace(
         population,
-        log_weights=np.where(finished, population.log_weights, -np.inf),
-        values=np.where(finished, population.values, np.nan),
+        log_weights=np.where(out, -np.inf, population.log_weights),
+        values=np.where(out, np.nan, population.values),
     )
 
 

@@ -1,6 +1,6 @@
 """Wrap a LangGraph agent in the graph of an AMC run.
 
-    init -> propagate -> weigh -> (resample -> propagate -> weigh)* -> finalize
+    init -> propagate -> weigh -> (resample | commit -> propagate -> weigh)* -> finalize
 
 A resumed run goes on at `restore`. See docs/amc.md.
 """
@@ -26,6 +26,7 @@ from amc_agents.population.settings import Settings
 from amc_agents.population.start import EnvironmentFunction, WrappedAgent
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice
+from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
 from amc_agents.smc import Adaptive, Schedule
@@ -123,9 +124,10 @@ def amc(
             if no value is known.
         step_after: the node or nodes after which the agent pauses; a pause ends a step. Default: the nodes that hold a
             ToolNode or are named "tools".
-        tools: effects of tools and of hand-written pausing nodes, by name: "read" (may be repeated without harm) or
-            "world" (acts on the particle's own world, which `environment` creates). `@effect` declares the same at a
-            tool.
+        tools: effects of tools and of hand-written pausing nodes, by name: "read" (may be repeated without harm),
+            "world" (acts on the particle's own world, which `environment` creates), "commit" (must happen once, in
+            reality: the particles wait before it, and only the selected one makes the call) or `Deferred(...)` (a
+            commit that `run.commit` makes after the search). `@effect` declares the same at a tool.
         stateless_tools: treat all tools and nodes without a declared effect as "read".
         trajectory: builds what the critic sees from an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory). Default: the agent's own.
@@ -140,7 +142,7 @@ def amc(
     arguments = locals()  # The first statement, so that only the arguments are in it.
     contract.check_agent(agent, gives_trajectory=trajectory is not None)
     pausing = contract.pausing_nodes(agent, step_after)
-    contract.check_effects(
+    effects = contract.check_effects(
         agent, pausing, tools or {}, stateless_tools=stateless_tools, has_world=environment is not None
     )
     config = configured(config)
@@ -165,8 +167,10 @@ def amc(
         reward=reward,
         rewards_named=rewards is not None,
         trajectory=trajectory,
+        effects=effects,
         prices=config.price_list(),
     )
+    watch_tools()
     return _assemble(wrapped, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
 
 
@@ -186,11 +190,12 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
     graph.add_node(
         "restore",
         BothWays(nodes.restore, n_workers),
-        destinations=("init", "propagate", "weigh", "resample", "finalize"),
+        destinations=("init", "propagate", "weigh", "resample", "commit", "finalize"),
     )
     for node, successors in (
         (nodes.propagate, ("weigh", "propagate")),
-        (nodes.weigh, ("finalize", "resample", "propagate")),
+        (nodes.weigh, ("finalize", "resample", "propagate", "commit")),
+        (nodes.commit, ("propagate", "weigh", "ask", "finalize")),
         (nodes.resample, ("propagate",)),
         (nodes.finalize, (END,)),
     ):
@@ -200,6 +205,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
             input_schema=RunState,
             destinations=(*successors, "restore"),
         )
+    graph.add_node("ask", BothWays(nodes.ask, n_workers), input_schema=RunState, destinations=("commit",))
     graph.add_edge(START, "init")
     graph.add_edge("init", "propagate")
     compiled = graph.compile(checkpointer=checkpointer, store=wrapped.agent.store, name=name)

@@ -1,4 +1,4 @@
-"""The nodes of the outer graph: init, restore, propagate, weigh, resample and finalize."""
+"""The nodes of the outer graph: init, restore, propagate, weigh, resample, commit, ask and finalize."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import ParentCommand
 from langgraph.runtime import get_runtime
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict, override
 
 from amc_agents.concurrency.background import run_in_background
+from amc_agents.population.commits.passing import naming_commits, pass_door
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
@@ -34,6 +35,10 @@ class RunState(TypedDict):
     """Never checkpointed."""
     amc_point: dict[str, Any] | None
     """The durable point of the checkpoint; None: there is none yet."""
+    amc_questions: dict[str, Any] | None
+    """Questions of the selected particle to a human, by id."""
+    amc_answers: dict[str, Any] | None
+    """The answers to them."""
 
 
 class Nodes:
@@ -78,7 +83,7 @@ class Nodes:
         await system.weigh()
         if system.concluded and await system.begin_again():
             return Command(goto="propagate")  # Particles that have not started yet make no durable point.
-        then = "finalize" if system.concluded else "resample" if system.due else "propagate"
+        then = system.next_node
         if then == "resample":  # The point is made after the resampling.
             return Command(goto=then)
         return Command(goto=then, update=await saved(system, then))
@@ -88,6 +93,19 @@ class Nodes:
         system = state["amc_system"]
         await system.resample()
         return Command(goto="propagate", update=await saved(system, "propagate"))
+
+    async def commit(self, state: RunState, config: RunnableConfig) -> Command[str]:
+        """Select a particle among those that wait, let it act alone, and continue it in all slots."""
+        system = state["amc_system"]
+        passed = await pass_door(system, calls.particle_config(config), state.get("amc_answers"))
+        # A run that ends here, or waits for an answer, has its last point already.
+        point = {} if passed.then in ("finalize", "ask") else await saved(system, passed.then)
+        return Command(goto=passed.then, update={**point, "amc_questions": passed.questions, "amc_answers": None})
+
+    async def ask(self, state: RunState, config: RunnableConfig) -> Command[str]:
+        """Ask a human by this graph's own interrupt. A resumed call starts here, without the particles."""
+        answers = {name: interrupt(question) for name, question in (state["amc_questions"] or {}).items()}
+        return Command(goto="commit", update={"amc_answers": answers, "amc_questions": None})
 
     async def finalize(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
         """Write the winner's state into this graph's channels, and repeat its hand-off if it ended by one.
@@ -139,7 +157,8 @@ def restarting(work: Any) -> Any:
     @wraps(work)
     async def work_or_restart(state: RunState, config: RunnableConfig) -> Any:
         if "amc_system" in state:
-            return await work(state, config)
+            with naming_commits(state["amc_system"]):
+                return await work(state, config)
         _log.warning("a thread's run broke off before %r: its last durable point, if any, is restored", work.__name__)
         OpenRun.of(config).checkpoint = state
         return Command(goto="restore")

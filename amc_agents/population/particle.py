@@ -9,11 +9,13 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from langgraph.types import Command
+from langchain_core.messages import AIMessage, ToolCall
+from langgraph.types import Command, Interrupt
 
 from amc_agents.messages import MessageReader
 from amc_agents.population.particle_trace import ParticleTrace
 from amc_agents.population.store.view import ParticleStore
+from amc_agents.runtime.door import Door, PendingCall
 from amc_agents.runtime.world import RecordingWorld
 from amc_agents.types import Trajectory
 
@@ -59,6 +61,12 @@ class Particle:
     """The failure of a model, tool or world that ended it."""
     hand_off: Command[Any] | None = None
     """The command for the surrounding graph, if the agent ended by a hand-off to another agent."""
+    door: Door = field(default_factory=Door)
+    """Holds its calls of commit tools."""
+    held: bool = False
+    """Whether an interrupt holds it within a superstep: before a commit call, or at a question to a human."""
+    questions: tuple[Interrupt, ...] = ()
+    """The questions to a human that hold it."""
     stream: AsyncGenerator[Any, None] | None = None
     """The stream of the paused agent; None if the agent has not started or has ended."""
     trace: ParticleTrace | None = None
@@ -68,8 +76,31 @@ class Particle:
 
     @property
     def running(self) -> bool:
-        """Whether it can make another step."""
+        """Whether it can make another step, now or after waiting."""
         return not self.finished and self.error is None
+
+    @property
+    def can_step(self) -> bool:
+        """Whether it can make another step now, and does not wait."""
+        return self.running and not self.held
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The commit calls that hold it, in the order of the model's message."""
+        place = {call["id"]: number for number, call in enumerate(self._listed_calls)}
+        return tuple(sorted(self.door.waiting.values(), key=lambda call: place.get(call.call_id, len(place))))
+
+    @property
+    def unlisted_calls(self) -> list[PendingCall]:
+        """The commit calls that hold it and are not in its messages, such as those of a subgraph."""
+        listed = [(call["name"], call["args"]) for call in self._listed_calls]
+        return [call for call in self.pending if (call.name, dict(call.args)) not in listed]
+
+    @property
+    def _listed_calls(self) -> list[ToolCall]:
+        """The tool calls of its last message from a model."""
+        messages = [message for message in self.state.get("messages", ()) if isinstance(message, AIMessage)]
+        return messages[-1].tool_calls if messages else []
 
     @property
     def ended(self) -> bool:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
+from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 
 from amc_agents.budget import Purse
 from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
+from amc_agents.messages import turn_of
 from amc_agents.models.seeding import current_rng
 from amc_agents.population.containers import own_containers
 from amc_agents.population.particle import Particle, TrajectoryFunction
@@ -31,10 +33,11 @@ from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.time_limits import within
 from amc_agents.runtime.budget_keeper import keep_budgets
+from amc_agents.runtime.door import CallKey, is_of_a_door, set_door
 from amc_agents.runtime.metering import PolicyMeter, count_requests
 from amc_agents.runtime.world import set_environment
 from amc_agents.spending import Spender, spend_from
-from amc_agents.types import Trajectory
+from amc_agents.types import Step, Trajectory
 
 T = TypeVar("T")
 
@@ -86,14 +89,34 @@ class ParticleRunner:
         """
         return self._in_its_context(particle, self._advance_until(particle, until, stop, config))
 
+    async def resume(
+        self,
+        particle: Particle,
+        config: RunnableConfig,
+        *,
+        opened: CallKey | None = None,
+        answers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Run a held particle to the end of its superstep, or until it is held again.
+
+        A failure is stored in `particle.error`.
+
+        Args:
+            particle: held, without a stream.
+            config: as for `advance`.
+            opened: the commit call that may now run.
+            answers: the answers of a human by the ids of the questions.
+        """
+        if opened is not None:
+            particle.door.opened |= {opened}
+        await self._in_its_context(particle, self._resume(particle, config, answers))
+
     async def save(self, particle: Particle, outcome: Outcome = "forked") -> None:
         """Stop a paused particle's agent, so that its thread has a checkpoint from which it can be forked."""
         if particle.stream is None:
             return
         await self._in_its_context(particle, self._end(particle, outcome))
-        self.saver.prune([particle.thread_id])
-        particle.saved, particle.ancestor = True, particle.index
-        particle.supersteps = self.saver.supersteps(particle.thread_id)
+        self._has_checkpoint(particle)
 
     async def fork(self, particle: Particle, index: int) -> Particle:
         """Create an offspring in slot `index` that shares the particle's past and has a new random stream.
@@ -120,6 +143,9 @@ class ParticleRunner:
             world_return=particle.world_return,
             error=particle.error,
             hand_off=particle.hand_off,
+            door=particle.door.fork(),
+            held=particle.held,
+            questions=particle.questions,
         )
         if particle.running:
             self.saver.copy_thread(particle.thread_id, offspring.thread_id)
@@ -142,55 +168,79 @@ class ParticleRunner:
             await particle.world.close()
 
     def trajectory_of(self, particle: Particle) -> Trajectory:
-        """Return the trajectory that the critic sees."""
+        """Return the trajectory that the critic sees; it ends with the calls for which the particle waits."""
         if self.trajectory is not None:
             return self.trajectory(particle.state)
         assert particle.reader is not None
-        return particle.reader.trajectory
+        trajectory = particle.reader.trajectory
+        if not particle.held or not (unlisted := particle.unlisted_calls):
+            return trajectory
+        calls = [ToolCall(name=call.name, args=dict(call.args), id=call.call_id) for call in unlisted]
+        _, action = turn_of(AIMessage("", tool_calls=calls))
+        return replace(trajectory, steps=(*trajectory.steps, Step(action)))
 
     async def _advance_until(
         self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
     ) -> None:
         try:
-            while particle.running and not stop.is_set():
+            while particle.can_step and not stop.is_set():
                 # After the end of its world, no reward is left to weigh, so the agent runs to its own end.
                 if until is not None and particle.steps >= until and not particle.ended:
                     return
-                await within(
-                    self.step_timeout,
-                    self._step(particle, config),
-                    f"step {particle.steps + 1} of a particle took longer than step_timeout",
-                    context=particle.context,
-                )
+                await self._limited_step(particle, config)
         except (AgentContractError, BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:
             particle.error = error
 
+    async def _resume(self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None) -> None:
+        particle.stream = self._start(particle, config, answers)
+        try:
+            await self._limited_step(particle, config)
+        except (AgentContractError, BudgetExhausted, UnboundedRequest):
+            raise
+        except Exception as error:
+            particle.error = error
+
+    async def _limited_step(self, particle: Particle, config: RunnableConfig) -> None:
+        await within(
+            self.step_timeout,
+            self._step(particle, config),
+            f"step {particle.steps + 1} of a particle took longer than step_timeout",
+            context=particle.context,
+        )
+
     async def _step(self, particle: Particle, config: RunnableConfig) -> None:
-        """Read the agent's stream up to the next pause or the end."""
+        """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
         if particle.stream is None:
             particle.stream = self._start(particle, config)
-        acted = False
+        acted = moved = False
+        interrupts: list[Interrupt] = []
         try:
             async for mode, chunk in particle.stream:
                 if mode == "updates":
-                    if chunk.get("__interrupt__"):
-                        raise AgentContractError(_INTERRUPTED.format(chunk["__interrupt__"][0].value))
+                    moved = True
+                    interrupts += chunk.get("__interrupt__", ())
                     acted = acted or not self.step_after.isdisjoint(chunk)
                 elif mode == "custom" and self.on_event is not None:
                     self.on_event(particle.index, particle.steps, chunk)
-                if mode != "values":
+                if mode != "values" or interrupts:  # After an interrupt, the superstep is not complete.
                     continue
                 # `chunk` is the state after a superstep; the next superstep has not begun.
                 particle.state = chunk
+                was_held = particle.held
+                if moved:  # The first chunk is the state at the start.
+                    particle.door.end_superstep()
+                    particle.held, particle.questions = False, ()
                 if acted:
                     particle.steps += 1
                     particle.finished = particle.at_horizon = particle.steps >= self.horizon
+                if acted or (moved and was_held):
                     break
+                moved = False
             else:
-                particle.finished = True
                 particle.stream = None
+                particle.finished = not await self._hold(particle, interrupts)
         except GraphRecursionError as error:
             raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
         except ParentCommand as raised:
@@ -203,10 +253,28 @@ class ParticleRunner:
             await self._end(particle, "horizon")
         await self._record_step(particle)
 
-    def _start(self, particle: Particle, config: RunnableConfig) -> AsyncGenerator[Any, None]:
+    async def _hold(self, particle: Particle, interrupts: list[Interrupt]) -> bool:
+        """Hold a particle whose stream ended by interrupts, and return whether it waits."""
+        if not interrupts:
+            return False
+        await particle.door.end_attempt()
+        self._has_checkpoint(particle)
+        door = particle.door
+        questions = {interrupt.id: interrupt for interrupt in interrupts if not is_of_a_door(interrupt)}
+        if not door.waiting and not questions and door.ended_by is not None:
+            door.deferred += (door.ended_by,)
+            particle.held = False
+            return False
+        particle.held, particle.questions = True, tuple(questions.values())
+        return True
+
+    def _start(
+        self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Any, None]:
         trace = particle.trace = ParticleTrace(particle, config, self.run_id)
         configurable = {**config.get("configurable", {}), "thread_id": particle.thread_id}
-        if particle.saved:
+        particle.door.begin_attempt()
+        if particle.saved and not particle.held:
             # The particle is between two supersteps. Without this key, LangGraph takes its next tasks for interrupted
             # ones, and a subgraph with its own memory would ignore their input.
             configurable["__pregel_resuming"] = False
@@ -218,7 +286,7 @@ class ParticleRunner:
             agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
         stream = agent.astream(
-            None if particle.saved else particle.state,
+            Command(resume=dict(answers)) if answers else None if particle.saved else particle.state,
             agent_config,
             context=self.agent_context,
             stream_mode=trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
@@ -227,6 +295,12 @@ class ParticleRunner:
             durability="exit",
         )
         return cast(AsyncGenerator[Any, None], stream)
+
+    def _has_checkpoint(self, particle: Particle) -> None:
+        """Note that a particle's agent has stopped at a checkpoint from which it can go on."""
+        self.saver.prune([particle.thread_id])
+        particle.saved, particle.ancestor = True, particle.index
+        particle.supersteps = self.saver.supersteps(particle.thread_id)
 
     async def _end(self, particle: Particle, outcome: Outcome) -> None:
         """Stop a particle's agent if it is paused."""
@@ -240,6 +314,7 @@ class ParticleRunner:
         context.run(var_child_runnable_config.set, None)
         context.run(current_rng.set, particle.rng)
         context.run(set_environment, particle.world)
+        context.run(set_door, particle.door)
         context.run(count_requests, self.meter)
         if self.purse is not None:
             context.run(keep_budgets)
@@ -272,10 +347,6 @@ def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
     )
 
 
-_INTERRUPTED = (
-    "the agent asked for human input ({!r:.100}) while running as particles: every particle would ask the question. "
-    "Ask before or after amc(), in a node of the surrounding graph, or remove the interrupting tool"
-)
 _NO_PARENT = (
     "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), but the amc() graph has no surrounding graph: "
     "make it a node of the swarm, supervisor or graph that has the other agents, or remove the hand-off tool"

@@ -25,7 +25,7 @@ from amc_agents.population.time_limits import Deadline, stop
 from amc_agents.population.twins import Twins
 from amc_agents.population.valuation import evaluate
 from amc_agents.quoting import cause_of
-from amc_agents.run import WeighingPoint
+from amc_agents.run import Commit, WeighingPoint
 from amc_agents.runtime.world import Worlds
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray, IntArray
@@ -95,6 +95,14 @@ class ParticleSystem:
     """Number of particles of the earlier rounds of an adaptive run."""
     decided: bool = False
     """Whether an adaptive run stopped early; unfinished particles were then cancelled."""
+    selected: int | None = None
+    """The slot whose waiting particle goes on alone."""
+    chosen_past: bool = False
+    """Whether all particles continue one that was selected, so that the evidence is conditional on its past."""
+    answer: Particle | None = None
+    """The finished particle that was preferred to all waiting ones, and ends the run."""
+    commits: list[Commit] = field(default_factory=list)
+    """The calls of commit tools so far."""
 
     def __post_init__(self) -> None:
         """Split the seed: one stream serves resampling and selection, the particles have their own."""
@@ -122,11 +130,11 @@ class ParticleSystem:
             until = None
         pause = self._next_pause(until)
         self._config = config
-        moving = [particle.running for particle in self.particles]
+        moving = [particle.can_step for particle in self.particles]
         tasks = {
             self.runner.advance(particle, until if pause is None else pause, self._stop, config): particle
             for particle in self.particles
-            if particle.running
+            if particle.can_step
         }
         try:
             async with self.deadline.cutting():
@@ -138,10 +146,11 @@ class ParticleSystem:
             self._forget_values(moving)
             return
         causes = self._check_quorum()
-        if pause is not None and not self.concluded:
+        if pause is not None and not self.concluded and not self.at_door:
             self.last_pause, self.at_pause = pause, True
             return
-        self.step = self.last_pause = max(particle.steps for particle in self.particles) if until is None else until
+        self.step = max(particle.steps for particle in self.particles) if until is None or self.at_door else until
+        self.last_pause = self.step
         self._note_failures(causes)
 
     @property
@@ -158,6 +167,21 @@ class ParticleSystem:
     def concluded(self) -> bool:
         """Whether no particle can make another step."""
         return self.cut_short or not any(particle.running for particle in self.particles)
+
+    @property
+    def next_node(self) -> str:
+        """The node of the graph that follows a weighing."""
+        if self.concluded:
+            return "finalize"
+        if self.at_door:
+            return "commit"
+        return "resample" if self.due else "propagate"
+
+    @property
+    def at_door(self) -> bool:
+        """Whether a particle waits before a commit call or at a question, and no particle can go on without it."""
+        waiting = any(particle.running and particle.held for particle in self.particles)
+        return waiting and not self.cut_short and not any(particle.can_step for particle in self.particles)
 
     @property
     def cut_short(self) -> bool:
@@ -197,7 +221,7 @@ class ParticleSystem:
     @property
     def log_evidence(self) -> float:
         """Log Z; NaN if particles are unfinished or have no value at their end, or after a second round."""
-        unknown = self.cut_short or self.n_earlier > 0 or not self.known.all()
+        unknown = self.cut_short or self.answer is not None or self.n_earlier > 0 or not self.known.all()
         return float("nan") if unknown else float(smc.log_evidence(self.weights))
 
     async def weigh(self) -> None:
@@ -250,8 +274,8 @@ class ParticleSystem:
     async def begin_again(self) -> bool:
         """Start a round of new particles if all have ended and an adaptive run is undecided; return whether it did."""
         earlier = self.n_earlier + len(self.particles)
-        if self._rule is None or self.recruit is None or self.cut_short:
-            return False
+        if self._rule is None or self.recruit is None or self.cut_short or self.chosen_past:
+            return False  # New particles would not have lived through what the chosen particle did.
         standing = self.standing()
         n_new = self._rule.next_round(standing, earlier)
         if not n_new:
@@ -280,6 +304,27 @@ class ParticleSystem:
             return UNDECIDED
         values = np.array([*self.values, *(retired.value for retired in self.retired)])
         return self._rule.standing(self.everyone, values)
+
+    async def continue_alone(self, slot: int) -> None:
+        """Continue all slots from one particle, and clear all others: they did not live through its past.
+
+        The weights start again, conditional on this past (`smc.restart`).
+        """
+        self.compare_twins()
+        particle = self.particles[slot]
+        cleared = [retired.particle for retired in self.retired]
+        if self.archive is not None and all(self.archive is not other for other in self.everyone):
+            cleared.append(self.archive)
+        self.retired, self.archive = [], None
+        ancestors = np.full(len(self.particles), slot)
+        await self._continue_from(ancestors, [])
+        await asyncio.gather(*(self.runner.discard(other) for other in cleared))
+        base = particle.return_ / self.settings.beta if self.settings.rewards_observed else 0.0
+        self.weights = smc.restart(len(self.particles), base)
+        self.values, self.known = self.values[ancestors], self.known[ancestors]
+        self.step = self.last_pause = particle.steps
+        self.selected, self.chosen_past, self.n_earlier = None, True, 0
+        self.history[-1] = replace(self.history[-1], ancestors=ancestors)
 
     def compare_twins(self) -> None:
         """Compare the newest steps of the particles that have not failed."""

@@ -90,7 +90,7 @@ class RunBudget:
         config: RunnableConfig,
     ) -> bool:
         """Run the best particle alone to its end on the reserve; False, and exhausted, if that is not possible."""
-        running = [particle for particle in particles if particle.running]
+        running = [particle for particle in particles if particle.can_step]
         if not running or self._finished:
             self.exhausted = True
             return False

@@ -37,6 +37,7 @@ from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.chosen_critic import CriticChoice
+from amc_agents.runtime.door import Door, NodeAtDoor
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
 from amc_agents.spending import Spender, spenders
@@ -61,6 +62,7 @@ class WrappedAgent:
     rewards_named: bool
     """Whether `rewards=` was given."""
     trajectory: TrajectoryFunction | None
+    effects: contract.Effects
     prices: Mapping[str, Rates] = field(default_factory=dict)
     """Prices of the configuration file."""
 
@@ -264,7 +266,7 @@ def _runner(
 ) -> ParticleRunner:
     saver = ForkSaver()
     return ParticleRunner(
-        agent=wrapped.agent.copy(update={"checkpointer": saver}),
+        agent=wrapped.agent.copy(update={"checkpointer": saver, "nodes": _nodes_at_doors(wrapped)}),
         saver=saver,
         step_after=frozenset(wrapped.step_after),
         horizon=settings.horizon,
@@ -278,6 +280,14 @@ def _runner(
         purse=purse,
         purses_around=purses_around,
     )
+
+
+def _nodes_at_doors(wrapped: WrappedAgent) -> dict[str, Any]:
+    """Return the agent's nodes, with a door before each that is declared "commit"."""
+    return {
+        name: node.copy({"bound": NodeAtDoor(name, node.bound)}) if name in wrapped.effects.commit_nodes else node
+        for name, node in wrapped.agent.nodes.items()
+    }
 
 
 class FromInput:
@@ -318,6 +328,7 @@ class FromInput:
                 world=world,
                 store=store.fork() if store else None,
                 index=index,
+                door=Door(start.wrapped.effects.tools),
             )
             for index, (rng, world) in enumerate(zip(self._rngs, worlds, strict=True))
         ]

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from amc_agents.critics.options import near
 from amc_agents.errors import AgentContractError, ConfigurationError
-from amc_agents.runtime.effects import Effect, check_effect, has_tool_node, parts_of
+from amc_agents.runtime.effects import Deferred, Effect, check_effect, has_tool_node, parts_of
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -56,8 +56,8 @@ def check_effects(
     *,
     stateless_tools: bool,
     has_world: bool,
-) -> None:
-    """Check that every tool and every pausing node (also a node named `tools`) has a declared effect.
+) -> Effects:
+    """Check that every tool and every pausing node (also a node named `tools`) has a declared effect, and return them.
 
     Declarations by precedence: `tools` by the tool's name, `@effect` at the tool, `tools` by the node's name,
     `stateless_tools`.
@@ -82,7 +82,9 @@ def check_effects(
         if use.store and use.effect != "read":
             raise AgentContractError(_PRIVATE_STORE.format(label=use.label, store=use.store, name=use.name))
     _check_names(tools, {*agent.nodes, *(use.name for use in uses)})
-    undeclared = {use.name: use.label for use in uses if use.effect is None}
+    for use in uses:
+        _check_commit(use)
+    undeclared = {use.name: use.label for use in uses if use.effect is None and not use.inner}
     if undeclared and not stateless_tools:
         first = next(iter(undeclared))
         raise AgentContractError(
@@ -90,12 +92,25 @@ def check_effects(
             f'amc(..., tools={{"{first}": "read"}}), or @effect("read") at the function or tool ("read": may be '
             'repeated without harm; "world": acts on the particle\'s own world), or stateless_tools=True: all "read"'
         )
-    of_the_world = {use.name for use in uses if use.effect == "world"}
+    of_the_world = {use.name for use in uses if use.effect == "world" and not use.inner}
     if of_the_world and not has_world:
         raise AgentContractError(
             f'declared as "world", acting on the particle\'s own world: {_listed(sorted(of_the_world))}. They need '
             "environment=, a function of the agent's input that returns (Environment, Task)"
         )
+    return Effects(
+        {use.name: use.effect for use in uses if use.effect is not None and use.tool},
+        frozenset(use.name for use in uses if use.effect == "commit" and not use.tool),
+    )
+
+
+class Effects(NamedTuple):
+    """The declared effects of an agent."""
+
+    tools: Mapping[str, Effect] = {}
+    """Effect of each tool by name."""
+    commit_nodes: frozenset[str] = frozenset()
+    """Nodes whose own code is declared "commit"."""
 
 
 class _Use(NamedTuple):
@@ -107,6 +122,14 @@ class _Use(NamedTuple):
     effect: Effect | None
     store: str | None
     """Class of a store that it holds."""
+    tool: bool
+    """Whether it is a tool."""
+    inner: bool
+    """Whether only another tool calls it."""
+    runs_here: bool
+    """Whether this process runs it, and not the model's provider."""
+    restarts: bool
+    """Whether it is in a subgraph without memory, which runs again from its start after an interrupt."""
 
 
 def _uses(agent: Agent, step_after: tuple[str, ...], tools: Mapping[str, Effect]) -> Iterator[_Use]:
@@ -116,7 +139,28 @@ def _uses(agent: Agent, step_after: tuple[str, ...], tools: Mapping[str, Effect]
                 continue
             name = part.name or node
             label = f"{'node' if part.name is None else 'tool'} {name}"
-            yield _Use(name, label, tools.get(name) or part.effect or tools.get(node), part.store)
+            # The declaration of a node covers its tools, but not those that its tools call.
+            effect = tools.get(name) or part.effect or (None if part.inner else tools.get(node))
+            is_tool = part.name is not None
+            yield _Use(name, label, effect, part.store, is_tool, part.inner, part.runs_here, part.restarts)
+
+
+def _check_commit(use: _Use) -> None:
+    if isinstance(use.effect, Deferred) and not use.tool:
+        raise AgentContractError(
+            f"{use.label} is declared Deferred(...), which only a tool can be: move its action into a tool, or declare "
+            'it "commit"'
+        )
+    if (use.effect == "commit" or isinstance(use.effect, Deferred)) and not use.runs_here:
+        raise AgentContractError(
+            f"{use.label} is declared {use.effect!r}, but the model's provider runs it while it answers, so that no "
+            "particle can wait before it: use a tool that this process runs"
+        )
+    if use.effect == "commit" and use.restarts:
+        raise AgentContractError(
+            f'{use.label} is declared "commit" in a subgraph compiled with checkpointer=False, which runs again from '
+            "its start after a pause: compile the subgraph without checkpointer="
+        )
 
 
 def _check_names(tools: Mapping[str, Effect], names: set[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -24,8 +25,40 @@ from amc_agents.errors import ConfigurationError
 
 T = TypeVar("T")
 
-Effect = Literal["read", "world"]
-"""Effect of running a tool: "read" may be repeated without harm, "world" acts on the particle's own world."""
+
+class _NoResult:
+    def __repr__(self) -> str:
+        return "no result"
+
+
+_NO_RESULT = _NoResult()
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Effect of a commit tool whose calls are only recorded: `Run.commit` makes those of the winner after the search.
+
+    tools={"send_email": Deferred("The mail is queued.")}
+    """
+
+    result: Any = _NO_RESULT
+    """What the agent receives instead of the tool's result: a value, or a function of the arguments by name. Without
+    it, the call ends the particle."""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the agent goes on after such a call."""
+        return self.result is not _NO_RESULT
+
+    def result_of(self, args: Mapping[str, Any]) -> Any:
+        """Return what the agent receives for a call."""
+        return self.result(**args) if callable(self.result) else self.result
+
+
+EffectName = Literal["read", "world", "commit"]
+Effect = EffectName | Deferred
+"""Effect of running a tool: "read" may be repeated without harm, "world" acts on the particle's own world, "commit"
+must happen once, in reality, while the particles wait; a `Deferred` commit happens after the search."""
 
 _MARK = "__amc_effect__"
 _HARMLESS = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser)
@@ -47,7 +80,8 @@ def effect(kind: Effect) -> Callable[[T], T]:
 
     Args:
         kind: "read" if it may be repeated without harm; "world" if it acts on the particle's own world, which
-            `amc(..., environment=...)` makes.
+            `amc(..., environment=...)` makes; "commit" if it must happen once, in reality; `Deferred(...)` if it must
+            happen once, after the search.
 
     Raises:
         ConfigurationError: the kind is unknown, or the object cannot carry a declaration.
@@ -75,10 +109,12 @@ def check_effect(kind: Any) -> None:
     Raises:
         ConfigurationError: it is not.
     """
-    if kind == "commit":
-        raise ConfigurationError('the effect "commit" (once, in reality) is not supported yet: use "read" or "world"')
-    if kind not in get_args(Effect):
-        raise ConfigurationError(f'an effect is "read" or "world", got {kind!r}')
+    if not _is_effect(kind):
+        raise ConfigurationError(f'an effect is "read", "world", "commit" or Deferred(...), got {kind!r}')
+
+
+def _is_effect(kind: Any) -> bool:
+    return isinstance(kind, Deferred) or (isinstance(kind, str) and kind in get_args(EffectName))
 
 
 class Part(NamedTuple):
@@ -90,6 +126,12 @@ class Part(NamedTuple):
     """The declared effect."""
     store: str | None = None
     """Class of a store that it holds instead of using the agent's store."""
+    runs_here: bool = True
+    """Whether this process runs it, and not the model's provider."""
+    inner: bool = False
+    """Whether only another tool calls it."""
+    restarts: bool = False
+    """Whether it is in a subgraph without memory, which runs again from its start after an interrupt."""
 
 
 def parts_of(runnable: Runnable[Any, Any]) -> list[Part]:
@@ -112,15 +154,17 @@ def _parts(runnable: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]
     if id(runnable) in seen:
         return
     seen[id(runnable)] = runnable
-    kind = _declared(runnable)
+    kind = declared_effect(runnable)
     if isinstance(runnable, BaseTool):
         functions = [getattr(runnable, name, None) for name in ("func", "coroutine")]
         yield Part(runnable.name, kind, _held_store(runnable, *functions))
+        yield from _inner_tools(functions, dict(seen))
     elif kind is not None:
         yield Part(None, kind)
     elif isinstance(runnable, Pregel):
         for node in runnable.nodes.values():
-            yield from _parts(node.bound, seen)
+            for part in _parts(node.bound, seen):
+                yield part._replace(restarts=part.restarts or runnable.checkpointer is False)
     elif isinstance(runnable, ToolNode):
         for tool in runnable.tools_by_name.values():
             yield from _parts(tool, seen)
@@ -135,9 +179,17 @@ def _parts(runnable: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]
             yield from _parts(child, seen)
 
 
+def _inner_tools(functions: Iterable[Any], seen: dict[int, Any]) -> Iterator[Part]:
+    """Return the tools that a tool's functions can reach, such as those of an agent that is used as a tool."""
+    for function in filter(None, functions):
+        for child in _runnables_in(_within_reach(function)):
+            inner = (part for part in _parts(child, seen) if part.name is not None)
+            yield from (part._replace(inner=True, store=None) for part in inner)
+
+
 def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]:
     """Return the code of a node in its sync and async form, and the tools that it can reach."""
-    kind = next((kind for function in functions if (kind := _declared(function)) is not None), None)
+    kind = next((kind for function in functions if (kind := declared_effect(function)) is not None), None)
     if kind is not None:
         yield Part(None, kind, _held_store(*functions))
         return
@@ -158,13 +210,14 @@ def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dic
             yield from _parts(child, seen)
 
 
-def _declared(thing: Any) -> Effect | None:
+def declared_effect(thing: Any) -> Effect | None:
+    """Return the effect that `effect` declared at a tool, function or node."""
     sources = [thing]
     if isinstance(thing, BaseTool):
         sources = [thing, getattr(thing, "func", None), getattr(thing, "coroutine", None)]
-        if (kind := (thing.metadata or {}).get(_MARK)) in get_args(Effect):
+        if _is_effect(kind := (thing.metadata or {}).get(_MARK)):
             return kind
-    return next((kind for source in sources if (kind := getattr(source, _MARK, None)) in get_args(Effect)), None)
+    return next((kind for source in sources if _is_effect(kind := getattr(source, _MARK, None))), None)
 
 
 def _is_composition(runnable: Any) -> bool:
@@ -233,4 +286,4 @@ def _provider_tools(tools: Iterable[Any]) -> Iterator[Part]:
         if not isinstance(tool, dict) or not tool or tool.get("type") in ("function", "custom"):
             continue
         if "type" in tool or not tool.keys() & {"name", "functionDeclarations", "function_declarations"}:
-            yield Part(str(tool.get("name") or tool.get("type") or next(iter(tool))), None)
+            yield Part(str(tool.get("name") or tool.get("type") or next(iter(tool))), None, runs_here=False)

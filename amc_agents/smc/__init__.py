@@ -22,6 +22,7 @@ from amc_agents.smc.filter import (
     init,
     log_evidence,
     resample,
+    restart,
     weigh,
 )
 from amc_agents.smc.genealogy import Genealogy
@@ -67,6 +68,7 @@ __all__ = [
     "resample",
     "residual",
     "resolve_scheme",
+    "restart",
     "stratified",
     "systematic",
     "weigh",

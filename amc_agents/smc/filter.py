@@ -73,6 +73,18 @@ def init(n_particles: int, batch: tuple[int, ...] = ()) -> FilterState:
     )
 
 
+def restart(n_particles: int, potential: float) -> FilterState:
+    """Create the state of N particles that all continue one particle.
+
+    The evidence then starts again: it is the conditional Z = E_pi[exp(phi_T - phi)] given the past of that particle.
+
+    Args:
+        n_particles: N, at least 1.
+        potential: phi of the past, from which the next weighing counts.
+    """
+    return replace(init(n_particles), potentials=np.full(n_particles, potential))
+
+
 def weigh(state: FilterState, potentials: FloatArray, known: BoolArray | None = None) -> FilterState:
     """Multiply each weight by exp(phi_new - phi_old).
 

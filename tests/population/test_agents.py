@@ -99,7 +99,7 @@ def test_compile_time_interrupts_are_refused():
         amc(agent, stateless_tools=True)
 
 
-def test_an_interrupt_inside_the_agent_is_refused():
+def test_an_interrupt_inside_the_agent_is_refused_without_a_checkpointer():
     @tool
     def ask_user(question: str) -> str:
         """Ask."""

@@ -253,7 +253,7 @@ def test_an_object_that_cannot_be_marked_is_an_error_with_an_alternative():
         effect("read")(Office([]).work)
 
 
-@pytest.mark.parametrize(("kind", "says"), [("commit", "not supported yet"), ("write", "'write'"), (None, "None")])
+@pytest.mark.parametrize(("kind", "says"), [("Commit", "'Commit'"), ("write", "'write'"), (None, "None")])
 def test_only_known_effects_are_taken(kind, says):
     with pytest.raises(ConfigurationError, match=says):
         effect(kind)

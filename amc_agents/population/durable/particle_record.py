@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.store.base import BaseStore
+from langgraph.types import Interrupt
 
 from amc_agents.errors import ParticleFailure, PopulationError
 from amc_agents.messages import MessageReader, message_key
@@ -13,6 +14,8 @@ from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.particle import Particle
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.store.view import ParticleStore
+from amc_agents.runtime.door import CallKey, Door, PendingCall
+from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.world import RecordingWorld
 from amc_agents.types import Step, Task, Trajectory
 
@@ -28,6 +31,7 @@ _PLAIN = (
     "return_",
     "world_return",
     "hand_off",
+    "held",
 )
 """Fields that are stored as they are."""
 
@@ -52,6 +56,8 @@ def dump_particle(particle: Particle, saver: ForkSaver, world: Any, reader: int 
         "world": world,
         "store": None if particle.store is None else particle.store.dump(),
         "error": None if error is None else (type(error).__name__, str(error)),
+        "door": _dump_door(particle.door),
+        "questions": [(question.id, question.value) for question in particle.questions],
         "thread": saver.dump_thread(particle.thread_id) if particle.running and particle.saved else None,
     }
 
@@ -63,6 +69,7 @@ def load_particle(
     world: RecordingWorld | None,
     readers: Sequence[MessageReader],
     base_store: BaseStore | None,
+    effects: Mapping[str, Effect],
 ) -> Particle:
     """Rebuild a particle.
 
@@ -72,6 +79,7 @@ def load_particle(
         world: its restored world.
         readers: of all particles.
         base_store: the agent's store.
+        effects: of its tools.
     """
     error = dumped["error"]
     particle = Particle(
@@ -81,6 +89,8 @@ def load_particle(
         world=world,
         store=None if dumped["store"] is None or base_store is None else ParticleStore(base_store),
         error=None if error is None else ParticleFailure.like(*error),
+        door=_load_door(dumped["door"], effects),
+        questions=tuple(Interrupt(value, id=name) for name, value in dumped["questions"]),
         **{name: dumped[name] for name in _PLAIN},
     )
     if particle.store is not None:
@@ -88,6 +98,26 @@ def load_particle(
     if dumped["thread"] is not None:
         saver.load_thread(particle.thread_id, dumped["thread"])
     return particle
+
+
+def _dump_door(door: Door) -> dict[str, Any]:
+    return {
+        "deferred": [(*call.key, dict(call.args)) for call in door.deferred],
+        "waiting": [(*call.key, dict(call.args)) for call in door.waiting.values()],
+        "results": [(tuple(key), result) for key, result in door.results.items()],
+    }
+
+
+def _load_door(dumped: Mapping[str, Any], effects: Mapping[str, Effect]) -> Door:
+    deferred, waiting = (
+        [PendingCall(CallKey(*key), key[1], args) for *key, args in dumped[name]] for name in ("deferred", "waiting")
+    )
+    return Door(
+        effects,
+        tuple(deferred),
+        {CallKey(*key): result for key, result in dumped["results"]},
+        {call.key: call for call in waiting},
+    )
 
 
 def dump_reader(reader: MessageReader) -> dict[str, Any]:

@@ -58,7 +58,14 @@ class Recorded:
         """Restore all particles: live, retired and archived."""
         readers = [load_reader(record, task) for record in self._record["readers"]]
         return [
-            load_particle(record, start.saver, world=world, readers=readers, base_store=start.base_store)
+            load_particle(
+                record,
+                start.saver,
+                world=world,
+                readers=readers,
+                base_store=start.base_store,
+                effects=start.wrapped.effects.tools,
+            )
             for record, world in zip(self._record["particles"], worlds, strict=True)
         ]
 

@@ -16,7 +16,7 @@ from amc_agents.population.durable.world_record import dump_world
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem, Retired
 from amc_agents.population.settings import Settings
-from amc_agents.run import WeighingPoint
+from amc_agents.run import Commit, WeighingPoint
 from amc_agents.smc.filter import FilterState
 from amc_agents.usage import Meter, Usage
 
@@ -57,6 +57,9 @@ async def dump_system(system: ParticleSystem) -> dict[str, Any]:
         "step": system.step,
         "due": system.due,
         "last_pause": system.last_pause,
+        "selected": system.selected,
+        "chosen_past": system.chosen_past,
+        "commits": [_dump(commit) for commit in system.commits],
         "stopped": system.stopped,
         "n_earlier": system.n_earlier,
         "twins": system.twins.dump(),
@@ -87,6 +90,8 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
     system.notes = [*dumped["notes"], *(note for note in system.notes if note not in dumped["notes"])]
     system.step, system.due, system.last_pause = dumped["step"], dumped["due"], dumped["last_pause"]
     system.n_earlier = dumped["n_earlier"]
+    system.selected, system.commits = dumped["selected"], [Commit(*commit) for commit in dumped["commits"]]
+    system.chosen_past = dumped["chosen_past"]
     if dumped["stopped"]:
         system.stop()
     system.twins.load(dumped["twins"])

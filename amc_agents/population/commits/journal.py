@@ -1,0 +1,99 @@
+"""The journal of commit calls: each is recorded before and after it runs, and none is made twice unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+from amc_agents.errors import AgentContractError, CommitError
+from amc_agents.population.particle import Particle
+from amc_agents.population.population import ParticleSystem
+from amc_agents.run import Commit
+from amc_agents.runtime.door import CallOutcome, as_result
+
+MAY_HAVE_RUN = "amc_may_have_run"
+"""Id of the question about a call during which the process ended."""
+RUN_AGAIN, ABORT, RAN = "run again", "abort", "ran"
+
+
+async def make_call(system: ParticleSystem, particle: Particle, config: RunnableConfig) -> None:
+    """Make the first commit call for which the selected particle waits.
+
+    With durable points, the population is saved first, with the call recorded as one that may have run.
+
+    Raises:
+        AgentContractError: LangGraph ran the node again, and the node made another call.
+    """
+    call = particle.pending[0]
+    record = Commit(call.name, dict(call.args), call.call_id, particle.steps)
+    system.commits.append(record)
+    if system.durable is not None:
+        await system.durable.save(system, "commit")
+    await system.runner.resume(particle, config, opened=call.key)
+    outcome = particle.door.outcomes.pop(call.key, None)
+    if outcome is not None:
+        system.commits[-1] = _with_outcome(record, outcome)
+        return
+    system.commits.pop()
+    if particle.error is None and not particle.questions:
+        raise AgentContractError(_CHANGED.format(name=call.name))
+
+
+def is_uncertain(system: ParticleSystem) -> bool:
+    """Whether the process ended while the last commit call was made."""
+    return bool(system.commits) and system.commits[-1].status == "may have run"
+
+
+def question(system: ParticleSystem) -> Mapping[str, Any]:
+    """Return the question about a call that may have run."""
+    commit = system.commits[-1]
+    return {
+        MAY_HAVE_RUN: {
+            "question": f"The process ended while {commit.name!r} was called: it may have run. Find out whether it "
+            f'did, and answer {{"{RAN}": <its result>}}, "{RUN_AGAIN}" or "{ABORT}".',
+            "name": commit.name,
+            "args": dict(commit.args),
+            "call_id": commit.call_id,
+        }
+    }
+
+
+async def settle(
+    system: ParticleSystem, particle: Particle, answers: Mapping[str, Any], config: RunnableConfig
+) -> None:
+    """Go on as a human answered about a call that may have run.
+
+    Raises:
+        CommitError: the answer is to abort, or it is none of the three.
+    """
+    answer, record = answers.get(MAY_HAVE_RUN), system.commits[-1]
+    if isinstance(answer, Mapping) and RAN in answer:
+        call = particle.pending[0]
+        particle.door.results[call.key] = as_result(answer[RAN], call.name, call.call_id)
+        system.commits[-1] = replace(record, status="answered", result=answer[RAN])
+        await system.runner.resume(particle, config)
+    elif answer == RUN_AGAIN:
+        system.commits.pop()
+        await make_call(system, particle, config)
+    elif answer == ABORT:
+        raise CommitError(f"the run was aborted: {record}")
+    else:
+        raise CommitError(
+            f"{record}: expected the answer {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {answer!r:.80}"
+        )
+
+
+def _with_outcome(record: Commit, outcome: CallOutcome) -> Commit:
+    result = outcome.result
+    shown = result.content if isinstance(result, BaseMessage) else result
+    return replace(record, status=outcome.status, result=shown, error=outcome.error)
+
+
+_CHANGED = (
+    "the commit call {name!r} was not made: LangGraph ran its node again, and the node made another call. Call commit "
+    "tools from a node that does not call the model, such as a ToolNode"
+)

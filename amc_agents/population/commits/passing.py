@@ -1,0 +1,126 @@
+"""Let the selected particle through its door: it alone acts in reality, and all slots continue it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
+
+from amc_agents.errors import AgentContractError, CommitError
+from amc_agents.population.commits import journal
+from amc_agents.population.commits.selection import select_at_door
+from amc_agents.population.particle import Particle
+from amc_agents.population.population import ParticleSystem
+
+Answers = Mapping[str, Any]
+"""Answers of a human by the ids of the questions."""
+
+
+class Passed(NamedTuple):
+    """What follows a visit of the selected particle's door."""
+
+    then: str
+    """The next node of the graph."""
+    questions: Mapping[str, Any] | None = None
+    """Questions to a human by id, for the node "ask"."""
+
+
+async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Answers | None) -> Passed:
+    """Select a particle, run its commit calls once and in order, and continue it in all slots.
+
+    A finished particle that is selected ends the run, and nothing is committed. The run stops for a question to a
+    human, and for a commit call that may have run before the process ended.
+
+    Args:
+        system: its particles wait, have ended, or have failed.
+        config: for the agent.
+        answers: to the questions that the previous call returned; None: it returned none.
+
+    Raises:
+        CommitError: a commit tool failed, or its particle failed after it, or a human aborted.
+        AgentContractError: the agent's calls changed when LangGraph ran its nodes again, or a question cannot be asked.
+    """
+    if system.selected is None:
+        chosen = select_at_door(system)
+        if not chosen.running:
+            _end_with(system, chosen)
+            return Passed("finalize")
+        system.selected = next(slot for slot, particle in enumerate(system.particles) if particle is chosen)
+    slot = system.selected
+    particle = system.particles[slot]
+    questions = await _act(system, particle, config, answers)
+    if questions is not None:
+        return Passed("ask", questions)
+    if particle.error is not None:
+        # It failed before anything happened: the others can still act.
+        system.selected = None
+        return Passed("weigh")
+    await system.continue_alone(slot)
+    return Passed("propagate")
+
+
+@contextmanager
+def naming_commits(system: ParticleSystem) -> Iterator[None]:
+    """Add the commit calls so far to an error that ends the run."""
+    try:
+        yield
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        if system.commits:
+            error.add_note("Before this error, these commit calls were made: " + "; ".join(map(str, system.commits)))
+        raise
+
+
+async def _act(
+    system: ParticleSystem, particle: Particle, config: RunnableConfig, answers: Answers | None
+) -> Mapping[str, Any] | None:
+    """Run the selected particle to the end of its superstep, and return the questions that stop it, if any."""
+    made = len(system.commits) - journal.is_uncertain(system)
+    while particle.held and particle.running:
+        if journal.is_uncertain(system):
+            if answers is None:
+                return journal.question(system)
+            await journal.settle(system, particle, answers, config)
+            answers = None
+        elif particle.pending:
+            await journal.make_call(system, particle, config)
+        elif answers is None:
+            return await _questions(system, particle)
+        else:
+            await system.runner.resume(particle, config, answers=answers)
+            answers = None
+    if particle.error is not None and len(system.commits) > made:
+        raise CommitError(_FAILED.format(commit=system.commits[-1], error=particle.error)) from particle.error
+    if len(system.commits) > made:
+        calls = [
+            {"name": commit.name, "args": commit.args, "result": commit.result} for commit in system.commits[made:]
+        ]
+        system.emit({"type": "amc.commit", "step": particle.steps, "particle": particle.index, "calls": calls})
+    return None
+
+
+async def _questions(system: ParticleSystem, particle: Particle) -> Mapping[str, Any]:
+    """Save the population, which must survive until the answer, and return the particle's questions."""
+    if system.durable is None or await system.durable.save(system, "commit") is None:
+        raise AgentContractError(_CANNOT_ASK.format(particle.questions[0].value))
+    return {question.id: question.value for question in particle.questions}
+
+
+def _end_with(system: ParticleSystem, chosen: Particle) -> None:
+    waiting = sum(particle.running for particle in system.particles)
+    system.answer = chosen
+    system.notes.append(
+        f"a finished trajectory was preferred to what {waiting} particles waited for: their calls were not made, and "
+        "log Z is not known"
+    )
+
+
+_FAILED = "the particle that made the commit call {commit} failed, and it alone lived through the call: {error}"
+_CANNOT_ASK = (
+    "the agent asked for human input ({!r:.100}), but the run cannot wait for the answer: give amc() a checkpointer, "
+    "and call it with a thread_id and worlds that can be saved (docs/amc.md), or ask in the graph around amc()"
+)

@@ -1,0 +1,334 @@
+"""Hold each particle at its commit tools, wherever its agent calls them.
+
+Every tool call of a particle passes the particle's `Door`. A commit call raises an interrupt there, unless the run has
+opened the door for this call; LangGraph then ends the agent's stream at a checkpoint. When the agent resumes,
+LangGraph runs the interrupted nodes again from their start: calls that were complete get their recorded result.
+
+Tools are called from nodes, closures, middleware and other tools, which cannot be copied. `watch_tools` therefore
+extends `BaseTool.run` and `BaseTool.arun` once per process. Outside of particles they do nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.types import Interrupt
+from typing_extensions import override
+
+from amc_agents.runtime.effects import Deferred, Effect, declared_effect
+
+_current: ContextVar[Door | None] = ContextVar("amc_door", default=None)
+_attempt: ContextVar[object] = ContextVar("amc_attempt", default=None)
+_inside_commit: ContextVar[bool] = ContextVar("amc_inside_commit", default=False)
+_MARK = "amc_door"
+_UNKNOWN = object()
+
+
+class CallKey(NamedTuple):
+    """Identifies a call among those of a superstep; the same when LangGraph runs the superstep again."""
+
+    place: str
+    """Checkpoint namespace of the LangGraph task that calls."""
+    name: str
+    call_id: str | None
+    """Id of the model's tool call; None: code calls the tool, or it is a node."""
+    args: str
+    """The arguments as JSON; empty where the id is enough."""
+    nth: int
+    """Number of equal calls before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call of a commit tool that has not run."""
+
+    key: CallKey
+    name: str
+    args: Mapping[str, Any]
+    """The arguments without those that LangGraph injects."""
+
+    @property
+    def call_id(self) -> str | None:
+        """Id of the model's tool call."""
+        return self.key.call_id
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What became of a call that was let through."""
+
+    status: Literal["ran", "failed"]
+    """"failed": the tool raised, after it may have acted."""
+    result: Any = None
+    error: str | None = None
+
+
+@dataclass
+class Door:
+    """What a particle may call, and what its current superstep has called.
+
+    Tools in threads use it too, so its changes hold a lock.
+    """
+
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """Effects of tools by name; a tool that is not among them has its own declaration."""
+    deferred: tuple[PendingCall, ...] = ()
+    """Calls recorded for the time after the search, in order."""
+    results: dict[CallKey, Any] = field(default_factory=dict)
+    """Results of the complete calls of this superstep."""
+    waiting: dict[CallKey, PendingCall] = field(default_factory=dict)
+    """Commit calls that were stopped since the agent started or resumed."""
+    opened: frozenset[CallKey] = frozenset()
+    """Commit calls that may run."""
+    outcomes: dict[CallKey, CallOutcome] = field(default_factory=dict)
+    """Outcomes of the opened calls."""
+    ended_by: PendingCall | None = None
+    """The deferred call without a result that ends the particle."""
+    _attempt: object = None
+    """The current start or resumption; None: the agent is held."""
+    _counts: Counter[CallKey] = field(default_factory=Counter)
+    _running: set[Future[None]] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fork(self) -> Door:
+        """Return the door of an offspring, which shares the past."""
+        return Door(self.effects, self.deferred, dict(self.results), dict(self.waiting))
+
+    def begin_attempt(self) -> None:
+        """Prepare for a start or a resumption of the agent, in its context."""
+        self.waiting, self._counts, self.ended_by = {}, Counter(), None
+        self._attempt = object()
+        _attempt.set(self._attempt)
+
+    async def end_attempt(self) -> None:
+        """Admit no more calls after an interrupt, and wait for those that have begun.
+
+        A node that is interrupted by a call leaves the calls beside it running, or waiting for a thread.
+        """
+        with self._lock:
+            self._attempt = None
+            running = list(self._running)
+        await asyncio.gather(*map(asyncio.wrap_future, running))
+
+    def end_superstep(self) -> None:
+        """Forget the calls of a complete superstep."""
+        self.results, self.opened = {}, frozenset()
+        self._counts = Counter()
+
+    def effect_of(self, tool: BaseTool) -> Effect | None:
+        """Return the effect of a tool."""
+        return self.effects.get(tool.name) or declared_effect(tool)
+
+    @contextmanager
+    def visit(
+        self, name: str, effect: Effect | None, args: Callable[[], Mapping[str, Any]], call_id: str | None
+    ) -> Iterator[Visit]:
+        """Let a call pass, answer it with a recorded result, or stop it by an interrupt.
+
+        Args:
+            name: of the tool or node.
+            effect: of the tool or node.
+            args: returns the arguments without those that LangGraph injects.
+            call_id: id of the model's tool call.
+        """
+        if _inside_commit.get():
+            yield Visit()
+            return
+        visit, key = self._arrive(name, effect, args, call_id)
+        if visit.answered:
+            yield visit
+            return
+        with self._recording(visit, key, commit=effect == "commit"):
+            yield visit
+
+    def _arrive(
+        self, name: str, effect: Effect | None, args: Callable[[], Mapping[str, Any]], call_id: str | None
+    ) -> tuple[Visit, CallKey]:
+        acts = effect == "commit" or isinstance(effect, Deferred)
+        given = args() if acts or call_id is None else {}
+        first = CallKey(_place(), name, call_id, _as_text(given), 0)
+        with self._lock:
+            if self._attempt is not _attempt.get():  # A late call of a node that was interrupted.
+                raise _interrupt(PendingCall(first, name, given))
+            key = first._replace(nth=self._counts[first])
+            self._counts[first] += 1
+            if key in self.results:
+                return Visit(self.results[key]), key
+            call = PendingCall(key, name, given)
+            if effect == "commit" and key not in self.opened:
+                self.waiting[key] = call
+                raise _interrupt(call)
+            if isinstance(effect, Deferred):
+                return self._defer(call, effect), key
+            running: Future[None] = Future()
+            self._running.add(running)
+        return Visit(running=running), key
+
+    def _defer(self, call: PendingCall, effect: Deferred) -> Visit:
+        if not effect.has_result:
+            self.ended_by = call
+            raise _interrupt(call)
+        self.deferred += (call,)
+        self.results[call.key] = as_result(effect.result_of(call.args), call.name, call.call_id)
+        return Visit(self.results[call.key])
+
+    @contextmanager
+    def _recording(self, visit: Visit, key: CallKey, *, commit: bool) -> Iterator[None]:
+        token = _inside_commit.set(commit)
+        try:
+            yield
+        except GraphBubbleUp:  # An interrupt within the tool: LangGraph will run it again.
+            raise
+        except BaseException as error:
+            if commit:
+                self.outcomes[key] = CallOutcome("failed", error=f"{type(error).__name__}: {error}")
+            raise
+        else:
+            self.results[key] = visit.result
+            if commit:
+                self.outcomes[key] = CallOutcome("ran", visit.result)
+        finally:
+            _inside_commit.reset(token)
+            with self._lock:
+                self._running.discard(visit.running)
+            visit.running.set_result(None)
+
+
+class Visit:
+    """A call at the door.
+
+    Args:
+        result: the recorded result, with which the call is answered instead of running.
+        running: done when the call has ended.
+    """
+
+    def __init__(self, result: Any = _UNKNOWN, running: Future[None] | None = None) -> None:
+        self.running: Future[None] = Future() if running is None else running
+        self.answered = result is not _UNKNOWN
+        self.result = None if result is _UNKNOWN else result
+
+
+class NodeAtDoor(Runnable[Any, Any]):
+    """A node declared "commit": the particle is held before it.
+
+    Args:
+        name: of the node.
+        inner: the node's runnable.
+    """
+
+    def __init__(self, name: str, inner: Runnable[Any, Any]) -> None:
+        self.node_name = name
+        self._inner = inner
+
+    @override
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        door = _current.get()
+        if door is None:
+            return self._inner.invoke(input, config, **kwargs)
+        with door.visit(self.node_name, "commit", dict, None) as visit:
+            if not visit.answered:
+                visit.result = self._inner.invoke(input, config, **kwargs)
+        return visit.result
+
+    @override
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        door = _current.get()
+        if door is None:
+            return await self._inner.ainvoke(input, config, **kwargs)
+        with door.visit(self.node_name, "commit", dict, None) as visit:
+            if not visit.answered:
+                visit.result = await self._inner.ainvoke(input, config, **kwargs)
+        return visit.result
+
+
+def set_door(door: Door | None) -> None:
+    """Make a particle's door the current door for the rest of this context."""
+    _current.set(door)
+
+
+def is_of_a_door(interrupt: Interrupt) -> bool:
+    """Whether a door raised the interrupt, and not the agent's own `interrupt()`."""
+    return isinstance(interrupt.value, Mapping) and _MARK in interrupt.value
+
+
+def as_result(value: Any, name: str, call_id: str | None) -> Any:
+    """Return a value as the tool would: a `ToolMessage` if a model called it, else the value."""
+    if call_id is None:
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return ToolMessage(text, name=name, tool_call_id=call_id)
+
+
+def watch_tools() -> None:
+    """Make every tool pass the door of the particle that calls it."""
+    if hasattr(BaseTool.run, _MARK):
+        return
+    run, arun = BaseTool.run, BaseTool.arun
+
+    @functools.wraps(run)
+    def run_at_door(tool: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+        door = _current.get()
+        if door is None:
+            return run(tool, tool_input, *args, **kwargs)
+        with _visit(door, tool, tool_input, kwargs) as visit:
+            if not visit.answered:
+                visit.result = run(tool, tool_input, *args, **kwargs)
+        return visit.result
+
+    @functools.wraps(arun)
+    async def arun_at_door(tool: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+        door = _current.get()
+        if door is None:
+            return await arun(tool, tool_input, *args, **kwargs)
+        with _visit(door, tool, tool_input, kwargs) as visit:
+            if not visit.answered:
+                visit.result = await arun(tool, tool_input, *args, **kwargs)
+        return visit.result
+
+    setattr(run_at_door, _MARK, True)
+    setattr(BaseTool, "run", run_at_door)  # noqa: B010 (mypy refuses the assignment of a method)
+    setattr(BaseTool, "arun", arun_at_door)  # noqa: B010
+
+
+def _visit(door: Door, tool: BaseTool, tool_input: Any, options: Mapping[str, Any]) -> Any:
+    return door.visit(tool.name, door.effect_of(tool), lambda: _own_args(tool, tool_input), options.get("tool_call_id"))
+
+
+def _own_args(tool: BaseTool, tool_input: Any) -> Mapping[str, Any]:
+    """Return the arguments that the model gives."""
+    if not isinstance(tool_input, Mapping):
+        return {"input": tool_input}
+    return {name: value for name, value in tool_input.items() if name in tool.args}
+
+
+def _place() -> str:
+    """Return the checkpoint namespace of the calling task; "" if its code hides it from LangGraph."""
+    try:
+        return str(get_config()["configurable"].get("checkpoint_ns", ""))
+    except RuntimeError:
+        return ""
+
+
+def _as_text(args: Mapping[str, Any]) -> str:
+    return json.dumps(args, sort_keys=True, ensure_ascii=False, default=str) if args else ""
+
+
+def _interrupt(call: PendingCall) -> GraphInterrupt:
+    # `interrupt()` would match answers to interrupts by their order in the node, also to the agent's own interrupts.
+    shown = {_MARK: call.name, "args": dict(call.args), "id": call.call_id}
+    return GraphInterrupt((Interrupt.from_ns(shown, ns=call.key.place),))
