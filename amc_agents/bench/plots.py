@@ -58,8 +58,8 @@ class Branch:
 def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
     """Lay out the family tree of a run's particles."""
     population = run.population
-    n_particles = len(run.history[-1].log_weights)
-    retired = iter(range(n_particles, len(population.trajectories)))
+    n_particles = len(run.history[0].log_weights)
+    retired = iter(range(len(population.trajectories) - _n_retired(run), len(population.trajectories)))
     rows = {slot: slot for slot in range(n_particles)}
     from_rows: dict[int, int | None] = dict.fromkeys(range(n_particles))
     values_before: dict[int, float | None] = dict.fromkeys(range(n_particles))
@@ -78,7 +78,7 @@ def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
             else:
                 end, ending = float(point.step), "continued" if slot in continued else "dropped"
             branches.append(Branch(row, start, end, from_rows[slot], values_before[slot], value, ending))
-        order = sorted(range(n_particles), key=lambda slot: (rows[int(ancestors[slot])], slot))
+        order = sorted(range(len(ancestors)), key=lambda slot: (rows[int(ancestors[slot])], slot))
         from_rows = {slot: rows[int(ancestors[slot])] for slot in order}
         values_before = {slot: float(point.values[int(ancestors[slot])]) for slot in order}
         rows = {slot: row for row, slot in enumerate(order)}
@@ -92,11 +92,15 @@ def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
     return branches
 
 
+def _n_retired(run: Run) -> int:
+    return sum(len(point.retired) for point in run.history)
+
+
 def genealogy(run: Run, path: str | Path, *, title: str = "", success: float = 1.0) -> Path:
     """Draw one run's particles over its steps, coloured by value: which were dropped, multiplied or successful.
 
     Args:
-        run: a run with at least one weighing point.
+        run: a run with at least one weighing point and a single round.
         path: where to write the PNG of 1200 x 700 pixels.
         title: first line of the picture.
         success: minimum return that counts as a success.

@@ -24,6 +24,7 @@ from amc_agents.cli.options import (
     available_cpus,
     check_split,
     critic_name,
+    particles_of,
     positive,
 )
 from amc_agents.errors import ConfigurationError
@@ -38,7 +39,7 @@ def demo(
         typer.Option(help="Results folder: a new or empty folder, or the folder of an earlier demo to replace."),
     ] = Path("amc-demo"),
     tasks: Tasks = 16,
-    particles: Particles = 8,
+    particles: Particles = "8",
     band: Band = None,
     methods: Methods = None,
     critic: Critic = None,
@@ -55,7 +56,12 @@ def demo(
 
     console = PlainConsole()
     plan = ComparisonPlan(
-        methods=(), n_tasks=tasks, n_particles=particles, band=band, critic=critic_name(critic, config), model=model
+        methods=(),
+        n_tasks=tasks,
+        n_particles=particles_of(particles),
+        band=band,
+        critic=critic_name(critic, config),
+        model=model,
     )
     plan = with_methods(plan, MethodChoice(_names(methods)), console)
     with demo_folder(out):
@@ -68,7 +74,7 @@ def bench(
     tasks: Tasks = 100,
     first: First = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions of every task, each with its own seed.")] = 1,
-    particles: Particles = 15,
+    particles: Particles = "15",
     band: Band = None,
     split: Split = "test",
     critic: Critic = None,
@@ -133,7 +139,7 @@ def bench(
     )
     plan = ComparisonPlan(
         methods=(), n_tasks=tasks, world=world, band=band, split=split, first=first, seeds=tuple(range(seeds)),
-        n_particles=particles, critic=critic_name(critic, config), model=model,
+        n_particles=particles_of(particles), critic=critic_name(critic, config), model=model,
     )  # fmt: skip
     plan = with_methods(plan, choice, console)
     run_and_report(

@@ -136,7 +136,7 @@ def _write_decision_report(plan: ComparisonPlan, out: Path) -> Path | None:
 
 
 def _draw_telling_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> Path | None:
-    """Repeat the most telling AMC run with its seed, and draw it; None without an AMC run that resampled."""
+    """Repeat the most telling AMC run with its seed, and draw it; None without an AMC run that resampled in one round."""
     amc_records = [record for record in records if record.method == AMC]
     if not amc_records:
         return None
@@ -147,6 +147,8 @@ def _draw_telling_run(plan: ComparisonPlan, records: list[RunResult], path: Path
     method = next(method for method in plan.methods if method.name == AMC)
     with quiet_about_identical_particles():
         _, run = run_in_background(run_one(comparison, record.seed, task, method), n_workers=1)
-    if not any(point.ancestors is not None for point in run.history):
+    points = [point.step for point in run.history]
+    several_rounds = points != sorted(points)
+    if several_rounds or not any(point.ancestors is not None for point in run.history):
         return None
     return plots.genealogy(run, path, title=f"AMC at work: {getattr(task.payload, 'goal', task.id)}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from amc_agents.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from amc_agents.smc import Adaptive
 
 Model = Annotated[
     str | None,
@@ -30,7 +33,12 @@ ConfigFile = Annotated[
 ]
 Tasks = Annotated[int, typer.Option(min=1, help="Number of tasks. Tasks are generated, the same ones every time.")]
 Particles = Annotated[
-    int, typer.Option(min=1, help="N: number of trajectories that Best-of-N, SMC and AMC run in parallel.")
+    str,
+    typer.Option(
+        metavar="N|START..MOST",
+        help="N: number of trajectories that Best-of-N, SMC and AMC run in parallel. 4..32 starts with 4, adds more "
+        "where the answer is undecided, up to 32, and stops when it is decided.",
+    ),
 ]
 Methods = Annotated[
     str | None,
@@ -60,6 +68,17 @@ SuccessReward = Annotated[
         help="Return of a success, if every other return is 0. AMC can then weight particles by eq. 5 of its paper.",
     ),
 ]
+
+
+def particles_of(particles: str) -> int | Adaptive:
+    """Read --particles."""
+    from amc_agents.settings import size_of
+
+    if not particles.isdecimal():
+        return size_of(particles)
+    if not int(particles):
+        raise ConfigurationError("--particles must be at least 1, got 0")
+    return int(particles)
 
 
 def check_split(split: str) -> None:

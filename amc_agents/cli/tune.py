@@ -19,6 +19,7 @@ from amc_agents.cli.options import (
     available_cpus,
     command_line,
     critic_name,
+    particles_of,
     positive,
 )
 from amc_agents.errors import ConfigurationError
@@ -55,7 +56,7 @@ def tune(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions of every task.")] = 1,
-    particles: Particles = 15,
+    particles: Particles = "15",
     band: Band = None,
     critic: Critic = None,
     config: ConfigFile = None,
@@ -80,7 +81,7 @@ def tune(
     plan = ComparisonPlan(
         methods=(), n_tasks=tasks, world=world, band=band, split="train",
         first=(UNTOUCHED if world == CRAFTING else 0) if first is None else first, seeds=tuple(range(seeds)),
-        n_particles=particles, critic=critic_name(critic, config), model=model, plain=True,
+        n_particles=particles_of(particles), critic=critic_name(critic, config), model=model, plain=True,
     )  # fmt: skip
     names = [name.strip() for name in methods.split(",")]
     grid = tuning_grid(names, plan, _numbers(temperatures), positive("--success-reward", success_reward))

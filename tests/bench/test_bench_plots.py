@@ -11,6 +11,7 @@ from amc_agents.bench.plots import branches_of, genealogy, method_scores
 from amc_agents.bench.report import summarise
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.run import Population, Run, WeighingPoint
+from amc_agents.smc import Adaptive
 from amc_agents.types import Step, Task, Trajectory
 
 TASK = Task("t", "do")
@@ -52,6 +53,18 @@ async def test_no_two_branches_cross(make_comparison):
         forks = sorted((one for one in branches if one.start == start), key=lambda one: one.row)
         assert [one.row for one in forks] == list(range(20))
         assert [one.from_row for one in forks] == sorted(one.from_row or 0 for one in forks)
+
+
+async def test_a_growing_population_is_drawn(make_comparison, tmp_path):
+    method = replace(amc(Tuned(steps=(1, 2), beta=0.1)), n_particles=Adaptive(2, 8, 1.0))
+    comparison = make_comparison(1, [method])
+    _, run = await run_one(comparison, 0, comparison.tasks[0], method)
+    branches = branches_of(run)
+    sizes = [sum(branch.start == start for branch in branches) for start in sorted({one.start for one in branches})]
+    assert sizes[0] == 2
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 2
+    assert genealogy(run, tmp_path / "run.png").exists()
 
 
 def test_the_picture_of_a_run(run, tmp_path):

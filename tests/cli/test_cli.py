@@ -179,3 +179,20 @@ def test_collect_and_train_a_value_model(command, tmp_path):
     code, text, err = command("train", "value", "--data", data, "--out", out, "--epochs", "1")
     assert code == 0, err
     assert json.loads((tmp_path / "value" / "amc_value.json").read_text())["target"] == "return"
+
+
+def test_a_bench_with_an_adaptive_number_of_particles(command, tmp_path):
+    arguments = ["bench", *TINY[:2], *TINY[4:], "--methods", "best-of-n,amc", "--workers", "1", "--success-reward", "1"]
+    assert command(*arguments, "--particles", "2..8", "--out", tmp_path)[0] == 0
+    assert json.loads((tmp_path / "settings.json").read_text())["settings"]["n_particles"] == "2..8"
+    assert "N = 2..8" in (tmp_path / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("particles", "sentence"),
+    [("0", "--particles must be at least 1, got 0"), ("few", 'expected a number of particles, or "start..most"')],
+)
+def test_a_number_of_particles_that_cannot_be_read(command, tmp_path, particles, sentence):
+    code, _, err = command("bench", "--out", tmp_path, "--particles", particles)
+    assert code == 2
+    assert sentence in " ".join(err.split())

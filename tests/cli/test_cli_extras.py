@@ -82,5 +82,5 @@ def test_defaults_of_the_command_line_are_those_of_the_settings():
     # Written out there, because `amc --help` must not import numpy.
     defaults = {command: inspect.signature(command).parameters for command in (bench, tune)}
     for command in (bench, tune):
-        assert defaults[command]["particles"].default == AmcSettings.n_particles
+        assert int(defaults[command]["particles"].default) == AmcSettings.n_particles
     assert defaults[bench]["candidates"].default == LacSettings.k
