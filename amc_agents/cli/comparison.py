@@ -136,7 +136,7 @@ def _write_decision_report(plan: ComparisonPlan, out: Path) -> Path | None:
 
 
 def _draw_telling_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> Path | None:
-    """Repeat the most telling AMC run with its seed, and draw it; None without an AMC run that resampled in one round."""
+    """Repeat the most telling AMC run with its seed, and draw it; None if no AMC run resampled in a single round."""
     amc_records = [record for record in records if record.method == AMC]
     if not amc_records:
         return None
