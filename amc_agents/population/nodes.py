@@ -18,6 +18,7 @@ from typing_extensions import TypedDict, override
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.population.commits.passing import naming_commits, pass_door
+from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
@@ -39,6 +40,8 @@ class RunState(TypedDict):
     """Questions of the selected particle to a human, by id."""
     amc_answers: dict[str, Any] | None
     """The answers to them."""
+    amc_world: dict[str, Any]
+    """The saved world of a conversation, as of `ConversationWorld`."""
 
 
 class Nodes:
@@ -114,7 +117,8 @@ class Nodes:
         """
         system = state["amc_system"]
         owner = OpenRun.of(config)
-        run, winner = await owner.conclude()
+        conversation = ConversationWorld(config)
+        run, winner = await owner.conclude(conversation)
         if winner.store is not None:
             run = replace(run, notes=(*run.notes, *await winner.store.flush()))
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
@@ -125,7 +129,7 @@ class Nodes:
         if winner.hand_off is not None:
             await owner.afinish()
             raise ParentCommand(winner.hand_off)
-        return {key: overwriting(agent, key, value) for key, value in output.items()}
+        return {**{key: overwriting(agent, key, value) for key, value in output.items()}, **conversation.update}
 
 
 class BothWays(Runnable[Any, Any]):

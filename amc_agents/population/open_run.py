@@ -13,6 +13,7 @@ from amc_agents.concurrency.background import on_background_loop, run_in_backgro
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
 from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
+from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.population import ParticleSystem
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.world import Worlds
@@ -98,25 +99,30 @@ class OpenRun:
         if self.finished and self.after_result is not None:
             await self.after_result()
 
-    async def conclude(self) -> Conclusion:
+    async def conclude(self, conversation: ConversationWorld) -> Conclusion:
         """Stop the agents, select the answer, and close all worlds but the winner's if the caller gets it.
+
+        Args:
+            conversation: saves the winner's world for the next turn.
 
         Raises:
             AllWeightsZero: no particle has a positive weight.
             RunTimedOut: the run's time limit passed before any particle finished.
         """
         assert self.system is not None
-        return await to_its_end(self._conclude(self.system))
+        return await to_its_end(self._conclude(self.system, conversation))
 
-    async def _conclude(self, system: ParticleSystem) -> Conclusion:
+    async def _conclude(self, system: ParticleSystem, conversation: ConversationWorld) -> Conclusion:
         await system.stop_agents()
         run, winner = conclude(system)
+        await conversation.end(winner.world)
         if self.keeps_world and winner.world is not None:
             self.kept = await self.worlds.keep(winner.world)
         else:
             await self.worlds.close_all()
         self.system = None
-        return Conclusion(replace(run, notes=(*run.notes, *closing_notes(self.worlds))), winner)
+        notes = (*run.notes, *closing_notes(self.worlds), *conversation.notes)
+        return Conclusion(replace(run, notes=notes), winner)
 
     @property
     def _is_open(self) -> bool:

@@ -22,6 +22,7 @@ from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
 from amc_agents.messages import MessageReader
 from amc_agents.population.containers import own_containers
+from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.particle import Particle, State, TrajectoryFunction
 from amc_agents.population.particle_events import EventListener, event_listener
@@ -136,7 +137,8 @@ async def start(
     given = contract.as_mapping(state)
     settings = wrapped.settings
     call = calls.read_call(wrapped.agent, runtime.context, config)
-    origin = point or FromInput(_seed(settings, call.seed), settings.start_size)
+    conversation = ConversationWorld(config)
+    origin = point or FromInput(_seed(settings, call.seed), settings.start_size, conversation)
     chosen = await wrapped.critics.for_call(call.critic, call.critic_from)
     settings = replace(settings, critic=chosen.name, critic_from=chosen.source)
     settings.require_source_of_weights()
@@ -175,7 +177,7 @@ async def start(
         deadline=deadline,
         notes=[*call.notes, *notes],
         particles=origin.create_particles(given, task, worlds, beginning),
-        recruit=_recruit(given, beginning, owner.worlds, origin.seed),
+        recruit=_recruit(given, beginning, owner.worlds, origin.seed, conversation),
     )
     await origin.complete(owner.system, call.seed)
     if purse is not None:
@@ -191,11 +193,11 @@ def _seed(settings: Settings, of_call: int | None) -> int:
     return secrets.randbelow(2**63) if chosen is None else chosen
 
 
-def _recruit(given: State, beginning: Beginning, worlds: Worlds, seed: int) -> Recruit:
+def _recruit(given: State, beginning: Beginning, worlds: Worlds, seed: int, conversation: ConversationWorld) -> Recruit:
     """Return the function that creates the particles of later rounds, with random streams of their own."""
 
     async def recruit(n_particles: int, earlier: int) -> list[Particle]:
-        origin = FromInput(seed, n_particles, earlier)
+        origin = FromInput(seed, n_particles, conversation, earlier)
         made, task = await origin.create_worlds(beginning.wrapped, given, worlds)
         return origin.create_particles(given, task, made, beginning)
 
@@ -296,10 +298,12 @@ class FromInput:
     Args:
         seed: of the run.
         n_particles: their number.
+        conversation: restores the world of the previous turn.
         earlier: number of particles of the earlier rounds of an adaptive run.
     """
 
-    def __init__(self, seed: int, n_particles: int, earlier: int = 0) -> None:
+    def __init__(self, seed: int, n_particles: int, conversation: ConversationWorld, earlier: int = 0) -> None:
+        self._conversation = conversation
         self.seed, self.meter, self.spent_s = seed, Meter(), 0.0
         self.run_id: str | None = None
         stream = [seed, 2, earlier] if earlier else [seed, 0]
@@ -312,7 +316,7 @@ class FromInput:
         n_particles, make = len(self._rngs), wrapped.environment
         if make is None:
             return [None] * n_particles, None
-        return await make_worlds(lambda: make(given), n_particles, self._worlds_rng, worlds)
+        return await make_worlds(lambda: make(given), n_particles, self._worlds_rng, worlds, self._conversation.begin)
 
     def create_particles(
         self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning

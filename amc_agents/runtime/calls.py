@@ -17,6 +17,8 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.runtime.contract import Agent
 from amc_agents.runtime.metering import ContextHandler
 
+NEW_WORLD = "amc_new_world"
+"""Key of `configurable`: True: the turn of a conversation starts from a new world."""
 SEED = "amc_seed"
 """Key of `configurable` with the seed of a call."""
 
@@ -118,7 +120,9 @@ def particle_config(config: RunnableConfig) -> RunnableConfig:
     for handler in [*manager.handlers]:
         if hasattr(handler, "tap_output_aiter") or isinstance(handler, ContextHandler):
             manager.remove_handler(handler)
-    inherited = {key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic", SEED)}
+    inherited = {
+        key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic", SEED, NEW_WORLD)
+    }
     inner: RunnableConfig = {"callbacks": manager, "configurable": inherited}
     # Without a user's limit a node sees LangChain's default; leaving it out applies LangGraph's, which is far higher.
     if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -219,27 +219,42 @@ class RecordingWorld:
 
 
 async def make_worlds(
-    make: Callable[[], Any], n_particles: int, rng: np.random.Generator, worlds: Worlds
+    make: Callable[[], Any],
+    n_particles: int,
+    rng: np.random.Generator,
+    worlds: Worlds,
+    begin: Callable[[Forkable], Awaitable[None]] | None = None,
 ) -> tuple[list[RecordingWorld], Task | None]:
     """Create a started world per particle: the first is reset, the others are forks of it with their own seeds.
 
     A `Forkable` is not reset, and may come without a task. A world that cannot be forked is created and reset N times
     instead, which is enough for a run that never resamples.
+
+    Args:
+        make: creates a world, or a world and a task.
+        n_particles: number of worlds.
+        rng: draws the seeds of forks.
+        worlds: closes the worlds at the end of the run.
+        begin: called with each world that `make` created, before its forks.
     """
-    first, task = await start_world(make, worlds)
+    first, task = await start_world(make, worlds, begin)
     started = [first]
     for _ in range(n_particles - 1):
         try:
             started.append(await first.fork(int(rng.integers(2**63))))
         except ForkError:
-            another, task = await start_world(make, worlds)
+            another, task = await start_world(make, worlds, begin)
             started.append(another)
     return started, task
 
 
-async def start_world(make: Callable[[], Any], worlds: Worlds) -> tuple[RecordingWorld, Task | None]:
+async def start_world(
+    make: Callable[[], Any], worlds: Worlds, begin: Callable[[Forkable], Awaitable[None]] | None = None
+) -> tuple[RecordingWorld, Task | None]:
     """Create a world, and reset it if it is an `Environment`."""
     world, task = await make_world(make, worlds)
+    if begin is not None:
+        await begin(world.inner)
     if isinstance(world.inner, Environment):
         assert task is not None
         world.first = await world.inner.reset(task)
