@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from langchain_core.messages import AIMessage
@@ -45,6 +47,20 @@ async def test_ends_and_the_horizon_leave_nothing_to_chance():
     spoiled = play(Step("get 1 flint"), Step("craft 1 rod using 1 flint"), done=True)
     made, cut = play(FETCH, Step(MAKE), done=True), play(FETCH, Step("inventory"), Step("inventory"))
     assert (await critic_of(n_rollouts=4, horizon=3).values([spoiled, made, cut])).tolist() == [0.0, 1.0, 0.0]
+
+
+class Paying(WorkshopWorld):
+    """Pays for every step too."""
+
+    async def step(self, action):
+        answer = await super().step(action)
+        return replace(answer, reward=answer.reward + 0.25)
+
+
+async def test_rewards_before_the_state_count():
+    critic = RolloutCritic(ScriptedChatModel(respond=respond), Paying, parse_instruction, n_rollouts=400, horizon=3)
+    values = await critic.values([play(FETCH), play(FETCH, Step("inventory"))])
+    assert values == pytest.approx([0.25 + 0.5 * 1.25 + 0.5 * 0.5 + 0.25, 0.5 + 0.25 + 0.5], abs=0.08)
 
 
 async def test_the_critic_keeps_the_contract():
