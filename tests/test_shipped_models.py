@@ -7,7 +7,10 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from amc_agents import AtSteps, Never, amc, parse_critic, text_agent
+from amc_agents.bench.workshop_critic import WorkshopCritic
+from amc_agents.envs import workshop
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
+from amc_agents.envs.workshop import WorkshopWorld
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
@@ -70,3 +73,17 @@ async def test_amc_with_the_shipped_critic_runs_hidden_and_seen(hidden):
     assert np.unique(run.history[0].values).size > 1
     assert run.usage["critic"].calls > 0
     assert run.deployable is hidden
+
+
+async def test_the_workshop_policy_succeeds_now_and_then_and_errs_for_good():
+    ends = []
+    for kind in ("stock", "hidden", "both"):
+        for task in workshop.generate_tasks(4, "shipped", kind=kind):
+            graph = amc(
+                text_agent(EmbeddedChatModel(model="workshop", temperature=0.7)), "uniform", n_particles=4,
+                resample=Never(), horizon=20, seed=1, environment=lambda state, task=task: (WorkshopWorld(), task),
+            )  # fmt: skip
+            run = await graph.arun({"messages": [HumanMessage(task.instruction)]})
+            ends.extend(await WorkshopCritic().values(run.population.trajectories))
+    assert 0.1 < np.mean(np.array(ends) == 1.0) < 0.5
+    assert np.mean(np.array(ends) == 0.0) > 0.3
