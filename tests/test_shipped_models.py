@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
@@ -75,13 +77,17 @@ async def test_amc_with_the_shipped_critic_runs_hidden_and_seen(hidden):
     assert run.deployable is hidden
 
 
+def workshop_of(task, state):
+    return WorkshopWorld(), task
+
+
 async def test_the_workshop_policy_succeeds_now_and_then_and_errs_for_good():
     ends = []
     for kind in ("stock", "hidden", "both"):
         for task in workshop.generate_tasks(4, "shipped", kind=kind):
             graph = amc(
                 text_agent(EmbeddedChatModel(model="workshop", temperature=0.7)), "uniform", n_particles=4,
-                resample=Never(), horizon=20, seed=1, environment=lambda state, task=task: (WorkshopWorld(), task),
+                resample=Never(), horizon=20, seed=1, environment=partial(workshop_of, task),
             )  # fmt: skip
             run = await graph.arun({"messages": [HumanMessage(task.instruction)]})
             ends.extend(await WorkshopCritic().values(run.population.trajectories))
