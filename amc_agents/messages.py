@@ -120,6 +120,22 @@ class MessageReader:
         return MessageReader(trajectory, self.seen.union(map(message_key, new)), listed)
 
 
+def step_of(messages: Sequence[BaseMessage], reward: float = 0.0) -> Step:
+    """Build a step from the messages that it consists of, as `MessageReader` does.
+
+    Args:
+        messages: an AI message, and those that answer it.
+        reward: of the step.
+    """
+    opening, *answers = messages
+    assert isinstance(opening, AIMessage)
+    thought, action = turn_of(opening)
+    step = Step(action, thought=thought, message_ids=_ids(opening))
+    for answer in answers:
+        step = _answered(step, answer)
+    return _rewarded(step, reward)
+
+
 def trajectory_from_messages(
     messages: Sequence[BaseMessage], *, task: Task | None = None, done: bool = True
 ) -> Trajectory:

@@ -66,11 +66,12 @@ class Table:
         if kind in (str, bool, float, bytes) or value is None:
             return self._keyed(value)
         if kind is int:
-            return self._keyed(value if -_LARGEST <= value < _LARGEST else [_INTEGER, str(value)])
+            return self._keyed(value if -_LARGEST <= value < _LARGEST else [_INTEGER, _bytes_of(value)])
         if kind is list or kind is tuple:
             return self._keyed([_LIST if kind is list else _TUPLE, self._linked(value)])
         if kind is dict:
-            return self._keyed([_DICT, *(self.encode(part) for item in value.items() for part in item)])
+            # Dicts of the same shape, such as records, share their names.
+            return self._keyed([_DICT, self._linked(value), *map(self.encode, value.values())])
         if kind is set or kind is frozenset:
             return self._keyed([_SET if kind is set else _FROZENSET, *sorted(map(self.encode, value))])
         if isinstance(value, BaseMessage):
@@ -90,7 +91,8 @@ class Table:
             items = self._items(parts[0])
             return items if tag == _LIST else tuple(items)
         if tag == _DICT:
-            return {self.decode(name): self.decode(part) for name, part in zip(parts[::2], parts[1::2], strict=True)}
+            names, *values = parts
+            return dict(zip(self._items(names), map(self.decode, values), strict=True))
         if tag in (_SET, _FROZENSET):
             return (set if tag == _SET else frozenset)(map(self.decode, parts))
         if tag == _MESSAGE:
@@ -139,7 +141,7 @@ class Table:
 
     def _decoded_other(self, tag: int, parts: list[Any]) -> Any:
         if tag == _INTEGER:
-            return int(parts[0])
+            return int.from_bytes(parts[0], "big", signed=True)
         if tag == _ARRAY:
             return np.frombuffer(parts[2], parts[0]).reshape(self.decode(parts[1])).copy()
         if tag == _OVERWRITE:
@@ -163,6 +165,10 @@ class Table:
         if index is not None:
             self._keys[index] = key
         return key
+
+
+def _bytes_of(number: int) -> bytes:
+    return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
 def _index_of(node: Node) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.store.base import BaseStore
 from langgraph.types import Interrupt
 
 from amc_agents.errors import ParticleFailure, PopulationError
-from amc_agents.messages import MessageReader, message_key
+from amc_agents.messages import MessageReader, message_key, step_of
 from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.particle import Particle
 from amc_agents.population.saver import ForkSaver
@@ -120,13 +121,22 @@ def _load_door(dumped: Mapping[str, Any], effects: Mapping[str, Effect]) -> Door
     )
 
 
-def dump_reader(reader: MessageReader) -> dict[str, Any]:
-    """Describe what was read of a particle's messages."""
+Steps = dict[int, tuple[Step, tuple[Any, ...]]]
+"""id(step) -> the step, kept alive, and its record: particles share the steps of their past."""
+
+
+def dump_reader(reader: MessageReader, known: Steps) -> dict[str, Any]:
+    """Describe what was read of a particle's messages.
+
+    Args:
+        reader: the reader.
+        known: the steps that were described before; new ones are added.
+    """
     trajectory = reader.trajectory
     listed = set(map(message_key, reader.listed))
     return {
         "task": (trajectory.task.id, trajectory.task.instruction),
-        "steps": [_dump_step(step) for step in trajectory.steps],
+        "steps": _dump_steps(reader, known),
         "ends": (trajectory.done, trajectory.truncated),
         "listed": list(reader.listed),
         # A message without an id that left the agent's list cannot come back.
@@ -151,12 +161,24 @@ def load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
             "(or another instruction): it must return the same task for the same input"
         )
     done, truncated = dumped["ends"]
-    steps = tuple(Step(*step) for step in dumped["steps"])
+    steps = tuple(step_of(*step) if len(step) == 2 else Step(*step) for step in dumped["steps"])
     trajectory = Trajectory(task or Task(name, instruction), steps, done, truncated)
     listed = tuple(dumped["listed"])
     return MessageReader(trajectory, frozenset([*map(message_key, listed), *dumped["unlisted"]]), listed)
 
 
-def _dump_step(step: Step) -> tuple[Any, ...]:
+def _dump_steps(reader: MessageReader, known: Steps) -> list[tuple[Any, ...]]:
+    steps = reader.trajectory.steps
+    new = [step for step in steps if id(step) not in known]
+    messages = {message.id: message for message in reader.listed} if new else {}
+    known.update((id(step), (step, _dump_step(step, messages))) for step in new)
+    return [known[id(step)][1] for step in steps]
+
+
+def _dump_step(step: Step, messages: Mapping[str | None, BaseMessage]) -> tuple[Any, ...]:
+    """Describe a step by its messages, which are stored anyway, or else by its texts."""
+    own = [messages[name] for name in step.message_ids if name in messages]
+    if own and isinstance(own[0], AIMessage) and step_of(own, step.reward) == step:
+        return tuple(own), float(step.reward)
     # The text of a message is of a subclass of str.
     return str(step.action), str(step.observation), str(step.thought), float(step.reward), step.message_ids

@@ -12,11 +12,13 @@ def dump_rng(rng: np.random.Generator) -> dict[str, Any]:
     """Return the state of a generator, and of the seed sequence from which it spawns others."""
     seeds = rng.bit_generator.seed_seq
     assert isinstance(seeds, np.random.SeedSequence)
-    return {"bits": rng.bit_generator.state, "seeds": seeds.state}
+    bits = rng.bit_generator.state
+    return {**bits, **bits["state"], "seeds": seeds.state}
 
 
 def load_rng(dumped: Mapping[str, Any]) -> np.random.Generator:
     """Rebuild a generator from what `dump_rng` returned: it draws and spawns as the original would."""
     bits = np.random.PCG64(np.random.SeedSequence(**dumped["seeds"]))
-    bits.state = dumped["bits"]
+    state: Any = {**dumped, "state": {"state": dumped["state"], "inc": dumped["inc"]}}
+    bits.state = state
     return np.random.Generator(bits)

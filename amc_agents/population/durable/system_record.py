@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.durable.particle_record import dump_particle, dump_reader
+from amc_agents.population.durable.particle_record import Steps, dump_particle, dump_reader
 from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.durable.world_record import dump_world
 from amc_agents.population.particle import Particle
@@ -24,8 +24,13 @@ _FIXED = ("n_particles", "beta", "success_reward", "rewards", "rewards_observed"
 """Settings that give the recorded weights their meaning."""
 
 
-async def dump_system(system: ParticleSystem) -> dict[str, Any]:
-    """Describe a population whose agents are stopped, and save its worlds."""
+async def dump_system(system: ParticleSystem, steps: Steps) -> dict[str, Any]:
+    """Describe a population whose agents are stopped, and save its worlds.
+
+    Args:
+        system: the population.
+        steps: the steps that were described before.
+    """
     particles = _all_particles(system)
     worlds = await asyncio.gather(*map(_dump_world, particles))
     # Copies of a finished particle share its reader, by which they are recognised.
@@ -42,7 +47,7 @@ async def dump_system(system: ParticleSystem) -> dict[str, Any]:
             dump_particle(particle, system.runner.saver, world, numbers.get(id(particle.reader)))
             for particle, world in zip(particles, worlds, strict=True)
         ],
-        "readers": [dump_reader(reader) for reader in readers.values()],
+        "readers": [dump_reader(reader, steps) for reader in readers.values()],
         "live": [place[id(particle)] for particle in system.particles],
         "retired": [
             (place[id(retired.particle)], retired.log_weight, retired.log_weight_since, retired.value)
