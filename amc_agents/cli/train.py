@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from amc_agents.cli.options import World
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -61,35 +62,45 @@ _LEARNT, _COURSE, _HARDWARE = "Objective and data", "Schedule and checkpoints", 
 def collect(
     out: Annotated[Path, typer.Option(help="Folder of the dataset; an interrupted collection resumes.")],
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="The policy: a shipped model's name, a folder of that layout, hf:FOLDER (any transformers chat model) "
-            "or provider:model (any LangChain chat model, with its key in the environment)."
+            "or provider:model (any LangChain chat model, with its key in the environment). Default: the world's own."
         ),
-    ] = "crafting",
-    tasks: Annotated[int, typer.Option(min=1, help="Number of generated crafting tasks.")] = 500,
+    ] = None,
+    world: World = "crafting",
+    tasks: Annotated[int, typer.Option(min=1, help="Number of generated tasks.")] = 500,
     trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 8,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
     band: Annotated[
-        tuple[int, int], typer.Option(metavar="LOW HIGH", help="Difficulty: steps of the planner's solution.")
-    ] = (4, 14),
+        tuple[int, int] | None,
+        typer.Option(
+            metavar="LOW HIGH",
+            help="Difficulty of crafting tasks: minimum and maximum steps of the planner's solution. Default: 4 14.",
+        ),
+    ] = None,
     split: Annotated[str, typer.Option(help='"train" or "test" tasks; train critics on "train".')] = "train",
     first: Annotated[int, typer.Option(min=0, help="Number of the first task.")] = 0,
-    horizon: Annotated[int, typer.Option(min=1, help="Maximum steps of a trajectory.")] = 20,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Maximum steps of a trajectory. Default: the world's, 20 in crafting.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all trajectories.")] = 0,
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
 ) -> None:
     """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train)."""
     from rich.progress import Progress as Bar
 
+    from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.envs.crafting import CraftingWorld, generate_tasks
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import CollectionProgress
     from amc_agents.training.collecting import collect as collected
 
-    chat_model, inputs = _policy(model, temperature)
-    chosen = list(generate_tasks(tasks, split, first_seed=first, optimal_steps=band))
+    difficulty = (band or (4, 14)) if world == CRAFTING else band
+    plan = ComparisonPlan((), tasks, world=world, band=difficulty, split=split, first=first, model=model)
+    chat_model, inputs = _policy(plan.policy, temperature)
+    played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
+    chosen, spec = plan.tasks(), plan.world_spec
     console = PlainConsole()
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(chosen))
@@ -98,8 +109,8 @@ def collect(
             bar.update(line, completed=progress.tasks)
 
         new = collected(
-            text_agent(chat_model), chosen, CraftingWorld, trajectories, out, horizon=horizon, policy=model,
-            settings={"temperature": temperature, "optimal_steps": list(band), "split": split}, seed=seed,
+            text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
+            policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
             n_concurrent=concurrent, inputs=inputs, progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")

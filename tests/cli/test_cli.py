@@ -167,6 +167,17 @@ def test_score_a_collected_dataset(command, tmp_path):
     assert "critic was 'embedded:crafting', is 'uniform'" in err
 
 
+def test_collect_in_another_world(command, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arguments = ["collect", "--out", str(tmp_path), "--tasks", "2", "--trajectories", "2", "--horizon", "3"]
+    code, _, err = command(*arguments, "--world", "crafting-hidden", "--first", "5")
+    assert code == 0, err
+    rows = parquet.read_table(tmp_path).to_pylist()
+    assert {row["task_id"] for row in rows} == {"workshop/hidden/train/5", "workshop/hidden/train/6"}
+    code, _, err = command(*arguments, "--world", "crafting-hidden", "--band", "2", "3")
+    assert (code, "a difficulty band applies to the crafting world only" in err) == (2, True)
+
+
 def test_collect_and_train_a_value_model(command, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("pyarrow")
