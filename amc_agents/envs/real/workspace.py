@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from amc_agents.files import storage_errors
 
@@ -31,9 +32,7 @@ class Workspace:
         self.parent = Path(tempfile.gettempdir()) if parent is None else parent
         remove_orphans(self.parent)
         with storage_errors(self.parent):
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
-        self._lock = FileLock(self.path / _LOCK)
-        self._lock.acquire()
+            self.path, self._lock = _create_locked(self.parent)
         self._numbers = count()
         self._in_use: set[Path] = set()
 
@@ -65,10 +64,24 @@ def remove_orphans(parent: Path) -> list[Path]:
             lock.acquire(timeout=0)
         except (Timeout, OSError):
             continue
-        lock.release()
+        # It stays locked: its process may have created it just now, and be about to lock it.
         remove(folder)
+        lock.release()
+        remove(folder)  # Windows keeps a locked file.
         removed.append(folder)
     return removed
+
+
+def _create_locked(parent: Path) -> tuple[Path, BaseFileLock]:
+    """Create a workspace and lock it, again if another process has taken it for an orphan in between."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        lock = FileLock(path / _LOCK)
+        with suppress(FileNotFoundError):
+            lock.acquire()
+            if (path / _LOCK).exists():
+                return path, lock
+            lock.release()
 
 
 def remove(path: Path) -> None:

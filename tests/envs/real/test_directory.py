@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
 from amc_agents import AtSteps, amc, current_environment, effect
-from amc_agents.envs.real import Conflict, DirectoryFork
+from amc_agents.envs.real import Conflict, DirectoryFork, workspace
 from amc_agents.envs.real.changes import FileChange
-from amc_agents.envs.real.workspace import PREFIX, remove_orphans
+from amc_agents.envs.real.workspace import PREFIX, Workspace, remove, remove_orphans
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, StorageError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel, check_environment
@@ -204,6 +206,45 @@ def test_folders_of_a_killed_process_are_removed_by_the_next(original, workspace
     assert not orphan.exists()
     assert world.path.exists()
     assert remove_orphans(workspaces) == [], "a workspace in use is no orphan"
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_workspace_that_is_swept_while_it_is_created_is_created_again(workspaces, monkeypatch, locked):
+    swept = []
+
+    class SweptFirst(FileLock):
+        def acquire(self, *args, **settings):
+            if swept:
+                return super().acquire(*args, **settings)
+            swept.append(Path(self.lock_file).parent)
+            result = super().acquire(*args, **settings) if locked else None
+            remove(swept[0])
+            if not locked:
+                raise FileNotFoundError(self.lock_file)
+            return result
+
+    monkeypatch.setattr(workspace, "FileLock", SweptFirst)
+    made = Workspace(workspaces)
+    assert made.path.exists()
+    assert made.path not in swept
+    assert remove_orphans(workspaces) == []
+
+
+def test_an_orphan_is_removed_while_it_is_locked(workspaces, monkeypatch):
+    orphan = workspaces / f"{PREFIX}dead"
+    orphan.mkdir()
+    (orphan / "in-use.lock").touch()
+    locked = []
+
+    def removing(path):
+        with pytest.raises(Timeout) if not locked else nullcontext():
+            FileLock(path / "in-use.lock").acquire(timeout=0)
+        locked.append(path)
+        remove(path)
+
+    monkeypatch.setattr(workspace, "remove", removing)
+    assert remove_orphans(workspaces) == [orphan]
+    assert not orphan.exists()
 
 
 class Desk:
