@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 
 from amc_agents.envs.real import Conflict, RowChange
 from amc_agents.envs.real.postgres import PostgresFork
 from amc_agents.envs.real.postgres_databases import PREFIX
+from amc_agents.envs.real.postgres_snapshots import PREFIX as SNAPSHOTS
+from amc_agents.envs.real.postgres_snapshots import remove_snapshots
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
-from amc_agents.testing import check_environment
+from amc_agents.testing import check_environment, check_restorable
 from amc_agents.types import Task, TimeStep
 
 pytestmark = pytest.mark.service
@@ -295,3 +298,96 @@ class Till:
 async def test_it_keeps_the_contract_of_environments(psycopg, dsn):
     await check_environment(lambda: Till(dsn), Task("till", "Book."), ["add 1", "add 2", "finish"])
     assert copies(psycopg) == []
+
+
+@pytest.fixture
+def snapshots(psycopg):
+    """Lists the databases of snapshots."""
+
+    def names():
+        with psycopg.connect(URL, autocommit=True) as server:
+            rows = server.execute("SELECT datname FROM pg_database ORDER BY datname").fetchall()
+        return [name for (name,) in rows if name.startswith(SNAPSHOTS)]
+
+    return names
+
+
+def rename(world, number):
+    with world.connect() as connection:
+        connection.execute("UPDATE customers SET name = %s WHERE id = 1", (f"name {number}",))
+        connection.execute("INSERT INTO stock VALUES ('east', %s, 1)", (f"item {number}",))
+
+
+def seen(world):
+    with world.connect() as connection:
+        rows = connection.execute("SELECT * FROM customers ORDER BY id").fetchall()
+    return rows, world.diff()
+
+
+async def test_it_is_restorable(dsn, snapshots):
+    await check_restorable(lambda: PostgresFork(dsn), rename, seen)
+    assert snapshots() == []
+
+
+async def test_a_snapshot_survives_kill_9_and_the_sweep_of_orphans(dsn, snapshots, repository):
+    script = (
+        "import asyncio, os, signal, sys; from amc_agents.envs.real.postgres import PostgresFork\n"
+        "from tests.service.test_postgres_fork import rename\n"
+        "world = PostgresFork(sys.argv[1]); rename(world, 1)\n"
+        "print(asyncio.run(world.snapshot()), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, dsn], cwd=repository, capture_output=True, text=True, timeout=120, check=False
+    )
+    reference = killed.stdout.strip()
+    world = PostgresFork(dsn)
+    await world.restore(reference)
+    assert seen(world)[0] == [(1, "name 1"), (2, "Bob")]
+    assert len(world.changes()) == 2
+    await world.release(reference)
+    await world.close()
+    assert snapshots() == []
+
+
+async def test_several_snapshots_of_a_run_share_the_original(dsn, snapshots):
+    world = PostgresFork(dsn)
+    first, second = await world.snapshot(), await world.snapshot()
+    assert len(snapshots()) == 3
+    await world.release(first)
+    assert len(snapshots()) == 2
+    await world.restore(second)
+    await world.release(second)
+    assert snapshots() == []
+    with pytest.raises(WorldError, match="expected a reference"):
+        await world.release("postgres")
+    await world.close()
+
+
+async def test_rows_that_the_original_received_after_the_snapshot_are_no_changes(dsn, original):
+    first = PostgresFork(dsn)
+    rename(first, 1)
+    reference = await first.snapshot()
+    first.apply()
+    assert first.apply() == first.changes(), "a second apply writes nothing new"
+    second = PostgresFork(dsn)
+    await second.restore(reference)
+    assert second.changes() == []
+    assert second.conflicts() == []
+    rename(second, 2)
+    second.apply()
+    assert original("SELECT name FROM customers WHERE id = 1") == [("name 2",)]
+    third = PostgresFork(dsn)
+    await third.restore(reference)
+    assert third.conflicts() == ["public.customers (1,)"]
+    await third.release(reference)
+    for world in (first, second, third):
+        await world.close()
+
+
+async def test_abandoned_snapshots_are_removed_by_age(dsn, snapshots):
+    world = PostgresFork(dsn)
+    reference = await world.snapshot()
+    assert remove_snapshots(dsn, older_than=timedelta(days=1)) == []
+    assert remove_snapshots(dsn, older_than=timedelta()) == [reference]
+    assert snapshots() == []
+    await world.close()

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from contextlib import ExitStack
 from typing import Any
 
+from amc_agents.envs.real import postgres_snapshots
 from amc_agents.envs.real.changes import RowChange, row_diff
 from amc_agents.envs.real.postgres_databases import Databases, load_psycopg, server_errors
-from amc_agents.envs.real.postgres_rows import ChangedRow, changed_rows, open_for_rows, write_rows
-from amc_agents.errors import EnvironmentStateError, ForkError
+from amc_agents.envs.real.postgres_rows import (
+    ChangedRow,
+    applied_rows,
+    changed_rows,
+    conflicting_rows,
+    open_for_rows,
+    write_rows,
+)
+from amc_agents.errors import EnvironmentStateError, ForkError, WorldError
+
+_log = logging.getLogger(__name__)
 
 
 class PostgresFork:
-    """A copy of a PostgreSQL database for each particle (a `Forkable`), made by `CREATE DATABASE ... TEMPLATE`.
+    """A copy of a PostgreSQL database for each particle (`Forkable` and `Restorable`), made by `CREATE DATABASE`.
 
     A tool gets a connection to its particle's database from `current_environment(PostgresFork).connect()`. A fork
     closes the connections of its world, so each tool call should connect anew. The original is read when the run begins
     and written by `apply` alone. It must have no other connections when the run begins, so it should be a staging
-    database. `ALTER DATABASE ... SET` and grants on the database itself are not copied.
+    database. `ALTER DATABASE ... SET` and grants on the database itself are not copied. Snapshots are databases of the
+    server until they are released; `amc_agents.envs.real.postgres_snapshots.remove_snapshots` removes abandoned
+    snapshots by age.
 
     Requires PostgreSQL 13 or later, a role with CREATEDB that owns the original, and the extra `postgres`.
 
@@ -77,12 +91,7 @@ class PostgresFork:
             ForkError: a connection of this world is inside a query or a write transaction, or another connection uses
                 the particle's database.
         """
-        if any(_is_writing(connection) for connection in self._connections):
-            raise ForkError(
-                "PostgresFork cannot copy a database inside an open write transaction: commit at the end of each tool "
-                "call, or use `with world.connect() as connection:`"
-            )
-        self._disconnect()
+        self._disconnect_for_copy()
         twin = object.__new__(PostgresFork)
         twin._databases, twin._base, twin._connections, twin._name = self._databases, self._base, [], None
         target = self._databases.reserve()
@@ -102,6 +111,33 @@ class PostgresFork:
         if name is not None:
             await asyncio.to_thread(self._databases.drop, name)
             await asyncio.to_thread(self._base.leave)
+
+    async def snapshot(self) -> str:
+        """Save the particle's database as a database of the server, and close the connections to it.
+
+        Raises:
+            ForkError: a connection of this world is inside a query or a write transaction, or another connection uses
+                the particle's database.
+        """
+        self._disconnect_for_copy()
+        return await asyncio.to_thread(
+            postgres_snapshots.save, self._databases, self._base.key, self._base.name, self.name
+        )
+
+    async def restore(self, snapshot: Any) -> None:
+        """Replace the particle's database by a saved database, and close the connections to it.
+
+        Saved changes that the original has received meanwhile, by `apply`, no longer count as changes.
+
+        Raises:
+            WorldError: the snapshot does not exist.
+        """
+        self._disconnect()
+        await asyncio.to_thread(self._restore, snapshot)
+
+    async def release(self, snapshot: Any) -> None:
+        """Drop a snapshot; safe to call twice."""
+        await asyncio.to_thread(postgres_snapshots.release, self._databases, snapshot)
 
     def changes(self) -> list[RowChange]:
         """The committed changes of the particle's rows, by table and key. Reads all tables completely.
@@ -134,12 +170,50 @@ class PostgresFork:
             write_rows(copy, original, rows, self._databases.original)
         return [row.change for row in rows]
 
+    def conflicts(self) -> list[str]:
+        """Rows that the particle changed and that have also changed in the original, to something else."""
+        rows = self._changed_rows()
+        with server_errors("comparing rows"), open_for_rows(self._databases.dsn(self._databases.original)) as original:
+            return conflicting_rows(original, rows)
+
+    def _restore(self, snapshot: Any) -> None:
+        old, base, name = self.name, _Shared(self._databases, self._databases.reserve()), self._databases.reserve()
+        try:
+            postgres_snapshots.restore(self._databases, snapshot, base.name, name)
+        except BaseException:
+            self._databases.drop(name)
+            base.leave()
+            raise
+        previous, self._base, self._name = self._base, base, name
+        self._databases.drop(old)
+        previous.leave()
+        self._forget_applied()
+
+    def _forget_applied(self) -> None:
+        """Write changes that the original has received to the state to compare with, if nothing prevents it."""
+        dsns = [self._databases.dsn(name) for name in (self.name, self._databases.original, self._base.name)]
+        try:
+            rows = self._changed_rows()
+            with server_errors("comparing rows"), ExitStack() as stack:
+                copy, original, base = (stack.enter_context(open_for_rows(dsn)) for dsn in dsns)
+                write_rows(copy, base, applied_rows(original, rows), self._base.name)
+        except WorldError as error:
+            _log.debug("changes that the original has already still count as changes: %s", error)
+
     def _changed_rows(self) -> list[ChangedRow]:
         with server_errors("comparing databases"), ExitStack() as stack:
             before, after = (
                 stack.enter_context(open_for_rows(self._databases.dsn(name))) for name in (self._base.name, self.name)
             )
             return changed_rows(before, after)
+
+    def _disconnect_for_copy(self) -> None:
+        if any(_is_writing(connection) for connection in self._connections):
+            raise ForkError(
+                "PostgresFork cannot copy a database inside an open write transaction: commit at the end of each tool "
+                "call, or use `with world.connect() as connection:`"
+            )
+        self._disconnect()
 
     def _disconnect(self) -> None:
         for connection in self._connections:
@@ -152,6 +226,8 @@ class _Shared:
 
     def __init__(self, databases: Databases, name: str) -> None:
         self.name, self.users = name, 1
+        self.key = secrets.token_hex(8)
+        """Identifies this state in the names of snapshots."""
         self._databases = databases
 
     def leave(self) -> None:

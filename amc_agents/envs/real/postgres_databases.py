@@ -72,6 +72,16 @@ class Databases:
         self._names: Iterator[str] = (f"{PREFIX}{key:016x}_{number}" for number in count())
         self._in_use: set[str] = set()
 
+    @classmethod
+    @contextmanager
+    def connected(cls, dsn: str) -> Iterator[Databases]:
+        """Connect for the time of a block, without copies."""
+        databases = cls(dsn)
+        try:
+            yield databases
+        finally:
+            databases._connection.close()
+
     def dsn(self, name: str) -> str:
         """Return the connection string of a database on the same server."""
         dsn: str = self._psycopg.conninfo.make_conninfo(self._dsn, dbname=name)
@@ -104,6 +114,17 @@ class Databases:
                     f"PostgresFork cannot copy {source}: {error}. It expects a role that has CREATEDB and owns it"
                 ) from error
 
+    def copy_snapshot(self, source: str, target: str) -> None:
+        """Copy a database of a snapshot.
+
+        Raises:
+            WorldError: the snapshot does not exist.
+        """
+        try:
+            self.copy(source, target)
+        except ConfigurationError as error:
+            raise WorldError(f"the snapshot {source} cannot be restored: {error}") from error
+
     def drop(self, name: str) -> None:
         """Drop a copy, and disconnect with the last one. Safe to call twice."""
         if name not in self._in_use:
@@ -116,12 +137,20 @@ class Databases:
             if not self._in_use:
                 self._connection.close()
 
+    def drop_snapshot(self, name: str) -> None:
+        """Drop a database of a snapshot. Safe to call twice."""
+        with server_errors(f"dropping {name}"):
+            self._drop(name)
+
+    def names(self) -> list[str]:
+        """Return the names of the role's databases."""
+        return [name for (name,) in self._connection.execute(_OWN_DATABASES).fetchall()]
+
     def _drop(self, name: str) -> None:
         self._connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _drop_orphans(self) -> None:
-        names = [name for (name,) in self._connection.execute(_OWN_DATABASES).fetchall()]
-        for match in filter(None, map(_NAME.fullmatch, names)):
+        for match in filter(None, map(_NAME.fullmatch, self.names())):
             key = (int(match[1], 16),)
             if self._connection.execute("SELECT pg_try_advisory_lock(%s)", key).fetchone()[0]:
                 try:

@@ -112,15 +112,12 @@ def write_rows(copy: Any, original: Any, rows: Sequence[ChangedRow], name: str) 
         Conflict: the original does not have the rows as they were before the change.
         WorldError: a trigger or a cascade changed further rows.
     """
-    tables = _tables(original)
-    changed = {row.table.name: row.table for row in rows}
-    schemas = [f"the schema of {table}" for table in changed if tables.get(table) != changed[table]]
-    if schemas:
-        raise Conflict(name, schemas)
-    by_table = {table: [row for row in rows if row.table.name == table] for table in changed}
-    conflicts = [place for table in changed for place in _conflicts(original, changed[table], by_table[table])]
+    conflicts = conflicting_rows(original, rows)
     if conflicts:
         raise Conflict(name, conflicts)
+    pending = [row for row, text in zip(rows, _present(original, rows), strict=True) if text != row.after]
+    changed = {row.table.name: row.table for row in pending}
+    by_table = {table: [row for row in pending if row.table.name == table] for table in changed}
     parents_first = _parents_first(original, changed)
     for table in reversed(parents_first):
         _delete(original, changed[table], by_table[table])
@@ -177,19 +174,38 @@ def _changed_row(table: Table, old: _Row | None, new: _Row | None) -> ChangedRow
     return ChangedRow(change, table, old[0] if old else None, new[0] if new else None)
 
 
-def _conflicts(original: Any, table: Table, rows: Sequence[ChangedRow]) -> list[str]:
-    """Lock the rows, and return those that differ from their state before the change."""
-    query = (
-        f"SELECT amc_r, (amc_t.*)::text FROM unnest(%s::text[]) amc_r JOIN ONLY {table.name} amc_t "
-        f"ON {table.key_matches} FOR UPDATE OF amc_t"
-    )
-    texts = [row.before or row.after for row in rows]
-    present = dict(original.execute(query, (texts,)).fetchall())
+def conflicting_rows(original: Any, rows: Sequence[ChangedRow]) -> list[str]:
+    """Return the changed rows that are neither as before nor as after the change, and tables of another schema."""
+    tables = _tables(original)
+    changed = {row.table.name: row.table for row in rows}
+    schemas = [f"the schema of {table}" for table in changed if tables.get(table) != changed[table]]
+    if schemas:
+        return schemas
+    present = _present(original, rows)
     return [
-        f"{table.name} {row.change.key}"
-        for row, text in zip(rows, texts, strict=True)
-        if present.get(text) != row.before
+        f"{row.table.name} {row.change.key}"
+        for row, text in zip(rows, present, strict=True)
+        if text not in (row.before, row.after)
     ]
+
+
+def applied_rows(original: Any, rows: Sequence[ChangedRow]) -> list[ChangedRow]:
+    """Return the changes that the original has already. Its tables must have the schema of the rows."""
+    return [row for row, text in zip(rows, _present(original, rows), strict=True) if text == row.after]
+
+
+def _present(original: Any, rows: Sequence[ChangedRow]) -> list[str | None]:
+    """Lock the rows in the original, and return their present texts; None: the row does not exist."""
+    texts = [row.before or row.after for row in rows]
+    present: dict[tuple[str, str | None], str] = {}
+    for name, table in {row.table.name: row.table for row in rows}.items():
+        query = (
+            f"SELECT amc_r, (amc_t.*)::text FROM unnest(%s::text[]) amc_r JOIN ONLY {name} amc_t "
+            f"ON {table.key_matches} FOR UPDATE OF amc_t"
+        )
+        of_table = [text for row, text in zip(rows, texts, strict=True) if row.table.name == name]
+        present |= {(name, text): now for text, now in original.execute(query, (of_table,)).fetchall()}
+    return [present.get((row.table.name, text)) for row, text in zip(rows, texts, strict=True)]
 
 
 def _parents_first(connection: Any, names: Iterable[str]) -> list[str]:

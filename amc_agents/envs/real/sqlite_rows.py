@@ -95,8 +95,7 @@ def applied_rows(connection: sqlite3.Connection, changes: Sequence[RowChange]) -
 def write_rows(connection: sqlite3.Connection, changes: Sequence[RowChange]) -> None:
     """Write the changes that the database does not have yet."""
     tables = tables_of(connection, "main")
-    applied = applied_rows(connection, changes)
-    pending = [change for change in changes if change not in applied]
+    pending = [change for change in changes if _read(connection, tables[change.table], change.key) != change.after]
     for change in sorted(pending, key=lambda change: change.after is not None):
         _write_row(connection, tables[change.table], change)
 
