@@ -134,7 +134,8 @@ class Run:
     best_output: Any = field(default=None, repr=False)
     """The final agent state of the selected particle."""
     stopped_by: str | None = None
-    """What ended the run before all particles had ended: "budget", "run_timeout" or "stop_at"; None: nothing."""
+    """What ended the run before all particles had ended: "budget", "run_timeout", "stop_at", or
+    "decided" by an adaptive number of particles; None: nothing."""
     usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
     """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
     commits: tuple[Commit, ...] = ()

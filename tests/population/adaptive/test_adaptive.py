@@ -274,3 +274,18 @@ def test_an_early_stop_ends_a_run_with_durable_points():
     assert any("stopped early" in note for note in run.notes)
     run.close()
     assert Lottery.open == 0
+
+
+class Hopeful(Probability):
+    """Values unfinished particles above a success."""
+
+    async def values(self, trajectories):
+        values = await super().values(trajectories)
+        return np.where(values == 1.0, 0.96, 0.99)
+
+
+def test_an_early_stop_picks_a_finished_particle():
+    run = lottery(critic=Hopeful(0.0), hide_rewards=True, resample=EveryStep())
+    assert run.stopped_by == "decided"
+    assert np.nanmax(run.population.values) == 0.99
+    assert run.best.return_ == 1.0
