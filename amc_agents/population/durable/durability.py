@@ -8,8 +8,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointMetadata
 
 from amc_agents import smc
-from amc_agents.population.durable.interning import Table
-from amc_agents.population.durable.particle_record import Steps
+from amc_agents.population.durable.interning import Memo, Table
 from amc_agents.population.durable.points import PointStore
 from amc_agents.population.durable.system_record import dump_system
 from amc_agents.population.population import ParticleSystem
@@ -32,7 +31,7 @@ class DurablePopulation:
         self._table = table
         self._parent_id = parent_id
         self._refused = False
-        self._steps: Steps = {}
+        self._memo = Memo()
         self._snapshots: list[Any] = []
         """The saved states of worlds in the points so far."""
 
@@ -53,7 +52,7 @@ class DurablePopulation:
             "log_evidence": float(smc.log_evidence(system.weights)),
         }
         try:
-            record = await dump_system(system, self._steps)
+            record = await dump_system(system, self._memo)
             root = self._table.encode({"then": then, **record})
         except Exception as error:
             self._refuse(system, error)

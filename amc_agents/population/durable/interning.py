@@ -10,7 +10,7 @@ Everything else is stored by value, so that a later change of a mutable object c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -30,6 +30,29 @@ Node = Any
 """An atom, or a list that begins with a tag."""
 
 
+class Constant:
+    """A value that never changes and is recognised by the identity of this object, so that it is encoded once."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Memo:
+    """Descriptions of objects that never change, each made and encoded once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Constant]] = {}
+
+    def of(self, source: Any, describe: Callable[[Any], Any]) -> Constant:
+        """Return the description of an object, which is recognised by identity and kept alive."""
+        made = self._made.get(id(source))
+        if made is None:
+            made = self._made[id(source)] = source, Constant(describe(source))
+        return made[1]
+
+
 class Table:
     """The nodes of a chain of points, of which each point stores only the new ones.
 
@@ -42,8 +65,9 @@ class Table:
         self._serde = serde
         self._nodes: list[Node] = []
         self._keys: dict[Any, int] = {}
-        self._messages: dict[int, tuple[BaseMessage, int]] = {}
-        """id(message) -> the message, kept alive so that its id is not reused, and its key."""
+        self._links: dict[tuple[int, int], int] = {}
+        self._shared: dict[int, tuple[BaseMessage | Constant, int]] = {}
+        """id(object) -> the object, kept alive so that its id is not reused, and its key."""
         self._decoded: dict[int, BaseMessage] = {}
         self._n_forgotten = 0
         for node in nodes:
@@ -74,8 +98,8 @@ class Table:
             return self._keyed([_DICT, self._linked(value), *map(self.encode, value.values())])
         if kind is set or kind is frozenset:
             return self._keyed([_SET if kind is set else _FROZENSET, *sorted(map(self.encode, value))])
-        if isinstance(value, BaseMessage):
-            return self._message(value)
+        if isinstance(value, (BaseMessage, Constant)):
+            return self._identified(value)
         return self._keyed(self._other(value))
 
     def decode(self, key: int) -> Any:
@@ -100,9 +124,13 @@ class Table:
         return self._decoded_other(tag, parts)
 
     def _linked(self, items: Iterable[Any]) -> int:
-        last = _EMPTY
+        # Most of the time of a point is spent here: each particle's whole conversation passes.
+        last, shared, links = _EMPTY, self._shared, self._links
         for item in items:
-            last = self._keyed([_LINK, last, self.encode(item)])
+            known = shared.get(id(item))
+            key = self.encode(item) if known is None else known[1]
+            link = links.get((last, key))
+            last = self._add((last, key), [_LINK, last, key]) if link is None else link
         return last
 
     def _items(self, last: int) -> list[Any]:
@@ -113,18 +141,21 @@ class Table:
         items.reverse()
         return items
 
-    def _message(self, message: BaseMessage) -> int:
-        known = self._messages.get(id(message))
+    def _identified(self, value: BaseMessage | Constant) -> int:
+        known = self._shared.get(id(value))
         if known is not None:
             return known[1]
-        key = self._add(None, [_MESSAGE, *self._serde.dumps_typed(message)])
-        self._messages[id(message)] = message, key
+        if isinstance(value, Constant):
+            key = self.encode(value.value)
+        else:
+            key = self._add(None, [_MESSAGE, *self._serde.dumps_typed(value)])
+        self._shared[id(value)] = value, key
         return key
 
     def _decoded_message(self, key: int, stored: list[Any]) -> BaseMessage:
         if key not in self._decoded:
             message = self._decoded[key] = self._serde.loads_typed((stored[0], stored[1]))
-            self._messages[id(message)] = message, key
+            self._shared[id(message)] = message, key
         return self._decoded[key]
 
     def _other(self, value: Any) -> Node:
@@ -162,7 +193,9 @@ class Table:
     def _add(self, index: Any, node: Node) -> int:
         key = self._n_forgotten + len(self._nodes)
         self._nodes.append(node)
-        if index is not None:
+        if type(node) is list and node[0] == _LINK:
+            self._links[index] = key
+        elif index is not None:
             self._keys[index] = key
         return key
 
@@ -174,6 +207,6 @@ def _bytes_of(number: int) -> bytes:
 def _index_of(node: Node) -> Any:
     """Return what tells a node from all others; None for a message, which is recognised by identity."""
     if type(node) is list:
-        return None if node[0] == _MESSAGE else tuple(node)
+        return None if node[0] == _MESSAGE else (node[1], node[2]) if node[0] == _LINK else tuple(node)
     # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
     return (float, node.hex()) if type(node) is float else (type(node), node)

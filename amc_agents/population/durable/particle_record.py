@@ -11,6 +11,7 @@ from langgraph.types import Interrupt
 
 from amc_agents.errors import ParticleFailure, PopulationError
 from amc_agents.messages import MessageReader, message_key, step_of
+from amc_agents.population.durable.interning import Constant, Memo
 from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.particle import Particle
 from amc_agents.population.saver import ForkSaver
@@ -121,22 +122,18 @@ def _load_door(dumped: Mapping[str, Any], effects: Mapping[str, Effect]) -> Door
     )
 
 
-Steps = dict[int, tuple[Step, tuple[Any, ...]]]
-"""id(step) -> the step, kept alive, and its record: particles share the steps of their past."""
-
-
-def dump_reader(reader: MessageReader, known: Steps) -> dict[str, Any]:
+def dump_reader(reader: MessageReader, memo: Memo) -> dict[str, Any]:
     """Describe what was read of a particle's messages.
 
     Args:
         reader: the reader.
-        known: the steps that were described before; new ones are added.
+        memo: the descriptions of steps, which particles share.
     """
     trajectory = reader.trajectory
     listed = set(map(message_key, reader.listed))
     return {
         "task": (trajectory.task.id, trajectory.task.instruction),
-        "steps": _dump_steps(reader, known),
+        "steps": _dump_steps(reader, memo),
         "ends": (trajectory.done, trajectory.truncated),
         "listed": list(reader.listed),
         # A message without an id that left the agent's list cannot come back.
@@ -167,12 +164,14 @@ def load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
     return MessageReader(trajectory, frozenset([*map(message_key, listed), *dumped["unlisted"]]), listed)
 
 
-def _dump_steps(reader: MessageReader, known: Steps) -> list[tuple[Any, ...]]:
-    steps = reader.trajectory.steps
-    new = [step for step in steps if id(step) not in known]
-    messages = {message.id: message for message in reader.listed} if new else {}
-    known.update((id(step), (step, _dump_step(step, messages))) for step in new)
-    return [known[id(step)][1] for step in steps]
+def _dump_steps(reader: MessageReader, memo: Memo) -> list[Constant]:
+    messages: dict[str | None, BaseMessage] = {}
+
+    def describe(step: Step) -> tuple[Any, ...]:
+        messages.update({} if messages else {message.id: message for message in reader.listed})
+        return _dump_step(step, messages)
+
+    return [memo.of(step, describe) for step in reader.trajectory.steps]
 
 
 def _dump_step(step: Step, messages: Mapping[str | None, BaseMessage]) -> tuple[Any, ...]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.durable.particle_record import Steps, dump_particle, dump_reader
+from amc_agents.population.durable.interning import Memo
+from amc_agents.population.durable.particle_record import dump_particle, dump_reader
 from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.durable.world_record import dump_world
 from amc_agents.population.particle import Particle
@@ -24,15 +25,15 @@ _FIXED = ("n_particles", "beta", "success_reward", "rewards", "rewards_observed"
 """Settings that give the recorded weights their meaning."""
 
 
-async def dump_system(system: ParticleSystem, steps: Steps) -> dict[str, Any]:
+async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
     """Describe a population whose agents are stopped, and save its worlds.
 
     Args:
         system: the population.
-        steps: the steps that were described before.
+        memo: the descriptions of what never changes.
     """
     particles = _all_particles(system)
-    worlds = await asyncio.gather(*map(_dump_world, particles))
+    worlds = await asyncio.gather(*(_dump_world(particle, memo) for particle in particles))
     # Copies of a finished particle share its reader, by which they are recognised.
     readers = {id(particle.reader): particle.reader for particle in particles if particle.reader is not None}
     numbers = {key: number for number, key in enumerate(readers)}
@@ -47,7 +48,7 @@ async def dump_system(system: ParticleSystem, steps: Steps) -> dict[str, Any]:
             dump_particle(particle, system.runner.saver, world, numbers.get(id(particle.reader)))
             for particle, world in zip(particles, worlds, strict=True)
         ],
-        "readers": [dump_reader(reader, steps) for reader in readers.values()],
+        "readers": [dump_reader(reader, memo) for reader in readers.values()],
         "live": [place[id(particle)] for particle in system.particles],
         "retired": [
             (place[id(retired.particle)], retired.log_weight, retired.log_weight_since, retired.value)
@@ -57,7 +58,7 @@ async def dump_system(system: ParticleSystem, steps: Steps) -> dict[str, Any]:
         "weights": tuple(map(np.asarray, _dump(system.weights))),
         "values": system.values,
         "known": system.known,
-        "history": [_dump(point) for point in system.history],
+        "history": [memo.of(point, _dump) for point in system.history],
         "notes": list(system.notes),
         "step": system.step,
         "due": system.due,
@@ -131,9 +132,11 @@ def _all_particles(system: ParticleSystem) -> list[Particle]:
     return list({id(particle): particle for particle in [*system.everyone, *archived]}.values())
 
 
-async def _dump_world(particle: Particle) -> Any:
+async def _dump_world(particle: Particle, memo: Memo) -> Any:
     world = particle.world
-    return await dump_world(world, at_rest=not particle.running) if world is not None and world.is_open else None
+    if world is None or not world.is_open:
+        return None
+    return await dump_world(world, at_rest=not particle.running, memo=memo)
 
 
 def _dump(value: Any) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amc_agents.errors import ReplayDivergence
+from amc_agents.population.durable.interning import Memo
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_world, start_world
 from amc_agents.types import Environment, Restorable, Task, TimeStep
 
@@ -18,19 +19,20 @@ def can_be_restored(world: RecordingWorld) -> bool:
     return isinstance(world.inner, (Restorable, Environment))
 
 
-async def dump_world(world: RecordingWorld, *, at_rest: bool) -> dict[str, Any]:
+async def dump_world(world: RecordingWorld, *, at_rest: bool, memo: Memo) -> dict[str, Any]:
     """Save a world and return a record of it.
 
     Args:
         world: the world.
         at_rest: whether its particle has ended, so that its last snapshot is still right.
+        memo: the descriptions of actions and answers, which forks share.
     """
     record: dict[str, Any] = {"flags": (world.ended, world.truncated, float(world.pending_reward))}
     if isinstance(world.inner, Restorable):
         if world.snapshot is None or not at_rest:
             world.snapshot = await world.inner.snapshot()
         return {**record, "snapshot": world.snapshot}
-    return {**record, "first": _dump_answer(world.first), "past": [_dump_event(event) for event in world.past]}
+    return {**record, "first": _dump_answer(world.first), "past": [memo.of(event, _dump_event) for event in world.past]}
 
 
 async def load_world(
