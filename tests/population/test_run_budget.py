@@ -120,6 +120,7 @@ def test_a_real_server_never_bills_more_than_the_budget(server, limits, asynchro
     assert budget.spent.get("calls", used.calls) == used.calls
     assert budget.spent.get("tokens", used.tokens) == used.tokens
     assert run.best.done
+    run.close()
     assert SumWorld.open == 0
 
 
@@ -174,7 +175,8 @@ def test_a_missing_price_or_max_tokens_is_an_error_before_the_first_call():
     with pytest.raises(UnboundedRequest, match="the model 'counted:small' has no price"):
         wrapped(Budget(dollars=1.0), text_agent(Counted(respond=respond))).run(start())
     assert asked == []
-    assert wrapped(Budget(calls=50), unlimited).run(start()).stopped_by is None
+    with wrapped(Budget(calls=50), unlimited).run(start()) as run:
+        assert run.stopped_by is None
     assert SumWorld.open == 0
 
 
@@ -225,6 +227,7 @@ def test_at_its_end_the_best_finished_answer_comes_back(select, delay):
     note = next(note for note in run.notes if note.startswith("the budget ended: <Budget: 0 of 14 calls left>"))
     assert f"the best of {len(finished)} finished trajectories" in note
     assert run.usage["policy"].calls == 14
+    run.close()
     assert SumWorld.open == 0
 
 
