@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_most: ContextVar[int | None] = ContextVar("amc_max_concurrency", default=None)
+
+
+@contextmanager
+def at_most(limit: int | None) -> Iterator[None]:
+    """Limit each `side_by_side` inside the block; None adds no limit."""
+    outer = _most.get()
+    token = _most.set(limit if outer is None else min(limit or outer, outer))
+    try:
+        yield
+    finally:
+        _most.reset(token)
 
 
 async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None) -> list[Any]:
@@ -17,9 +32,9 @@ async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None
 
     Args:
         work: the coroutines, of any result types.
-        limit: maximum number that run at the same time; None: no limit.
+        limit: maximum number that run at the same time; None: no limit. A smaller limit of `at_most` precedes it.
     """
-    slots = asyncio.Semaphore(limit or len(work) or 1)
+    slots = asyncio.Semaphore(min(limit or len(work) or 1, _most.get() or len(work) or 1))
 
     async def in_a_slot(coroutine: Coroutine[Any, Any, Any]) -> Any:
         async with slots:

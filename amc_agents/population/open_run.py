@@ -52,6 +52,8 @@ class OpenRun:
         self.keeps_world = keeps_world
         self.kept: KeptWorld | None = None
         """The winner's world, from the end of the run."""
+        self.max_concurrency: int | None = None
+        """Limit of the call for concurrent work; None: no limit."""
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
         self.purse: Purse | None = None
@@ -69,8 +71,12 @@ class OpenRun:
         return owner
 
     def within(self, config: RunnableConfig | None) -> RunnableConfig:
-        """Return the config of a call with this owner, for the nodes of the graph."""
-        config = config or {}
+        """Return the config of a call with this owner, for the nodes of the graph.
+
+        `max_concurrency` is for the particles: a sync graph with a single thread would wait for its own stream.
+        """
+        config = RunnableConfig(**(config or {}))
+        self.max_concurrency = config.pop("max_concurrency", None)
         return {**config, "configurable": {**config.get("configurable", {}), _KEY: self}}
 
     def close(self) -> None:

@@ -57,6 +57,8 @@ class Particle:
     """R_t: the sum of the observed rewards."""
     world_return: float = 0.0
     """The part of `return_` that came from the world."""
+    queued: bool = False
+    """Whether its next step waits for the steps of other particles (`max_concurrency`)."""
     error: Exception | None = None
     """The failure of a model, tool or world that ended it."""
     hand_off: Command[Any] | None = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -71,6 +72,10 @@ class ParticleRunner:
     """Access to the budget of the run."""
     purses_around: tuple[Spender, ...] = ()
     """Access to the budgets of the surrounding code."""
+    max_concurrency: int | None = None
+    """Limit of the call for concurrent work; None: no limit."""
+    slots: asyncio.Semaphore | None = None
+    """Held during a step, so that at most `max_concurrency` particles run at a time; None: no limit."""
     nested: bool = False
     """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
 
@@ -203,12 +208,24 @@ class ParticleRunner:
             particle.error = error
 
     async def _limited_step(self, particle: Particle, config: RunnableConfig) -> None:
-        await within(
-            self.step_timeout,
-            self._step(particle, config),
-            f"step {particle.steps + 1} of a particle took longer than step_timeout",
-            context=particle.context,
-        )
+        async with self._slot(particle):
+            await within(
+                self.step_timeout,
+                self._step(particle, config),
+                f"step {particle.steps + 1} of a particle took longer than step_timeout",
+                context=particle.context,
+            )
+
+    @asynccontextmanager
+    async def _slot(self, particle: Particle) -> AsyncIterator[None]:
+        """Wait until the particle may make a step; the only particle that may spend does not wait for the others."""
+        if self.slots is None or (self.purse is not None and self.purse.only is particle):
+            yield
+            return
+        particle.queued = True
+        async with self.slots:
+            particle.queued = False
+            yield
 
     async def _step(self, particle: Particle, config: RunnableConfig) -> None:
         """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
@@ -282,6 +299,8 @@ class ParticleRunner:
         # ChainMap, which is slow to copy.
         metadata = {"thread_id": particle.thread_id, **trace.config.get("metadata", {})}
         agent_config: RunnableConfig = {**trace.config, "configurable": configurable, "metadata": metadata}
+        if self.max_concurrency:
+            agent_config["max_concurrency"] = self.max_concurrency
         if particle.saved and "recursion_limit" in config:
             agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})

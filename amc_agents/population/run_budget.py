@@ -70,7 +70,7 @@ class RunBudget:
         self.purse.on_parked = lambda: _set_from_thread(loop, parked)
         while tasks:
             parked.clear()
-            if all(self.purse.is_parked(particle) for particle in tasks.values()):
+            if all(particle.queued or self.purse.is_parked(particle) for particle in tasks.values()):
                 if not await self.finish_best(tasks, particles, log_weights, runner, config):
                     return
             else:
@@ -94,7 +94,9 @@ class RunBudget:
         if not running or self._finished:
             self.exhausted = True
             return False
-        best = max(running, key=lambda particle: (log_weights[particle.index], particle.steps))
+        # The steps that wait for a request hold the slots for which others queue.
+        ready = [particle for particle in running if not particle.queued] or running
+        best = max(ready, key=lambda particle: (log_weights[particle.index], particle.steps))
         self.purse.only = best
         self.purse.budget.review()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,7 @@ async def start(
         nested="|" in config["configurable"].get("checkpoint_ns", ""),
         purse=purse,
         purses_around=purses_around,
+        max_concurrency=owner.max_concurrency or config.get("max_concurrency"),
     )
     beginning = Beginning(wrapped, runtime.store or wrapped.agent.store, runner.saver)
     owner.system = _OpaqueSystem(
@@ -265,6 +267,7 @@ def _runner(
     nested: bool,
     purse: Purse | None,
     purses_around: tuple[Spender, ...],
+    max_concurrency: int | None,
 ) -> ParticleRunner:
     saver = ForkSaver()
     return ParticleRunner(
@@ -281,6 +284,8 @@ def _runner(
         nested=nested,
         purse=purse,
         purses_around=purses_around,
+        max_concurrency=max_concurrency,
+        slots=asyncio.Semaphore(max_concurrency) if max_concurrency else None,
     )
 
 

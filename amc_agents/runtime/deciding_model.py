@@ -18,11 +18,13 @@ from langchain_core.language_models import BaseChatModel, LangSmithParams, Langu
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict, Field, SkipValidation
 from typing_extensions import TypedDict, override
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
+from amc_agents.concurrency.gather import at_most
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.config import ConfigLike
 from amc_agents.critics.adapting import CriticLike, connect, failing
@@ -151,8 +153,11 @@ class DecidingModel(BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> AIMessage:
-        """Make a decision. `critic=` names another critic for this call, as `configurable` and a graph's context do."""
-        return super().invoke(input, config, stop=stop, **_with_critic(kwargs, config))
+        """Make a decision. `critic=` names another critic for this call, as `configurable` and a graph's context do.
+
+        `max_concurrency` in the config limits the requests that are in progress at the same time.
+        """
+        return super().invoke(input, config, stop=stop, **_with_config(kwargs, config))
 
     @override
     async def ainvoke(
@@ -163,7 +168,7 @@ class DecidingModel(BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> AIMessage:
-        return await super().ainvoke(input, config, stop=stop, **_with_critic(kwargs, config))
+        return await super().ainvoke(input, config, stop=stop, **_with_config(kwargs, config))
 
     def stream(
         self,
@@ -226,10 +231,12 @@ class DecidingModel(BaseChatModel):
         self, messages: list[BaseMessage], run_manager: Any, call: dict[str, Any], threads: Executor | None
     ) -> AIMessage:
         named, source = call.pop("critic", None), call.pop("critic_from", "call")
+        limit = call.pop("max_concurrency", None) or ensure_config().get("max_concurrency")
         chosen = await self.critics.for_call(*(named_critic() if named is None else (named, source)))
         callbacks, write, rng = callbacks_below(run_manager), stream_writer(), self._rng(len(messages))
         request = DecisionRequest(messages, {**self.bound, **call}, chosen, rng, callbacks, threads)
-        result = await self._traced_decision(request)
+        with at_most(limit):
+            result = await self._traced_decision(request)
         write(result.record)
         if self.sink is not None:
             self.sink(result.record)
@@ -290,7 +297,9 @@ class DecidingModel(BaseChatModel):
         return self.actor.get_num_tokens_from_messages(messages, tools)
 
 
-def _with_critic(call: dict[str, Any], config: RunnableConfig | None) -> dict[str, Any]:
-    """Add the critic that the call's config names to its arguments."""
+def _with_config(call: dict[str, Any], config: RunnableConfig | None) -> dict[str, Any]:
+    """Add the critic and the limit of concurrency that the call's config names to its arguments."""
     named, source = named_critic(config)
+    limit = (config or {}).get("max_concurrency")
+    call = {**call, "max_concurrency": limit} if limit else call
     return call if named is None or "critic" in call else {**call, "critic": named, "critic_from": source}

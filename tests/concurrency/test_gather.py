@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from amc_agents.concurrency.gather import side_by_side
+from amc_agents.concurrency.gather import at_most, side_by_side
 
 
 async def test_results_come_in_order_and_no_more_than_the_limit_run_at_once():
@@ -24,6 +24,32 @@ async def test_results_come_in_order_and_no_more_than_the_limit_run_at_once():
     assert await side_by_side(*map(work, range(4))) == [0, 1, 2, 3]
     assert most == 4
     assert await side_by_side() == []
+
+
+async def test_a_smaller_limit_of_the_context_precedes():
+    running, most = 0, []
+
+    async def work():
+        nonlocal running
+        running += 1
+        most.append(running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    for outer, inner, limit, expected in (
+        (3, None, None, 3),
+        (3, 2, None, 2),
+        (2, 5, None, 2),
+        (None, None, 4, 4),
+        (2, None, 4, 2),
+    ):
+        most.clear()
+        with at_most(outer), at_most(inner):
+            await side_by_side(*(work() for _ in range(6)), limit=limit)
+        assert max(most) == expected
+    most.clear()
+    await side_by_side(*(work() for _ in range(6)))
+    assert max(most) == 6
 
 
 @pytest.mark.parametrize("limit", [None, 1])
