@@ -102,8 +102,11 @@ async def test_the_critic_reads_the_newest_report():
     start = Trajectory(Task("a", "Repair it.\n3 of 8 tests pass.\nFAILED test_a: 9 of 9 tests pass."))
     better = start.extended(Step("test", "6 of 8 tests pass.\nFAILED test_b: x"))
     edited = better.extended(Step("edit a.py 1-1\nx", "Edited a.py:\n1: x"))
+    worse = edited.extended(Step("test", "2 of 8 tests pass.\nFAILED test_b: x"))
     silent = Trajectory(Task("a", "Repair it."))
-    assert np.array_equal(await Progress().values([start, better, edited, silent]), [3 / 8, 6 / 8, 6 / 8, 0])
+    assert np.array_equal(
+        await Progress().values([start, better, edited, worse, silent]), [3 / 8, 6 / 8, 6 / 8, 2 / 8, 0]
+    )
     assert isinstance(from_spec("", {}), Progress)
     with pytest.raises(CriticSpecError):
         from_spec("target", {})
