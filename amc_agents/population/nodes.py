@@ -17,7 +17,8 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict, override
 
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.population.commits.passing import naming_commits, pass_door
+from amc_agents.errors import AgentContractError
+from amc_agents.population.commits.passing import CANNOT_ASK, naming_commits, pass_door
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
@@ -101,8 +102,10 @@ class Nodes:
         """Select a particle among those that wait, let it act alone, and continue it in all slots."""
         system = state["amc_system"]
         passed = await pass_door(system, calls.particle_config(config), state.get("amc_answers"))
-        # A run that ends here, or waits for an answer, has its last point already.
-        point = {} if passed.then in ("finalize", "ask") else await saved(system, passed.then)
+        # The point of a run that ends here was made before; one that asks goes on with its answers.
+        point = {} if passed.then == "finalize" else await saved(system, passed.resumes_at)
+        if passed.questions and not point:
+            raise AgentContractError(CANNOT_ASK.format(next(iter(passed.questions.values()))))
         return Command(goto=passed.then, update={**point, "amc_questions": passed.questions, "amc_answers": None})
 
     async def ask(self, state: RunState, config: RunnableConfig) -> Command[str]:

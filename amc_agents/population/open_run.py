@@ -43,6 +43,8 @@ class OpenRun:
         self.wants_events = wants_events
         self.asynchronous = asynchronous
         self.checkpointed = checkpointed
+        self.replays = False
+        """Whether the call names the checkpoint from which it goes on."""
         self.checkpoint: Mapping[str, Any] | None = None
         """The private channels of the checkpoint from which the call resumes, for the node `restore`."""
         self.finished = False
@@ -77,6 +79,7 @@ class OpenRun:
         """
         config = RunnableConfig(**(config or {}))
         self.max_concurrency = config.pop("max_concurrency", None)
+        self.replays = bool(config.get("configurable", {}).get("checkpoint_id"))
         return {**config, "configurable": {**config.get("configurable", {}), _KEY: self}}
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.time_limits import within
 from amc_agents.runtime.budget_keeper import keep_budgets
-from amc_agents.runtime.door import CallKey, is_of_a_door, set_door
+from amc_agents.runtime.door import PendingCall, is_of_a_door, set_door
 from amc_agents.runtime.metering import PolicyMeter, count_requests
 from amc_agents.runtime.world import set_environment
 from amc_agents.spending import Spender, spend_from
@@ -99,7 +99,7 @@ class ParticleRunner:
         particle: Particle,
         config: RunnableConfig,
         *,
-        opened: CallKey | None = None,
+        opened: PendingCall | None = None,
         answers: Mapping[str, Any] | None = None,
     ) -> None:
         """Run a held particle to the end of its superstep, or until it is held again.
@@ -113,7 +113,7 @@ class ParticleRunner:
             answers: the answers of a human by the ids of the questions.
         """
         if opened is not None:
-            particle.door.opened |= {opened}
+            particle.door.opened[opened.key] = opened
         await self._in_its_context(particle, self._resume(particle, config, answers))
 
     async def save(self, particle: Particle, outcome: Outcome = "forked") -> None:

@@ -93,8 +93,8 @@ class Door:
     """Results of the complete calls of this superstep."""
     waiting: dict[CallKey, PendingCall] = field(default_factory=dict)
     """Commit calls that were stopped since the agent started or resumed."""
-    opened: frozenset[CallKey] = frozenset()
-    """Commit calls that may run."""
+    opened: dict[CallKey, PendingCall] = field(default_factory=dict)
+    """Commit calls of this superstep that may run, or have run."""
     outcomes: dict[CallKey, CallOutcome] = field(default_factory=dict)
     """Outcomes of the opened calls."""
     ended_by: PendingCall | None = None
@@ -107,7 +107,7 @@ class Door:
 
     def fork(self) -> Door:
         """Return the door of an offspring, which shares the past."""
-        return Door(self.effects, self.deferred, dict(self.results), dict(self.waiting))
+        return Door(self.effects, self.deferred, dict(self.results), dict(self.waiting), dict(self.opened))
 
     def begin_attempt(self) -> None:
         """Prepare for a start or a resumption of the agent, in its context."""
@@ -127,8 +127,13 @@ class Door:
 
     def end_superstep(self) -> None:
         """Forget the calls of a complete superstep."""
-        self.results, self.opened = {}, frozenset()
+        self.results, self.opened = {}, {}
         self._counts = Counter()
+
+    @property
+    def asking(self) -> PendingCall | None:
+        """The commit call that was let through and asks a human before it acts."""
+        return next((call for key, call in self.opened.items() if key not in self.results), None)
 
     def effect_of(self, tool: BaseTool) -> Effect | None:
         """Return the effect of a tool."""

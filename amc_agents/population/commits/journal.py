@@ -13,27 +13,40 @@ from amc_agents.errors import AgentContractError, CommitError
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.run import Commit
-from amc_agents.runtime.door import CallOutcome, as_result
+from amc_agents.runtime.door import CallOutcome, PendingCall, as_result
 
 MAY_HAVE_RUN = "amc_may_have_run"
 """Id of the question about a call during which the process ended."""
 RUN_AGAIN, ABORT, RAN = "run again", "abort", "ran"
 
 
-async def make_call(system: ParticleSystem, particle: Particle, config: RunnableConfig) -> None:
-    """Make the first commit call for which the selected particle waits.
+async def make_call(
+    system: ParticleSystem,
+    particle: Particle,
+    config: RunnableConfig,
+    call: PendingCall,
+    answers: Mapping[str, Any] | None = None,
+) -> None:
+    """Make a commit call of the selected particle.
 
     With durable points, the population is saved first, with the call recorded as one that may have run.
 
+    Args:
+        system: the population.
+        particle: the selected particle.
+        config: for its agent.
+        call: the call.
+        answers: of a human to questions that the tool asks.
+
     Raises:
-        AgentContractError: LangGraph ran the node again, and the node made another call.
+        AgentContractError: the population cannot be saved; or LangGraph ran the node again, and it made another call.
     """
-    call = particle.pending[0]
     record = Commit(call.name, dict(call.args), call.call_id, particle.steps)
     system.commits.append(record)
-    if system.durable is not None:
-        await system.durable.save(system, "commit")
-    await system.runner.resume(particle, config, opened=call.key)
+    if system.durable is not None and await system.durable.save(system, "commit") is None:
+        system.commits.pop()
+        raise AgentContractError(_NOT_JOURNALLED.format(name=call.name))
+    await system.runner.resume(particle, config, opened=call, answers=answers)
     outcome = particle.door.outcomes.pop(call.key, None)
     if outcome is not None:
         system.commits[-1] = _with_outcome(record, outcome)
@@ -49,7 +62,9 @@ def is_uncertain(system: ParticleSystem) -> bool:
 
 
 def question(system: ParticleSystem) -> Mapping[str, Any]:
-    """Return the question about a call that may have run."""
+    """Return the question about a call that may have run; empty if there is no such call."""
+    if not is_uncertain(system):
+        return {}
     commit = system.commits[-1]
     return {
         MAY_HAVE_RUN: {
@@ -72,13 +87,13 @@ async def settle(
     """
     answer, record = answers.get(MAY_HAVE_RUN), system.commits[-1]
     if isinstance(answer, Mapping) and RAN in answer:
-        call = particle.pending[0]
+        call = _call_of(particle, record)
         particle.door.results[call.key] = as_result(answer[RAN], call.name, call.call_id)
         system.commits[-1] = replace(record, status="answered", result=answer[RAN])
         await system.runner.resume(particle, config)
     elif answer == RUN_AGAIN:
         system.commits.pop()
-        await make_call(system, particle, config)
+        await make_call(system, particle, config, _call_of(particle, record))
     elif answer == ABORT:
         raise CommitError(f"the run was aborted: {record}")
     else:
@@ -87,12 +102,24 @@ async def settle(
         )
 
 
+def _call_of(particle: Particle, record: Commit) -> PendingCall:
+    """Return the call that a record describes."""
+    calls = (*particle.pending, *particle.door.opened.values())
+    return next(
+        call for call in calls if (call.name, call.args, call.call_id) == (record.name, record.args, record.call_id)
+    )
+
+
 def _with_outcome(record: Commit, outcome: CallOutcome) -> Commit:
     result = outcome.result
     shown = result.content if isinstance(result, BaseMessage) else result
     return replace(record, status=outcome.status, result=shown, error=outcome.error)
 
 
+_NOT_JOURNALLED = (
+    "the commit call {name!r} was not made: the population could not be saved before it (the log says why), so that a "
+    "resumed run could repeat the call. Make the agent's state storable, or pass checkpointer=False"
+)
 _CHANGED = (
     "the commit call {name!r} was not made: LangGraph ran its node again, and the node made another call. Call commit "
     "tools from a node that does not call the model, such as a ToolNode"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 
-from amc_agents.errors import AgentContractError, CommitError
+from amc_agents.errors import CommitError
 from amc_agents.population.commits import journal
 from amc_agents.population.commits.selection import select_at_door
 from amc_agents.population.particle import Particle
@@ -27,6 +27,11 @@ class Passed(NamedTuple):
     questions: Mapping[str, Any] | None = None
     """Questions to a human by id, for the node "ask"."""
 
+    @property
+    def resumes_at(self) -> str:
+        """The node at which a restored population goes on."""
+        return "commit" if self.then == "ask" else self.then
+
 
 async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Answers | None) -> Passed:
     """Select a particle, run its commit calls once and in order, and continue it in all slots.
@@ -41,7 +46,8 @@ async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Ans
 
     Raises:
         CommitError: a commit tool failed, or its particle failed after it, or a human aborted.
-        AgentContractError: the agent's calls changed when LangGraph ran its nodes again, or a question cannot be asked.
+        AgentContractError: the agent's calls changed when LangGraph ran its nodes again, or it asks a human and the run
+            cannot wait.
     """
     if system.selected is None:
         chosen = select_at_door(system)
@@ -81,17 +87,13 @@ async def _act(
     """Run the selected particle to the end of its superstep, and return the questions that stop it, if any."""
     made = len(system.commits) - journal.is_uncertain(system)
     while particle.held and particle.running:
-        if journal.is_uncertain(system):
-            if answers is None:
-                return journal.question(system)
-            await journal.settle(system, particle, answers, config)
-            answers = None
-        elif particle.pending:
-            await journal.make_call(system, particle, config)
-        elif answers is None:
-            return await _questions(system, particle)
+        questions = journal.question(system) or {question.id: question.value for question in particle.questions}
+        if not questions:
+            await journal.make_call(system, particle, config, particle.pending[0])
+        elif not questions.keys() <= (answers or {}).keys():
+            return questions
         else:
-            await system.runner.resume(particle, config, answers=answers)
+            await _answer(system, particle, config, answers or {})
             answers = None
     if particle.error is not None and len(system.commits) > made:
         raise CommitError(_FAILED.format(commit=system.commits[-1], error=particle.error)) from particle.error
@@ -103,11 +105,15 @@ async def _act(
     return None
 
 
-async def _questions(system: ParticleSystem, particle: Particle) -> Mapping[str, Any]:
-    """Save the population, which must survive until the answer, and return the particle's questions."""
-    if system.durable is None or await system.durable.save(system, "commit") is None:
-        raise AgentContractError(_CANNOT_ASK.format(particle.questions[0].value))
-    return {question.id: question.value for question in particle.questions}
+async def _answer(system: ParticleSystem, particle: Particle, config: RunnableConfig, answers: Answers) -> None:
+    """Resume the selected particle with the answers to its questions."""
+    asking = particle.door.asking
+    if journal.is_uncertain(system):
+        await journal.settle(system, particle, answers, config)
+    elif asking is None:
+        await system.runner.resume(particle, config, answers=answers)
+    else:
+        await journal.make_call(system, particle, config, asking, answers)
 
 
 def _end_with(system: ParticleSystem, chosen: Particle) -> None:
@@ -120,7 +126,7 @@ def _end_with(system: ParticleSystem, chosen: Particle) -> None:
 
 
 _FAILED = "the particle that made the commit call {commit} failed, and it alone lived through the call: {error}"
-_CANNOT_ASK = (
+CANNOT_ASK = (
     "the agent asked for human input ({!r:.100}), but the run cannot wait for the answer: give amc() a checkpointer, "
     "and call it with a thread_id and worlds that can be saved (docs/amc.md), or ask in the graph around amc()"
 )

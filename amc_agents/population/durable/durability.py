@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 from langgraph.checkpoint.base import CheckpointMetadata
 
@@ -61,7 +61,7 @@ class DurablePopulation:
         snapshots = [
             world["snapshot"] for world in worlds if "snapshot" in world and world["snapshot"] not in self._snapshots
         ]
-        metadata: CheckpointMetadata = {"source": "loop", "step": system.step}
+        metadata = cast(CheckpointMetadata, {"source": "loop", "step": system.step, "amc_commits": len(system.commits)})
         try:
             point_id = await self.store.write(self._parent_id, self._table.new, root, snapshots, metadata)
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from amc_agents.errors import AgentContractError
 from amc_agents.population.durable.durability import DurablePopulation
 from amc_agents.population.durable.interning import Table
 from amc_agents.population.durable.points import PointStore, store_of
@@ -36,6 +37,8 @@ async def new_population(system: ParticleSystem, config: RunnableConfig) -> Dura
     worlds = [particle.world for particle in system.particles if particle.world is not None]
     if all(map(can_be_restored, worlds)):
         return DurablePopulation(store, Table(store.saver.serde))
+    if any(effect == "commit" for effect in system.particles[0].door.effects.values()):
+        raise AgentContractError(_COMMITS_NEED_POINTS.format(type(worlds[0].inner).__name__))
     system.notes.append(
         f"no durable points: a crash restarts the run from its input, because {type(worlds[0].inner).__name__} has "
         "neither snapshot, restore and release (Restorable) nor reset and step (Environment)"
@@ -80,8 +83,14 @@ async def saved(system: ParticleSystem, then: str) -> dict[str, Any]:
 
 def _store(config: RunnableConfig) -> PointStore | None:
     owner = OpenRun.of(config)
-    store = store_of(config, asynchronous=owner.asynchronous) if owner.checkpointed else None
+    store = store_of(config, asynchronous=owner.asynchronous, replays=owner.replays) if owner.checkpointed else None
     if store is not None and store.nested:
         # Nobody can go back to them: a graph's history does not reach into the nodes of a finished call.
         owner.after_result = partial(_delete, store, owner.worlds)
     return store
+
+
+_COMMITS_NEED_POINTS = (
+    "the agent has commit tools and a checkpointer, but its worlds cannot be saved, so that a resumed run could repeat "
+    "a commit: give {} snapshot, restore and release (Restorable), or pass checkpointer=False"
+)

@@ -106,19 +106,22 @@ def _dump_door(door: Door) -> dict[str, Any]:
     return {
         "deferred": [(*call.key, dict(call.args)) for call in door.deferred],
         "waiting": [(*call.key, dict(call.args)) for call in door.waiting.values()],
+        "opened": [(*call.key, dict(call.args)) for call in door.opened.values()],
         "results": [(tuple(key), result) for key, result in door.results.items()],
     }
 
 
 def _load_door(dumped: Mapping[str, Any], effects: Mapping[str, Effect]) -> Door:
-    deferred, waiting = (
-        [PendingCall(CallKey(*key), key[1], args) for *key, args in dumped[name]] for name in ("deferred", "waiting")
+    deferred, waiting, opened = (
+        [PendingCall(CallKey(*key), key[1], args) for *key, args in dumped[name]]
+        for name in ("deferred", "waiting", "opened")
     )
     return Door(
         effects,
         tuple(deferred),
         {CallKey(*key): result for key, result in dumped["results"]},
         {call.key: call for call in waiting},
+        {call.key: call for call in opened},
     )
 
 

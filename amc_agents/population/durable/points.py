@@ -7,12 +7,14 @@ with the nodes that its ancestors lack; the checkpointer links it to its parent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, CheckpointTuple, empty_checkpoint
 
+from amc_agents.errors import AgentContractError
 from amc_agents.population.durable.interning import Node, Table
 from amc_agents.population.saver import ForkSaver
 
@@ -43,6 +45,8 @@ class PointStore:
     """The graph's checkpoint from which the current node runs."""
     nested: bool
     """Whether the graph is a node of another graph."""
+    replays: bool
+    """Whether the call names the checkpoint from which it goes on."""
 
     async def write(
         self, parent_id: str | None, nodes: list[Node], root: int, snapshots: list[Any], metadata: CheckpointMetadata
@@ -83,11 +87,22 @@ class PointStore:
     async def read_current(self, point_id: str | None) -> Point | None:
         """Read the point of the graph's current checkpoint, or a newer point, made before the process was killed.
 
+        A point from before a commit call is never read, because the call would be made again.
+
         Args:
             point_id: the point that the checkpoint names; None: none.
+
+        Raises:
+            AgentContractError: the call replays a checkpoint from before a commit call.
         """
         newest = await self._get(None)
-        if newest is not None and newest.checkpoint["id"] > (self.outer_checkpoint_id or ""):
+        if newest is None:
+            return None if point_id is None else await self.read(point_id)
+        named = None if point_id is None else await self._get(point_id)
+        forgets_commits = _n_commits(newest) > _n_commits(named)
+        if forgets_commits and self.replays:
+            raise AgentContractError(_REPLAYS_COMMITS)
+        if forgets_commits or newest.checkpoint["id"] > (self.outer_checkpoint_id or ""):
             point_id = newest.checkpoint["id"]
         return None if point_id is None else await self.read(point_id)
 
@@ -128,12 +143,13 @@ def points_thread(thread_id: str, namespace: str = "") -> str:
     return f"{thread_id}/amc" + (f"/{namespace}" if namespace else "")
 
 
-def store_of(config: RunnableConfig, *, asynchronous: bool) -> PointStore | None:
+def store_of(config: RunnableConfig, *, asynchronous: bool, replays: bool) -> PointStore | None:
     """Return the store of the run's points; None: the run is not checkpointed as it goes.
 
     Args:
         config: of a node of the graph.
         asynchronous: whether the graph is called by its async methods.
+        replays: whether the call names the checkpoint from which it goes on.
     """
     configurable = config.get("configurable", {})
     saver = configurable.get("__pregel_checkpointer")
@@ -151,4 +167,16 @@ def store_of(config: RunnableConfig, *, asynchronous: bool) -> PointStore | None
         asynchronous=asynchronous,
         outer_checkpoint_id=configurable.get("checkpoint_map", {}).get(namespace),
         nested=bool(namespace),
+        replays=replays,
     )
+
+
+def _n_commits(point: CheckpointTuple | None) -> int:
+    metadata: Mapping[str, Any] = {} if point is None else point.metadata
+    return int(metadata.get("amc_commits", 0))
+
+
+_REPLAYS_COMMITS = (
+    "the checkpoint is from before a commit call of this run, and a replay would make the call again: replay a later "
+    "checkpoint, or start a new run in another thread"
+)
