@@ -67,23 +67,26 @@ def method_of(name: str, tuned: Tuned) -> Method:
     return replace(made, name=f"{name}-T{tuned.temperature:g}-{steps}-beta{tuned.beta:g}")
 
 
-def play(world: str, method: Method, split: str, n_tasks: int, first: int) -> list[RunResult]:
-    """Play the missing runs of a shard and return all of them."""
-    plan = ComparisonPlan(methods=(method,), n_tasks=n_tasks, world=world, split=split, first=first, plain=True)
+def play(world: str, method: Method, split: str, n_tasks: int, first: int, critic: str | None) -> list[RunResult]:
+    """Play the missing runs of a shard and return all of them. No critic: the policy's value model."""
+    plan = ComparisonPlan(
+        methods=(method,), n_tasks=n_tasks, world=world, split=split, first=first, critic=critic, plain=True
+    )
     return run_plan(plan, RUNS / split / world / method.name, resume=True, n_workers=1, n_concurrent=1)
 
 
 def tune(world: str, names: list[str]) -> None:
     """Choose the settings of the named methods."""
-    table = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
     for name in names:
+        critic = None if name == AMC else "uniform"
         metric, tried = METRIC.get(name, "oracle"), []
         for tuned in CANDIDATES[name]:
-            records = play(world, method_of(name, tuned), "train", N_TUNING_TASKS, FIRST_TUNING_TASK)
+            records = play(world, method_of(name, tuned), "train", N_TUNING_TASKS, FIRST_TUNING_TASK, critic)
             scores = {each: estimate(measured(records, each)).mean for each in {metric, "top5"}}
             tried.append({**asdict(tuned), "scores": scores})
             print(world, method_of(name, tuned).name, scores, flush=True)
         best = max(tried, key=lambda cell: (cell["scores"][metric], cell["scores"]["top5"]))
+        table = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
         table.setdefault(world, {})[name] = {"chosen": best, "tried": tried}
         CHOSEN.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -109,7 +112,7 @@ def run(world: str, names: list[str], n_tasks: int) -> None:
     """Play the chosen settings on test tasks and pack the results."""
     for name in names:
         method = chosen(world, name)
-        records = play(world, method, "test", n_tasks, 0)
+        records = play(world, method, "test", n_tasks, 0, "uniform" if name == ORACLE else None)
         rows: list[dict[str, Any]] = [record.to_json() for record in sorted(records, key=lambda record: record.key)]
         RAW.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(row) + "\n" for row in rows)
