@@ -115,3 +115,22 @@ def test_a_threads_runs_and_state_can_be_read(server):
     assert answer.is_success, answer.text
     state = server.get(f"/threads/{thread}/state").json()
     assert len(state["values"]["messages"]) == 9
+
+
+def test_a_served_run_is_replayed_from_a_durable_point(server):
+    thread = server.post("/threads", json={}).json()["thread_id"]
+
+    def events(**request):
+        body = {"assistant_id": "amc", "stream_mode": ["custom"], **request}
+        lines = server.post(f"/threads/{thread}/runs/stream", json=body).text.splitlines()
+        data = [json.loads(line.removeprefix("data:")) for line in lines if line.startswith("data:")]
+        return [event for event in data if isinstance(event, dict) and "type" in event]
+
+    whole = events(input={"messages": [{"role": "user", "content": "Say numbers."}]})
+    assert [event["type"] for event in whole] == ["amc.weigh", "amc.resample", "amc.weigh", "amc.run"]
+    history = server.get(f"/threads/{thread}/history", params={"limit": 20}).json()
+    resampled = next(state for state in history if state["next"] == ["propagate"])
+    again = events(input=None, checkpoint={"checkpoint_id": resampled["checkpoint"]["checkpoint_id"]})
+    assert [event["type"] for event in again] == ["amc.weigh", "amc.run"]
+    returns = [run["run"]["population"]["returns"] for run in (whole[-1], again[-1])]
+    assert returns[0] == returns[1]
