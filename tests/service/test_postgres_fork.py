@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import subprocess
 import sys
 from datetime import timedelta
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
 
+from amc_agents import EveryStep, amc, current_environment, effect
 from amc_agents.envs.real import Conflict, RowChange
 from amc_agents.envs.real.postgres import PostgresFork
 from amc_agents.envs.real.postgres_databases import PREFIX
 from amc_agents.envs.real.postgres_snapshots import PREFIX as SNAPSHOTS
 from amc_agents.envs.real.postgres_snapshots import remove_snapshots
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
-from amc_agents.testing import check_environment, check_restorable
+from amc_agents.models.seeding import particle_rng
+from amc_agents.testing import ScriptedChatModel, check_environment, check_restorable
 from amc_agents.types import Task, TimeStep
 
 pytestmark = pytest.mark.service
@@ -391,3 +398,41 @@ async def test_abandoned_snapshots_are_removed_by_age(dsn, snapshots):
     assert remove_snapshots(dsn, older_than=timedelta()) == [reference]
     assert snapshots() == []
     await world.close()
+
+
+async def test_particles_work_in_their_own_databases_and_the_winners_rows_are_applied(dsn, original, psycopg):
+    @tool
+    @effect("world")
+    def order(n: int) -> str:
+        """Order pieces, and return the stock."""
+        rows = run(
+            current_environment(PostgresFork),
+            f"UPDATE stock SET n = n + {n} WHERE shop = 'north'",
+            "SELECT n FROM stock WHERE shop = 'north'",
+        )
+        return str(rows[0][0])
+
+    def respond(messages):
+        if sum(isinstance(message, ToolMessage) for message in messages) == 3:
+            return "done"
+        n = int(particle_rng().integers(1, 10))
+        return AIMessage("", tool_calls=[{"name": "order", "args": {"n": n}, "id": f"{len(messages)}"}])
+
+    def stock(trajectories):
+        return [
+            max([4.0, *(float(step.observation) for step in path.steps if step.observation)]) for path in trajectories
+        ]
+
+    agent = create_agent(ScriptedChatModel(respond=respond), [order])
+    settings = {"n_particles": 4, "resample": EveryStep(), "beta": 2.0, "seed": 0}
+    graph = amc(agent, stock, environment=lambda state: PostgresFork(dsn), **settings)
+    async with await graph.arun({"messages": [("user", "order")]}) as done:
+        for path in done.population.trajectories:
+            ordered = [json.loads(step.action)["args"]["n"] for step in path.steps[:3]]
+            assert [int(step.observation) for step in path.steps[:3]] == [4 + sum(ordered[:k]) for k in (1, 2, 3)]
+        assert original("SELECT n FROM stock WHERE shop = 'north'") == [(4,)]
+        final = int(done.best.steps[2].observation)
+        assert [change.after for change in done.best_world.changes()] == [("north", "clay", final)]
+        await asyncio.to_thread(done.best_world.apply)
+    assert original("SELECT n FROM stock WHERE shop = 'north'") == [(final,)]
+    assert copies(psycopg) == []
