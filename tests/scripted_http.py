@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = tuple[int, Any]
-"""Status and body: text goes as it is, anything else as JSON."""
+Answer = tuple[int, Any] | tuple[int, Any, Mapping[str, str]]
+"""Status, body (text goes as it is, anything else as JSON), and further headers."""
 Routes = Mapping[str, Callable[[Any], Answer]]
 """`"GET /path"` -> function of the request's JSON (None for a GET)."""
 
@@ -37,12 +37,14 @@ def scripted_server(routes: Routes) -> Iterator[ScriptedServer]:
         def reply(self, method: str, asked: Any) -> None:
             name = f"{method} {self.path}"
             told.asked.append((name, asked, {key.lower(): value for key, value in self.headers.items()}))
-            status, answer = routes[name](asked) if name in routes else (404, {"detail": "Not Found"})
+            status, answer, *headers = routes[name](asked) if name in routes else (404, {"detail": "Not Found"})
             text = answer if isinstance(answer, str) else json.dumps(answer)
             body = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", "text/event-stream" if text.startswith("data:") else "application/json")
             self.send_header("Content-Length", str(len(body)))
+            for header, value in headers[0].items() if headers else ():
+                self.send_header(header, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents.concurrency.blocking import BlockingCalls
+from amc_agents.concurrency.rate_gate import politely
 from amc_agents.critics.options import number
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, CriticSpecError, UnboundedRequest
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of
@@ -67,7 +68,7 @@ class CriticChatModel:
         keep_secrets_of(self.model)
 
     async def ask(self, conversation: Sequence[BaseMessage]) -> AIMessage:
-        """Return the model's answer.
+        """Return the model's answer. After a rate limit the call is repeated.
 
         Raises:
             CriticError: the call failed after LangChain's retries, or timed out.
@@ -75,7 +76,7 @@ class CriticChatModel:
         config = RunnableConfig(tags=list(_TAGS), run_name=self._run_name)
         call = partial(self.model.invoke, list(conversation), config, **self._settings)
         try:
-            answer = await self._calls.run(call)
+            answer = await politely(partial(self._calls.run, call))
         except (BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:  # each provider's package has its own exceptions

@@ -28,6 +28,7 @@ from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
+from amc_agents.runtime.rate_limits import patient
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
 from amc_agents.smc import Adaptive, Schedule
 
@@ -153,8 +154,9 @@ def amc(
         rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
         hide_rewards=hide_rewards,
     )
+    acting = {name for name, kind in {**effects.tools, **(tools or {})}.items() if kind != "read"}
     wrapped = WrappedAgent(
-        agent=agent,
+        agent=patient(agent, acting | effects.commit_nodes),
         settings=settings,
         critics=CriticChoice(
             critic,

@@ -23,6 +23,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt
 
 from amc_agents.budget import Purse
+from amc_agents.concurrency.rate_gate import RateGate, set_gate
 from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
 from amc_agents.messages import turn_of
 from amc_agents.models.seeding import current_rng
@@ -72,6 +73,8 @@ class ParticleRunner:
     """Access to the budget of the run."""
     purses_around: tuple[Spender, ...] = ()
     """Access to the budgets of the surrounding code."""
+    gate: RateGate = field(default_factory=RateGate)
+    """Holds back all particles after a rate limit."""
     max_concurrency: int | None = None
     """Limit of the call for concurrent work; None: no limit."""
     slots: asyncio.Semaphore | None = None
@@ -209,12 +212,14 @@ class ParticleRunner:
 
     async def _limited_step(self, particle: Particle, config: RunnableConfig) -> None:
         async with self._slot(particle):
+            await self.gate.passed()
             await within(
                 self.step_timeout,
                 self._step(particle, config),
                 f"step {particle.steps + 1} of a particle took longer than step_timeout",
                 context=particle.context,
             )
+            self.gate.succeeded()
 
     @asynccontextmanager
     async def _slot(self, particle: Particle) -> AsyncIterator[None]:
@@ -335,6 +340,7 @@ class ParticleRunner:
         context.run(set_environment, particle.world)
         context.run(set_door, particle.door)
         context.run(count_requests, self.meter)
+        context.run(set_gate, self.gate)
         if self.purse is not None:
             context.run(keep_budgets)
             context.run(spend_from, *self.purses_around, Spender(self.purse, particle))

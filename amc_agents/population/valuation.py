@@ -9,6 +9,7 @@ import numpy as np
 
 from amc_agents import smc
 from amc_agents.concurrency.gather import at_most
+from amc_agents.concurrency.rate_gate import gated
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import CriticError, TimeLimitExceeded
 from amc_agents.population.particle import Particle
@@ -67,8 +68,13 @@ async def _predict(
 ) -> FloatArray:
     """`[len(particles)]` the critic's prediction: the future return, or without rewards the whole return."""
     trajectories = [runner.trajectory_of(particle) for particle in particles]
-    limited = at_most(runner.max_concurrency)
-    with limited, metering(meter), paying_from(runner.purse), failing_as_critic_error(f"critic {settings.critic}"):
+    with (
+        at_most(runner.max_concurrency),
+        gated(runner.gate),
+        metering(meter),
+        paying_from(runner.purse),
+        failing_as_critic_error(f"critic {settings.critic}"),
+    ):
         try:
             answer = await within(
                 settings.step_timeout, critic.values(trajectories), "the critic took longer than step_timeout"

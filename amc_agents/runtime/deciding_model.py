@@ -19,12 +19,13 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.config import ensure_config
-from pydantic import ConfigDict, Field, SkipValidation
+from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 from typing_extensions import TypedDict, override
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.concurrency.gather import at_most
+from amc_agents.concurrency.rate_gate import RateGate, gated
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.config import ConfigLike
 from amc_agents.critics.adapting import CriticLike, connect, failing
@@ -108,6 +109,8 @@ class DecidingModel(BaseChatModel):
     """Limits for the requests of all decisions."""
     prices: Mapping[str, Any] = Field(default_factory=dict, repr=False)
     """Prices of the configuration file, for the budget."""
+    _gate: RateGate = PrivateAttr(default_factory=RateGate)
+    """Holds back the requests of all decisions after a rate limit."""
     system_is_task: bool = False
     """Treat a leading system message as part of the task that the critic reads."""
     cache: Any = False
@@ -235,7 +238,7 @@ class DecidingModel(BaseChatModel):
         chosen = await self.critics.for_call(*(named_critic() if named is None else (named, source)))
         callbacks, write, rng = callbacks_below(run_manager), stream_writer(), self._rng(len(messages))
         request = DecisionRequest(messages, {**self.bound, **call}, chosen, rng, callbacks, threads)
-        with at_most(limit):
+        with at_most(limit), gated(self._gate):
             result = await self._traced_decision(request)
         write(result.record)
         if self.sink is not None:

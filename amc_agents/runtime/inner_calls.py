@@ -13,6 +13,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+import numpy as np
 from langchain_core.callbacks import AsyncCallbackManager, Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -24,6 +25,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import get_runtime
 
 from amc_agents.concurrency.gather import side_by_side
+from amc_agents.concurrency.rate_gate import politely
 from amc_agents.decisions.asking import Answers
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.quoting import keep_secrets_of
@@ -99,7 +101,7 @@ async def ask(
     tags: Sequence[str] = (),
     **call: Any,
 ) -> LLMResult:
-    """Send a request to a chat model, without streaming.
+    """Send a request to a chat model, without streaming. After a rate limit it is sent again.
 
     Args:
         model: a model from `quietly`.
@@ -112,13 +114,22 @@ async def ask(
         **call: further arguments of the request.
     """
     keep_secrets_of(model)
-    rng = particle_rng()
+    call = {"callbacks": callbacks, **call, "tags": [TAG_NOSTREAM, *tags]}
+    return await politely(partial(_ask_once, model, messages, particle_rng(), threads, call))
+
+
+async def _ask_once(
+    model: BaseChatModel,
+    messages: Sequence[BaseMessage],
+    rng: np.random.Generator | None,
+    threads: Executor | None,
+    call: Mapping[str, Any],
+) -> LLMResult:
     # Each request has its own random stream, so the order of requests does not matter.
     with nullcontext() if rng is None else use_rng(rng.spawn(1)[0]):
-        arguments = {"callbacks": callbacks, "tags": [TAG_NOSTREAM, *tags], **call}
         if threads is None:
-            return await model.agenerate([list(messages)], **arguments)
-        work = partial(copy_context().run, model.generate, [list(messages)], **arguments)
+            return await model.agenerate([list(messages)], **call)
+        work = partial(copy_context().run, model.generate, [list(messages)], **call)
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 

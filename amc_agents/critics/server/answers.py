@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 import httpx
 
+from amc_agents.concurrency.rate_gate import retry_after_of
 from amc_agents.errors import CriticServerError
 from amc_agents.quoting import excerpt, listed, quoted
 from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
@@ -92,13 +91,7 @@ def error_detail(response: httpx.Response, body: bytes) -> str:
 
 def retry_after(response: httpx.Response) -> float | None:
     """Seconds to wait according to the `Retry-After` header, a number or a date; None if it is missing or invalid."""
-    text = response.headers.get("Retry-After", "").strip()
-    if text.isdecimal():
-        return float(text)
-    try:
-        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError, OverflowError):
-        return None
+    return retry_after_of(response.headers)
 
 
 class ServedModel(NamedTuple):

@@ -27,6 +27,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.gather import side_by_side
+from amc_agents.concurrency.rate_gate import RateGate
 from amc_agents.critics.server.addresses import checked_address, is_loopback, refuse_link_local
 from amc_agents.critics.server.answers import as_json, error_detail, read, retry_after, usage_of
 from amc_agents.critics.server.redaction import redacted
@@ -81,6 +82,8 @@ class ModelServer:
         self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
         self._transport = transport
         self._answered = False
+        self._gate = RateGate()
+        """Holds back the other requests to this server after a rate limit."""
         self.interruptions = 0
         """Number of times that a server stopped answering. A different server may have replaced it."""
 
@@ -174,6 +177,7 @@ class ModelServer:
         headers = {"Content-Type": "application/json"} if content else {}
         # Where `_client` connects to an IP address, the certificate is still checked against the host's name.
         names = {"sni_hostname": httpx.URL(self.base_url).host}
+        await self._gate.passed()
         try:
             # httpx's own time-out starts again with every chunk.
             async with (
@@ -189,8 +193,11 @@ class ModelServer:
             # A gateway reports with these that its server is gone.
             self.interruptions += status in (502, 503, 504)
             wait = retry_after(response)
+            if status == 429:
+                self._gate.close(wait)
             hint = "" if wait is None else f", asks for {wait:.0f} s of patience"
             raise _Temporary(f"HTTP {status}: {error_detail(response, body)}{hint}", status, wait)
+        self._gate.succeeded()
         if not 200 <= status < 300:
             raise CriticServerError(url, self._refusal(response, body), status)
         return as_json(url, status, body)
