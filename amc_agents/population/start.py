@@ -177,7 +177,7 @@ async def start(
         meter=meter,
         emit=emit,
         deadline=deadline,
-        notes=[*call.notes, *notes],
+        notes=[*call.notes, *notes, *_world_notes(worlds)],
         particles=origin.create_particles(given, task, worlds, beginning),
         recruit=_recruit(given, beginning, owner.worlds, origin.seed, conversation),
     )
@@ -241,6 +241,12 @@ async def _connect(critic: Any, settings: Settings, meter: Meter, purse: Purse |
             raise
         return [f"before the first step: the critic could not be connected; it will be called nevertheless ({error})"]
     return []
+
+
+def _world_notes(worlds: Sequence[RecordingWorld | None]) -> list[str]:
+    """Return what the first world says about itself by an attribute `run_note`, such as how it is copied."""
+    note = None if worlds[0] is None else getattr(worlds[0].inner, "run_note", None)
+    return [note] if isinstance(note, str) and note else []
 
 
 def _for_worlds(settings: Settings, worlds: Sequence[RecordingWorld | None], wrapped: WrappedAgent) -> Settings:

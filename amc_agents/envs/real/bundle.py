@@ -40,6 +40,12 @@ class WorldBundle:
             raise AttributeError(f"this WorldBundle has the worlds {', '.join(worlds)}, not {name!r}")
         return worlds[name]
 
+    @property
+    def run_note(self) -> str:
+        """The notes of the worlds."""
+        notes = [getattr(world, "run_note", "") for world in self._worlds.values()]
+        return "; ".join(filter(None, notes))
+
     async def fork(self, seed: int) -> WorldBundle:
         """Fork every world with the same seed. If one fails, close the other copies and raise its error."""
         copies: dict[str, Forkable] = {}

@@ -59,6 +59,13 @@ class DirectoryFork:
             raise EnvironmentStateError("this DirectoryFork is closed: its folder no longer exists")
         return self._path
 
+    @property
+    def run_note(self) -> str:
+        """How files are copied, for the notes of a run."""
+        if self.method == "reflink":
+            return "DirectoryFork: copies share blocks with the original (reflinks)"
+        return "DirectoryFork: each fork copies all files, because the workspace's file system has no reflinks"
+
     async def fork(self, seed: int) -> DirectoryFork:
         """Copy the particle's folder. The seed is unused, since a folder has no randomness.
 

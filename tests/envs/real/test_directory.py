@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
 from amc_agents import AtSteps, amc, current_environment, effect
-from amc_agents.envs.real import Conflict, DirectoryFork, workspace
+from amc_agents.envs.real import Conflict, DirectoryFork, WorldBundle, workspace
 from amc_agents.envs.real.changes import FileChange
 from amc_agents.envs.real.workspace import PREFIX, Workspace, remove, remove_orphans
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, StorageError
@@ -318,9 +318,33 @@ def test_particles_write_their_own_files(original, workspaces):
     winners = [step.observation for step in run.best.steps if "word" in step.action][-1]
     assert (run.best_world.path / "notes.txt").read_text() == winners
     run.close()
+    assert run.notes == (run.best_world.run_note,)
     for path in run.population.trajectories:
         words = [step.action.split('"word": "')[1][0] for step in path.steps if "word" in step.action]
         last = [step for step in path.steps if "word" in step.action][-1]
         assert last.observation.split() == words, "each particle sees what it has written, and nothing else"
     assert tree(original) == before
     assert list(workspaces.iterdir()) == []
+
+
+async def test_reflinks_are_tried_first_and_the_note_says_what_was_used(original, workspaces, monkeypatch):
+    calls = []
+
+    def clone(target, request, source):
+        calls.append(request)
+        os.write(target, os.pread(source, 1 << 20, 0))
+
+    monkeypatch.setattr("fcntl.ioctl", clone)
+    world = DirectoryFork(original, workspace=workspaces)
+    assert (world.method, set(calls)) == ("reflink", {0x40049409})
+    assert "share blocks" in WorldBundle(files=world).run_note
+    assert tree(world.path) == tree(original)
+
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.ioctl", refuse)
+    plain = DirectoryFork(original, workspace=workspaces)
+    assert (plain.method, tree(plain.path)) == ("copy", tree(original))
+    for each in (world, plain):
+        await each.close()
