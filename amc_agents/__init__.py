@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from amc_agents.psrl.posterior.store import StorePosterior
     from amc_agents.psrl.role_models import RoleModel
     from amc_agents.run import Population, Run
-    from amc_agents.runtime.effects import effect
+    from amc_agents.runtime.effects import Deferred, effect
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.runtime.world import current_environment, use_environment
     from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
@@ -62,6 +62,7 @@ __all__ = [
     "BudgetExhausted",
     "Critic",
     "CritiqueRefine",
+    "Deferred",
     "Environment",
     "EssBelow",
     "EveryStep",
@@ -104,6 +105,7 @@ __getattr__, __dir__ = _lazy_names(
         "BudgetExhausted": "errors",
         "Critic": "types",
         "CritiqueRefine": "pnlc.middleware",
+        "Deferred": "runtime.effects",
         "Environment": "types",
         "EssBelow": "smc",
         "EveryStep": "smc",

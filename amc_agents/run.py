@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
+from amc_agents.commits import Commit, CommitTools, DeferredCalls
 from amc_agents.plain import fields_of, plain
 from amc_agents.prices import cost
 from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Usage
-
-CommitStatus = Literal["not run", "may have run", "ran", "failed", "answered"]
-"""State of a call of a commit tool. "failed": the tool raised, after it may have acted; "answered": a human said what
-the result was."""
 
 _MOST_ROLES = 5
 _MOST_NOTES = 5
@@ -80,30 +77,6 @@ class Population:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """Record of one call of a commit tool."""
-
-    name: str
-    """The tool, or the node."""
-    args: Mapping[str, Any]
-    call_id: str | None
-    """Id of the model's tool call; None: code called the tool."""
-    step: int
-    """Number of steps that the calling particle had completed."""
-    status: CommitStatus = "may have run"
-    result: Any = None
-    """The tool's result, if it ran."""
-    error: str | None = None
-    """The tool's error, if it failed."""
-
-    def __str__(self) -> str:
-        """The call and its status on one line."""
-        args = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
-        outcome = f" ({self.error})" if self.error else ""
-        return f"{self.name}({args}): {self.status}{outcome}"
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """The complete result of a run."""
 
@@ -140,6 +113,8 @@ class Run:
     """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
     commits: tuple[Commit, ...] = ()
     """The calls of commit tools that were made, in order. Every particle lived through all of them."""
+    deferred: DeferredCalls = field(default_factory=DeferredCalls)
+    """The winner's calls of `Deferred` tools, in order, and what became of them; `commit` makes them."""
     world: OpenWorld | None = field(default=None, repr=False, compare=False)
     """Holds `best_world` open; None if the run has no world, or did not come from `graph.run` or `graph.arun`."""
 
@@ -178,6 +153,36 @@ class Run:
         """Close the winner's world."""
         await self.aclose()
 
+    def commit(self, tools: CommitTools, *, dry_run: bool = False) -> DeferredCalls:
+        """Make the winner's deferred calls, in order, and return their records. A run calls its tools at most once.
+
+        Args:
+            tools: the tools, or name -> tool; another tool of the same name may stand in.
+            dry_run: print the calls instead of making them.
+
+        Raises:
+            CommitError: a call failed; it may have acted, and the later calls were not made.
+            ConfigurationError: a tool is missing, or `commit` was called before.
+        """
+        calls = self.deferred.prepare(tools)
+        if dry_run:
+            print(*self.deferred, sep="\n")
+            return self.deferred
+        self.deferred.begin()
+        for place, (tool, given) in enumerate(calls):
+            with self.deferred.recording(place) as results:
+                results.append(tool.invoke(given))
+        return self.deferred
+
+    async def acommit(self, tools: CommitTools) -> DeferredCalls:
+        """Like `commit`, with async tools."""
+        calls = self.deferred.prepare(tools)
+        self.deferred.begin()
+        for place, (tool, given) in enumerate(calls):
+            with self.deferred.recording(place) as results:
+                results.append(await tool.ainvoke(given))
+        return self.deferred
+
     def as_plain(self) -> dict[str, Any]:
         """Convert the run to JSON-compatible values, as a served graph streams it.
 
@@ -201,6 +206,7 @@ def _summary(run: Run) -> str:
         ("particles", _particles(run)),
         ("resampled", _resamplings(run)),
         *(("committed", text) for text in _first([str(commit) for commit in run.commits], _MOST_COMMITS, "commits")),
+        *(("deferred", text) for text in _first([str(call) for call in run.deferred], _MOST_COMMITS, "calls")),
         ("log Z", "unknown" if math.isnan(run.log_evidence) else f"{run.log_evidence:.4g}"),
         ("settings", _settings(run)),
         *(("usage", line) for line in _usage(run)),

@@ -14,6 +14,7 @@ FLOORS = (
     {
         "types",
         "errors",
+        "commits",
         "budget",
         "spending",
         "usage",

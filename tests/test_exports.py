@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     "amc_agents": (
-        "ActorCritic Adaptive AmcError AmcGraph AtSteps Budget BudgetExhausted Critic CritiqueRefine Environment "
-        "EssBelow EveryStep Forkable InformationDirected Never Population PosteriorSampling RoleModel Run Step "
-        "StorePosterior Task TimeStep Trajectory Usage actor_critic_model actor_critic_node amc critique_refine_model "
-        "critique_refine_node current_environment effect information_directed_nodes parse_critic "
+        "ActorCritic Adaptive AmcError AmcGraph AtSteps Budget BudgetExhausted Critic CritiqueRefine Deferred "
+        "Environment EssBelow EveryStep Forkable InformationDirected Never Population PosteriorSampling RoleModel Run "
+        "Step StorePosterior Task TimeStep Trajectory Usage actor_critic_model actor_critic_node amc "
+        "critique_refine_model critique_refine_node current_environment effect information_directed_nodes parse_critic "
         "posterior_sampling_nodes text_agent use_environment"
     ).split(),
     "amc_agents.critics": "parse_critic".split(),

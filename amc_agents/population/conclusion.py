@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from amc_agents.commits import Commit, DeferredCalls
 from amc_agents.errors import AllWeightsZero, BudgetExhausted, RunTimedOut
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
@@ -60,6 +61,9 @@ def conclude(system: ParticleSystem) -> Conclusion:
         stopped_by=system.stopped_by,
         usage_by_model=system.meter.by_model(),
         commits=tuple(system.commits),
+        deferred=DeferredCalls(
+            Commit(call.name, dict(call.args), call.call_id, None, "not run") for call in winner.door.deferred
+        ),
     )
     return Conclusion(run, winner)
 

@@ -15,6 +15,7 @@ import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
+from amc_agents.commits import Commit
 from amc_agents.errors import BudgetExhausted, QuorumLost, brief_causes
 from amc_agents.population.adaptive.rule import UNDECIDED, Rule, Standing
 from amc_agents.population.particle import Particle
@@ -25,7 +26,7 @@ from amc_agents.population.time_limits import Deadline, stop
 from amc_agents.population.twins import Twins
 from amc_agents.population.valuation import evaluate
 from amc_agents.quoting import cause_of
-from amc_agents.run import Commit, WeighingPoint
+from amc_agents.run import WeighingPoint
 from amc_agents.runtime.world import Worlds
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray, IntArray

@@ -9,10 +9,10 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from amc_agents.commits import Commit
 from amc_agents.errors import AgentContractError, CommitError
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
-from amc_agents.run import Commit
 from amc_agents.runtime.door import CallOutcome, PendingCall, as_result
 
 MAY_HAVE_RUN = "amc_may_have_run"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from amc_agents.commits import Commit
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.durable.interning import Memo
 from amc_agents.population.durable.particle_record import dump_particle, dump_reader
@@ -17,7 +18,7 @@ from amc_agents.population.durable.world_record import dump_world
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem, Retired
 from amc_agents.population.settings import Settings
-from amc_agents.run import Commit, WeighingPoint
+from amc_agents.run import WeighingPoint
 from amc_agents.smc.filter import FilterState
 from amc_agents.usage import Meter, Usage
 

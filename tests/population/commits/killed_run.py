@@ -67,12 +67,14 @@ def go_on(folder: Path):
             args = waiting[0].value["args"]
             ran = args in ledger.rows("refund")  # As a person who looks into the bank's books.
             given = Command(resume={"ran": f"paid {args['amount']}"} if ran else "run again")
+        result = None
         for mode, chunk in graph.stream(given, THREAD, stream_mode=["custom", "updates"]):
             if mode == "updates" and "__interrupt__" in chunk:
-                return "asked"
+                result = "asked"
             if mode == "custom" and chunk.get("type") == "amc.run":
-                return chunk["run"]
-        raise AssertionError("the graph ended without a run")
+                result = chunk["run"]
+        assert result is not None, "the graph ended without a run"
+        return result
 
 
 if __name__ == "__main__":

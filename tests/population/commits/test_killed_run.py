@@ -36,7 +36,7 @@ def finish(folder):
     while (run := go_on(folder)) == "asked":
         asked += 1
     rows = Ledger(folder / "ledger.db").rows("refund")
-    assert [row["amount"] for row in rows] == list(range(N_REFUNDS))
+    assert [row["amount"] for row in rows] == list(range(N_REFUNDS)), (run, asked)
     if run == "ended":
         return None, asked
     assert [commit.args for commit in run.commits] == rows

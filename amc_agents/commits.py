@@ -1,0 +1,128 @@
+"""Records of commit calls, and the deferred calls that `Run.commit` makes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from amc_agents.errors import CommitError, ConfigurationError
+
+CommitStatus = Literal["not run", "may have run", "ran", "failed", "answered"]
+"""State of a call of a commit tool. "failed": the tool raised, after it may have acted; "answered": a human said what
+the result was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Record of one call of a commit tool."""
+
+    name: str
+    """The tool, or the node."""
+    args: Mapping[str, Any]
+    call_id: str | None
+    """Id of the model's tool call; None: code called the tool."""
+    step: int | None
+    """Number of steps that the calling particle had completed; None for a deferred call."""
+    status: CommitStatus = "may have run"
+    result: Any = None
+    """The tool's result, if it ran."""
+    error: str | None = None
+    """The tool's error, if it failed."""
+
+    def __str__(self) -> str:
+        """The call and its status on one line."""
+        args = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
+        outcome = f" ({self.error})" if self.error else ""
+        return f"{self.name}({args}): {self.status}{outcome}"
+
+
+class CommitTool(Protocol):
+    """A LangChain tool."""
+
+    name: str
+
+    def invoke(self, input: Any) -> Any:
+        """Call the tool."""
+        ...
+
+    async def ainvoke(self, input: Any) -> Any:
+        """Call the tool."""
+        ...
+
+
+CommitTools = Sequence[CommitTool] | Mapping[str, CommitTool]
+"""Tools, or name -> tool."""
+
+
+class DeferredCalls(list[Commit]):
+    """The winner's calls of `Deferred` tools, in order, each with its outcome. They are made at most once."""
+
+    def __init__(self, calls: Iterable[Commit] = ()) -> None:
+        super().__init__(calls)
+        self._begun = False
+        self._lock = threading.Lock()
+
+    def prepare(
+        self, tools: Sequence[CommitTool] | Mapping[str, CommitTool]
+    ) -> list[tuple[CommitTool, dict[str, Any]]]:
+        """Return the tool and the input of each call.
+
+        Raises:
+            ConfigurationError: a tool is missing.
+        """
+        named = tools if isinstance(tools, Mapping) else {tool.name: tool for tool in tools}
+        missing = sorted({call.name for call in self} - named.keys())
+        if missing:
+            raise ConfigurationError(
+                f"run.commit needs the tools of its calls: {', '.join(missing)} missing; given: "
+                f"{', '.join(named) or 'none'}. Nothing was called"
+            )
+        return [
+            (
+                named[call.name],
+                {
+                    "type": "tool_call",
+                    "name": call.name,
+                    "args": dict(call.args),
+                    "id": call.call_id or f"deferred-{place}",
+                },
+            )
+            for place, call in enumerate(self)
+        ]
+
+    def begin(self) -> None:
+        """Note that the calls are made now.
+
+        Raises:
+            ConfigurationError: they have been made before.
+        """
+        with self._lock:
+            if self._begun:
+                raise ConfigurationError(
+                    "run.commit was called before on this run, and calls no tool twice: see run.deferred for the "
+                    f"outcomes ({'; '.join(map(str, self))})"
+                )
+            self._begun = True
+
+    @contextmanager
+    def recording(self, place: int) -> Iterator[list[Any]]:
+        """Record a call before and after it is made; the body adds its result to the yielded list.
+
+        Raises:
+            CommitError: the call failed; the later calls are not made.
+        """
+        call, results = self[place], list[Any]()
+        self[place] = replace(call, status="may have run")
+        try:
+            yield results
+        except BaseException as error:
+            self[place] = replace(call, status="failed", error=f"{type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                raise
+            rest = "; ".join(map(str, self[place + 1 :])) or "none"
+            raise CommitError(f"{self[place]}. It may have acted. Calls that were not made: {rest}") from error
+        result = results[0]
+        self[place] = replace(call, status="ran", result=getattr(result, "content", result))

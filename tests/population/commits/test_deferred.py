@@ -1,0 +1,112 @@
+"""Calls of deferred tools are recorded while particles search, and `run.commit` makes those of the winner, once."""
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+
+from amc_agents import Deferred, effect
+from amc_agents.errors import AgentContractError, CommitError, ConfigurationError
+from amc_agents.population.graph import amc
+from amc_agents.smc import AtSteps
+from amc_agents.testing.scripted import ScriptedChatModel
+from tests.population.commits.ledger import (
+    Ledger,
+    call,
+    clerk,
+    plain_loop,
+    prefers_large_refunds,
+    refunds_in,
+    results,
+    shop_tools,
+    start,
+)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "ledger.db")
+
+
+def search(ledger, deferred, respond=clerk, *, agent=None, **settings):
+    agent = agent or create_agent(ScriptedChatModel(respond=respond), list(shop_tools(ledger).values()))
+    settings = {"n_particles": 6, "resample": AtSteps(2), "seed": 1, **settings}
+    return amc(agent, prefers_large_refunds, tools={"look": "read", "refund": deferred}, **settings)
+
+
+@pytest.mark.parametrize("result", ["queued", lambda amount: f"queued {amount}"])
+async def test_a_deferred_call_gets_its_stand_in_and_is_made_after_the_search(ledger, result, capsys):
+    run = await search(ledger, Deferred(result)).arun(start())
+    amount = refunds_in(run.best)[0]
+    assert results(run.best_output["messages"], "refund")[0].content in ("queued", f"queued {amount}")
+    assert (ledger.rows("refund"), run.commits, [str(each) for each in run.deferred]) == (
+        [], (), [f"refund(amount={amount}): not run"],
+    )  # fmt: skip
+    tools = list(shop_tools(ledger).values())
+    run.commit(tools, dry_run=True)
+    assert capsys.readouterr().out == f"refund(amount={amount}): not run\n"
+    assert ledger.rows("refund") == []
+    [made] = run.commit(tools)
+    assert ledger.rows("refund") == [{"amount": amount}]
+    assert (made.status, made.result) == ("ran", f"paid {amount}")
+    with pytest.raises(ConfigurationError, match="called before"):
+        run.commit(tools)
+    assert len(ledger.rows("refund")) == 1
+    assert f"refund(amount={amount}): ran" in repr(run)
+    assert run.as_plain()["deferred"][0]["status"] == "ran"
+
+
+async def test_without_a_stand_in_the_call_ends_its_particle(ledger):
+    run = await search(ledger, Deferred()).arun(start())
+    assert all(each.done and each.steps[-1].observation == "" for each in run.population.trajectories)
+    assert [each.args["amount"] for each in run.deferred] == refunds_in(run.best)
+    [made] = await run.acommit(list(shop_tools(ledger, sync=False).values()))
+    assert (ledger.rows("refund"), made.status) == ([dict(made.args)], "ran")
+
+
+async def test_several_deferred_calls_are_made_in_order_and_stop_at_a_failure(ledger):
+    def thrice(messages):
+        done = len(results(messages))
+        return "done" if done == 3 else AIMessage("", tool_calls=[call("refund", f"r{done}", amount=done)])
+
+    @tool
+    def refund(amount: int) -> str:
+        """Fail at the second refund."""
+        ledger.add("refund", amount=amount)
+        if amount == 1:
+            raise RuntimeError("no connection")
+        return "paid"
+
+    run = await search(ledger, Deferred("queued"), thrice, resample=AtSteps(1)).arun(start())
+    with pytest.raises(ConfigurationError, match="refund missing"):
+        run.commit([])
+    with pytest.raises(CommitError, match=r"failed \(RuntimeError: no connection\).*refund\(amount=2\): not run"):
+        run.commit([refund])
+    assert ledger.rows("refund") == [{"amount": 0}, {"amount": 1}]
+    assert [each.status for each in run.deferred] == ["ran", "failed", "not run"]
+
+
+async def test_a_deferred_call_beside_a_commit_waits_for_it(ledger):
+    @tool
+    @effect(Deferred())
+    def mail(text: str) -> str:
+        """Send mail."""
+        ledger.add("mail", text=text)
+        return "sent"
+
+    def respond(messages):
+        return AIMessage("", tool_calls=[call("mail", "a", text="hello"), call("refund", "b", amount=1)])
+
+    for loop in (plain_loop, None):
+        tools = [mail, shop_tools(ledger)["refund"]]
+        agent = loop(respond, tools) if loop else create_agent(ScriptedChatModel(respond=respond), tools)
+        run = await amc(agent, "uniform", tools={"refund": "commit"}, n_particles=3, seed=1).arun(start())
+        assert [str(each) for each in run.deferred] == ["mail(text='hello'): not run"]
+        assert [commit.status for commit in run.commits] == ["ran"]
+    assert (len(ledger.rows("refund")), ledger.rows("mail")) == (2, [])
+
+
+def test_a_node_cannot_be_deferred(ledger):
+    agent = plain_loop(clerk, [], node=effect(Deferred())(lambda state: {}))
+    with pytest.raises(AgentContractError, match="only a tool can be"):
+        amc(agent, "uniform")
