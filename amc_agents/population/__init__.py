@@ -21,6 +21,7 @@ The equations are in `amc_agents.smc`. The files in reading order:
 | `particle_trace`, `particle_events` | a particle's runs in traces, and the events that its agent writes |
 | `saver`, `containers` | checkpoints in memory, copied by reference when a particle forks |
 | `store` | each particle's view of the agent's store |
+| `durable` | points from which a population goes on after a crash |
 | `open_run`, `streamed_run` | closing a run's worlds in every case; a run in a stream |
 """
 
