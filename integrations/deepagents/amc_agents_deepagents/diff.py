@@ -1,4 +1,4 @@
-"""A middleware that adds a particle's changes to its final state, since its folder is removed after the run."""
+"""A middleware that adds a particle's changes to its final state, for callers that do not get the winner's world."""
 
 from __future__ import annotations
 

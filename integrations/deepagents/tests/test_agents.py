@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import timedelta
 
 import pytest
 
@@ -9,11 +10,13 @@ pytest.importorskip("deepagents")
 from amc_agents_deepagents import ARTIFACTS, TOOLS, ForkingBackend, ForkingShellBackend, RecordDiff
 from deepagents import FilesystemPermission, create_deep_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
 from amc_agents import AtSteps, amc
-from amc_agents.envs import DirectoryFork
+from amc_agents.envs import DirectoryFork, remove_snapshots
 from amc_agents.errors import AgentContractError
 from amc_agents.models.seeding import particle_rng
+from amc_agents.runtime.kept_world import close_left
 from amc_agents.testing import ScriptedChatModel
 
 QUESTION = {"messages": [("user", "Write.")]}
@@ -57,6 +60,7 @@ def search(original, tmp_path):
 
     yield build
     assert (original / "notes.txt").read_text() == "start\n", "the original stays untouched"
+    close_left()  # The winners' worlds of runs that a test did not close.
     assert {path.name for path in original.iterdir()} == {"link.txt", "notes.txt"}
     assert list((tmp_path / "workspaces").iterdir()) == []
 
@@ -122,6 +126,28 @@ def test_the_caller_gets_the_changes_of_the_winner(search, original, tmp_path):
     subprocess.run(["git", "apply"], cwd=copy, input=run.best_output["diff"], text=True, check=True)
     assert (copy / "notes.txt").read_text().split() == ["start", *winner]
     assert graph.invoke(QUESTION)["diff"] == run.best_output["diff"]
+
+
+@pytest.mark.parametrize("horizon", [50, 2])
+def test_the_callers_world_is_the_winners_folder(search, original, tmp_path, horizon):
+    with search(write_four_letters, horizon=horizon).run(QUESTION) as run:
+        lines = ["start", *written(run.best)]
+        assert len(lines) == min(horizon, 4) + 1
+        assert (run.best_world.path / "notes.txt").read_text().split() == lines
+        assert [change.path for change in run.best_world.apply()] == ["notes.txt"]
+    assert (original / "notes.txt").read_text().split() == lines
+    (original / "notes.txt").write_text("start\n")
+
+
+def test_the_next_turn_starts_from_the_winners_files(search, tmp_path):
+    thread = {"configurable": {"thread_id": "t"}}
+    graph = search(write_four_letters, checkpointer=InMemorySaver())
+    with graph.run(QUESTION, thread) as run:
+        first = (run.best_world.path / "notes.txt").read_text()
+    graph.invoke(QUESTION, thread)  # The script's answers are used up, so this turn and the next write nothing.
+    with graph.run(QUESTION, thread) as run:
+        assert (run.best_world.path / "notes.txt").read_text() == first != "start\n"
+    remove_snapshots(tmp_path / "workspaces", older_than=timedelta())
 
 
 def test_added_and_deleted_files_are_in_the_diff(search, tmp_path):
