@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class Scenario:
 
     def __init__(self, checkpointer=None, agent=None, **settings):
         self.model_calls = self.critic_calls = 0
+        self.slow_model_s = 0.0
         self.first: dict[str, Any] = {}
         self.fails_at_critic_call = self.fails_at_model_call = None
         defaults = {
@@ -36,6 +38,7 @@ class Scenario:
 
     def respond(self, messages):
         self.model_calls += 1
+        time.sleep(self.slow_model_s)
         if self.model_calls == self.fails_at_model_call:
             raise ConnectionError("the machine dies")
         return digits(messages)

@@ -7,13 +7,20 @@ import sqlite3
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+from amc_agents.budget import Budget
+from amc_agents.errors import RunTimedOut
 from amc_agents.population.durable.points import points_thread
+from amc_agents.population.time_limits import Deadline
 from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import SumWorld, start
+
+SERDE = JsonPlusSerializer()
+POINTS = {"configurable": {"thread_id": points_thread("t")}}
 
 
 def sqlite():
@@ -152,3 +159,40 @@ def test_an_adaptive_number_of_particles_goes_on(settings):
         with pytest.raises(Exception, match="the machine dies"):
             broken.graph.run(start(), CONFIG)
         assert facts(broken.graph.run(None, CONFIG)) == facts(plain)
+
+
+def test_each_message_is_stored_once_over_all_points_and_particles():
+    saver = InMemorySaver()
+    scenario = Scenario(saver, resample=EveryStep())
+    run = scenario.graph.run(start(), CONFIG)
+    assert len({id(message) for output in run.outputs for message in output["messages"]}) < 1 + 2 * N * LENGTH
+    points = [saved.checkpoint["channel_values"]["amc_point"] for saved in saver.list(POINTS)]
+    stored = [bytes(node[2]) for point in points for node in point["nodes"] if isinstance(node, list) and node[0] == 8]
+    assert len(stored) == len(set(stored)) < 1 + 2 * N * LENGTH
+    sizes = [sum(len(SERDE.dumps_typed(node)[1]) for node in point["nodes"]) for point in points[::-1]]
+    assert sizes[-1] < 1.5 * sizes[1], "a later point is not larger"
+
+
+def test_a_budget_is_not_reset():
+    settings = {"resample": EveryStep()}
+    broken = Scenario(InMemorySaver(), budget=Budget(calls=25), **settings)
+    broken.fails_at_critic_call = 4
+    with pytest.raises(Exception, match="the machine dies"):
+        broken.graph.run(start(), CONFIG)
+    fresh = Scenario(broken.graph.checkpointer, budget=Budget(calls=25), **settings)
+    run = fresh.graph.run(None, CONFIG)
+    assert run.stopped_by == "budget"
+    assert run.usage["policy"].calls <= 25
+    assert fresh.model_calls <= 25 - 3 * N
+
+
+def test_the_elapsed_time_of_a_restored_run_counts(monkeypatch):
+    broken = Scenario(InMemorySaver(), run_timeout=1000.0)
+    broken.fails_at_critic_call = 2
+    with monkeypatch.context() as patch:
+        patch.setattr(Deadline, "elapsed_s", property(lambda self: 999.99))
+        with pytest.raises(Exception, match="the machine dies"):
+            broken.graph.run(start(), CONFIG)
+    broken.slow_model_s = 0.05
+    with pytest.raises(RunTimedOut):
+        broken.graph.run(None, CONFIG)
