@@ -104,6 +104,8 @@ class ParticleSystem:
     """The finished particle that was preferred to all waiting ones, and ends the run."""
     commits: list[Commit] = field(default_factory=list)
     """The calls of commit tools so far."""
+    n_attempts: int = 0
+    """Number of attempts to make such a call, repeated ones included."""
 
     def __post_init__(self) -> None:
         """Split the seed: one stream serves resampling and selection, the particles have their own."""

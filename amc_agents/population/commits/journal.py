@@ -15,8 +15,6 @@ from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.runtime.door import CallOutcome, PendingCall, as_result
 
-MAY_HAVE_RUN = "amc_may_have_run"
-"""Id of the question about a call during which the process ended."""
 RUN_AGAIN, ABORT, RAN = "run again", "abort", "ran"
 
 
@@ -43,6 +41,7 @@ async def make_call(
     """
     record = Commit(call.name, dict(call.args), call.call_id, particle.steps)
     system.commits.append(record)
+    system.n_attempts += 1
     if system.durable is not None and await system.durable.save(system, "commit") is None:
         system.commits.pop()
         raise AgentContractError(_NOT_JOURNALLED.format(name=call.name))
@@ -67,7 +66,7 @@ def question(system: ParticleSystem) -> Mapping[str, Any]:
         return {}
     commit = system.commits[-1]
     return {
-        MAY_HAVE_RUN: {
+        _question_id(system): {
             "question": f"The process ended while {commit.name!r} was called: it may have run. Find out whether it "
             f'did, and answer {{"{RAN}": <its result>}}, "{RUN_AGAIN}" or "{ABORT}".',
             "name": commit.name,
@@ -85,7 +84,7 @@ async def settle(
     Raises:
         CommitError: the answer is to abort, or it is none of the three.
     """
-    answer, record = answers.get(MAY_HAVE_RUN), system.commits[-1]
+    answer, record = answers.get(_question_id(system)), system.commits[-1]
     if isinstance(answer, Mapping) and RAN in answer:
         call = _call_of(particle, record)
         particle.door.results[call.key] = as_result(answer[RAN], call.name, call.call_id)
@@ -100,6 +99,11 @@ async def settle(
         raise CommitError(
             f"{record}: expected the answer {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {answer!r:.80}"
         )
+
+
+def _question_id(system: ParticleSystem) -> str:
+    """Return the id of the question about the last attempt; an answer to it never counts for another attempt."""
+    return f"{system.runner.run_id}-{system.n_attempts}"
 
 
 def _call_of(particle: Particle, record: Commit) -> PendingCall:

@@ -61,7 +61,7 @@ class DurablePopulation:
         snapshots = [
             world["snapshot"] for world in worlds if "snapshot" in world and world["snapshot"] not in self._snapshots
         ]
-        metadata = cast(CheckpointMetadata, {"source": "loop", "step": system.step, "amc_commits": len(system.commits)})
+        metadata = cast(CheckpointMetadata, {"source": "loop", "step": system.step, "amc_commits": system.n_attempts})
         try:
             point_id = await self.store.write(self._parent_id, self._table.new, root, snapshots, metadata)
         except Exception as error:

@@ -66,6 +66,7 @@ async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
         "last_pause": system.last_pause,
         "selected": system.selected,
         "chosen_past": system.chosen_past,
+        "n_attempts": system.n_attempts,
         "commits": [_dump(commit) for commit in system.commits],
         "stopped": system.stopped,
         "n_earlier": system.n_earlier,
@@ -98,7 +99,7 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
     system.step, system.due, system.last_pause = dumped["step"], dumped["due"], dumped["last_pause"]
     system.n_earlier = dumped["n_earlier"]
     system.selected, system.commits = dumped["selected"], [Commit(*commit) for commit in dumped["commits"]]
-    system.chosen_past = dumped["chosen_past"]
+    system.chosen_past, system.n_attempts = dumped["chosen_past"], dumped["n_attempts"]
     if dumped["stopped"]:
         system.stop()
     system.twins.load(dumped["twins"])

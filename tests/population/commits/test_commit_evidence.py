@@ -93,5 +93,5 @@ async def test_the_evidence_is_conditional_on_the_committed_past(schedule, rewar
     estimates = np.exp([run.log_evidence for run in runs])
     error = estimates.std(ddof=1) / np.sqrt(len(estimates))
     assert abs(estimates.mean() - np.exp(exact_log_evidence())) < 4 * error
-    assert error < 0.15 * estimates.mean()
+    assert error < 0.25 * estimates.mean()
     assert {len(run.commits) for run in runs} == {1}
