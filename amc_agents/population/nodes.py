@@ -166,7 +166,10 @@ def restarting(work: Any) -> Any:
         if "amc_system" in state:
             with naming_commits(state["amc_system"]):
                 return await work(state, config)
-        _log.warning("a thread's run broke off before %r: its last durable point, if any, is restored", work.__name__)
+        if state.get("amc_answers") is None:  # A run that asked a human ended as intended.
+            _log.warning(
+                "a thread's run broke off before %r: its last durable point, if any, is restored", work.__name__
+            )
         OpenRun.of(config).checkpoint = state
         return Command(goto="restore")
 

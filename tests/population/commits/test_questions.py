@@ -50,7 +50,7 @@ def with_approval(ledger, *, effects=EFFECTS, **settings):
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_an_approval_is_asked_once_and_the_run_goes_on_with_all_particles(ledger, asynchronous):
+async def test_an_approval_is_asked_once_and_the_run_goes_on_with_all_particles(ledger, asynchronous, caplog):
     graph = with_approval(ledger)
     first = await graph.ainvoke(start(), THREAD) if asynchronous else graph.invoke(start(), THREAD)
     [asked] = first["__interrupt__"]
@@ -64,6 +64,7 @@ async def test_an_approval_is_asked_once_and_the_run_goes_on_with_all_particles(
     assert {tuple(refunds_in(each)) for each in run.population.trajectories} == {(request["args"]["amount"],)}
     assert len({each.steps[-1].action for each in run.population.trajectories}) > 1
     assert graph.get_state(THREAD).values["messages"][-1].text == run.best.steps[-1].action
+    assert "broke off" not in caplog.text, "a run that asks has not broken off"
 
 
 async def test_a_rejection_reaches_the_agent_and_nothing_is_committed(ledger):
