@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class Kind(StrEnum):
     """A kind of logs."""
 
+    atif = "atif"
     chat = "chat"
     checkpoints = "checkpoints"
+    langsmith = "langsmith"
 
 
 class Turns(StrEnum):
@@ -38,8 +40,8 @@ def import_logs(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="The logs: a LangGraph checkpointer (SQLite file or postgresql:// address), or chats in OpenAI's form "
-            "(JSONL file, or folder). The kind is recognised. Without it, only --outcomes is joined."
+            help="The logs: a LangGraph checkpointer (SQLite file or postgresql:// address), LangSmith runs, ATIF, or "
+            "OpenAI-style chats (JSON file or folder). The kind is recognised. Without it, only --outcomes is joined."
         ),
     ] = None,
     kind: Annotated[

@@ -12,8 +12,10 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.importing.json_files import json_paths, json_values
 from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord
 from amc_agents.importing.settings import Kind, Reading
+from amc_agents.importing.sources.atif import runs_of_document
 from amc_agents.importing.sources.chat import runs_of_chat
 from amc_agents.importing.sources.checkpoints import read_threads
+from amc_agents.importing.sources.langsmith import runs_of_trace
 from amc_agents.importing.sources.saved_threads import is_postgres, is_sqlite, open_threads
 from amc_agents.quoting import listed
 
@@ -88,10 +90,14 @@ def _read_records(source: Path, runs_of_record: RunsOfRecord, reading: Reading) 
                 yield Refused(where, str(unreadable))
 
 
-RECORDS: dict[Kind, RunsOfRecord] = {"chat": runs_of_chat}
+RECORDS: dict[Kind, RunsOfRecord] = {"atif": runs_of_document, "chat": runs_of_chat, "langsmith": runs_of_trace}
 """The sources whose every JSON object is read alone."""
 _MARKS: dict[Kind, set[str]] = {
+    "langsmith": {"run_type", "dotted_order"},
+    "atif": {"steps"},
     "chat": {"messages", "request"},
 }
 """Fields by which the first record shows its kind, in the order in which they are looked for."""
-_NAME_THE_KIND = "Expected chats with `messages`, or a LangGraph checkpointer; or name the kind (--from)"
+_NAME_THE_KIND = (
+    "Expected a LangGraph checkpointer, LangSmith runs, ATIF, or chats with `messages`; or name the kind (--from)"
+)

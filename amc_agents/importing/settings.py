@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from amc_agents.errors import ConfigurationError
 
-Kind = Literal["chat", "checkpoints"]
-"""A kind of source: OpenAI-style chats, a LangGraph checkpointer."""
+Kind = Literal["atif", "chat", "checkpoints", "langsmith"]
+"""A kind of source: ATIF, OpenAI-style chats, a LangGraph checkpointer, LangSmith runs."""
 
 
 @dataclass(frozen=True, slots=True)

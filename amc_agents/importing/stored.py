@@ -37,7 +37,7 @@ class ImportedFrom:
     @property
     def key(self) -> bytes:
         """Identify the run."""
-        return run_key(self.thread, self.turn)
+        return run_key(self.thread, self.turn, self.run_id)
 
     def to_settings(self) -> str:
         """Serialize for the column `settings`."""
@@ -62,9 +62,10 @@ class StoredRun(NamedTuple):
     """Whether this import has added it."""
 
 
-def run_key(thread: str, turn: int) -> bytes:
-    """Identify a run of a dataset in 16 bytes."""
-    return hashlib.blake2b(f"{turn} {thread}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def run_key(thread: str, turn: int, run_id: str = "") -> bytes:
+    """Identify a run of a dataset in 16 bytes: by its own id, if it has one."""
+    name = f"run {run_id}" if run_id else f"{turn} {thread}"
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class StoredRuns:

@@ -126,3 +126,21 @@ def test_a_named_id_must_be_there(tmp_path):
     assert [run.origin.thread for run in read(path, Reading(thread="ticket"))] == ["y"]
     (refused,) = read(path, Reading(thread="meta.ticket"))
     assert "'meta.ticket'" in refused.reason
+
+
+def test_a_call_whose_arguments_are_not_json_reads_as_at_run_time(tmp_path):
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": '}}
+    conversation = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": "I look", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "error"},
+        {"role": "assistant", "content": "sorry"},
+    ]
+    (run,) = read(chat(tmp_path, {"messages": conversation}))
+    assert [(step.action, step.observation) for step in run.trajectory.steps] == [("I look", "error"), ("sorry", "")]
+
+
+def test_a_conversation_that_lost_a_call_is_refused(tmp_path):
+    conversation = openai_messages(messages_of("desk lamp"))
+    (refused,) = read(chat(tmp_path, {"messages": conversation[:2] + conversation[3:]}))
+    assert "a tool answers a call that is not in the log" in refused.reason

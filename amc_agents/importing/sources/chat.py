@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage
 
 from amc_agents.importing.records import field_of
 from amc_agents.importing.runs import (
@@ -18,6 +18,7 @@ from amc_agents.importing.runs import (
     without_prompt,
 )
 from amc_agents.importing.settings import Reading
+from amc_agents.importing.sources.messages import check_calls, messages_of
 
 
 def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Iterator[LoggedRun]:
@@ -32,6 +33,7 @@ def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Ite
     listed = field_of(record, "messages") or field_of(record, "request.messages")
     messages = [*messages_of(listed), *_answer(record)]
     conversation = without_prompt(messages, system_is_task=reading.system_is_task)
+    check_calls(conversation)
     yield from runs_of_conversation(
         conversation,
         Origin(_thread(record, conversation, reading), where, record=record),
@@ -39,31 +41,6 @@ def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Ite
         task=str(field_of(record, reading.task) or "") if reading.task else "",
         over=True if reading.turns == "one" else None,
     )
-
-
-def messages_of(listed: Any) -> list[BaseMessage]:
-    """Convert messages in OpenAI's or LangChain's form.
-
-    Raises:
-        UnreadableRecord: they have another form.
-    """
-    if not isinstance(listed, Sequence) or isinstance(listed, str) or not listed:
-        raise UnreadableRecord(f"expected a list of messages, got {type(listed).__name__}")
-    try:
-        return convert_to_messages([_with_content(message) for message in listed])
-    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-        # The error's own text may quote the conversation.
-        raise UnreadableRecord(
-            f'a message has an unknown form ({type(error).__name__}): expected {{"role": ..., "content": ...}}'
-        ) from None
-
-
-def _with_content(message: Any) -> Any:
-    # A message that only calls tools may have no content, and exporters write null for every field they lack.
-    if not isinstance(message, Mapping):
-        return message
-    present = {key: value for key, value in message.items() if value is not None}
-    return {"content": "", **present} if "role" in present else present
 
 
 def _answer(record: Mapping[str, Any]) -> list[BaseMessage]:
