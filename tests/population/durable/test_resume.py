@@ -7,7 +7,6 @@ import sqlite3
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
@@ -19,7 +18,6 @@ from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import SumWorld, start
 
-SERDE = JsonPlusSerializer()
 POINTS = {"configurable": {"thread_id": points_thread("t")}}
 
 
@@ -167,10 +165,12 @@ def test_each_message_is_stored_once_over_all_points_and_particles():
     run = scenario.graph.run(start(), CONFIG)
     assert len({id(message) for output in run.outputs for message in output["messages"]}) < 1 + 2 * N * LENGTH
     points = [saved.checkpoint["channel_values"]["amc_point"] for saved in saver.list(POINTS)]
-    stored = [bytes(node[2]) for point in points for node in point["nodes"] if isinstance(node, list) and node[0] == 8]
+    messages = [
+        [bytes(node[2]) for node in point["nodes"] if isinstance(node, list) and node[0] == 8] for point in points
+    ]
+    stored = [message for point in messages for message in point]
     assert len(stored) == len(set(stored)) < 1 + 2 * N * LENGTH
-    sizes = [sum(len(SERDE.dumps_typed(node)[1]) for node in point["nodes"]) for point in points[::-1]]
-    assert sizes[-1] < 1.5 * sizes[1], "a later point is not larger"
+    assert max(map(len, messages)) <= 1 + 2 * N, "a point adds the messages of its step"
 
 
 def test_a_budget_is_not_reset():
