@@ -109,6 +109,11 @@ class Run:
     stopped_by: str | None = None
     """What ended the run before all particles had ended: "budget", "run_timeout", "stop_at", or
     "decided" by an adaptive number of particles; None: nothing."""
+    usage_by_fate: Mapping[str, Usage] = field(default_factory=dict)
+    """The policy's usage by what became of the particles that spent it: the "winner"'s line, other finished particles
+    ("survivors"), particles in the slots of retired ones ("refilled"), lines that resampling removed ("pruned"),
+    "failed" particles, particles that the end of the run cut off ("unfinished"), and the past of a run that was
+    restored ("restored"). Fates without usage are left out."""
     usage_by_model: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
     """{role: {model: usage}}, with models as `provider:name` if the provider is known; the key for prices."""
     commits: tuple[Commit, ...] = ()
@@ -262,7 +267,14 @@ def _usage(run: Run) -> list[str]:
         tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_tokens:,} cached), {usage.output_tokens:,} out"
         missing = f", {usage.missing:,} without reported usage" if usage.missing else ""
         lines.append(f"{role}: {_counted(usage.calls, 'call')}{missing}, {tokens}{_dollars(run, role)}")
-    return _first(lines, _MOST_ROLES, "roles") or ["none recorded"]
+    shown = _first(lines, _MOST_ROLES, "roles") or ["none recorded"]
+    return [*shown, f"policy by fate: {_fates(run)}"] if len(run.usage_by_fate) > 1 else shown
+
+
+def _fates(run: Run) -> str:
+    return ", ".join(
+        f"{fate} {_counted(usage.calls, 'call')} ({usage.tokens:,} tokens)" for fate, usage in run.usage_by_fate.items()
+    )
 
 
 def _dollars(run: Run, role: str) -> str:

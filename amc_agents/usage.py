@@ -87,9 +87,14 @@ def total(usage: Mapping[str, Usage]) -> Usage:
 
 
 class Meter:
-    """Adds up recorded usage. Thread-safe."""
+    """Adds up recorded usage. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        around: a meter that counts the same usage too.
+    """
+
+    def __init__(self, around: Meter | None = None) -> None:
+        self._around = around
         self._usage: dict[str, dict[str, Usage]] = {}
         self._lock = threading.Lock()
 
@@ -99,6 +104,8 @@ class Meter:
             used = self._usage.setdefault(role, {})
             before = used.get(model)
             used[model] = usage if before is None else before + usage
+        if self._around is not None:
+            self._around.add(role, usage, model)
 
     def read(self) -> dict[str, Usage]:
         """Return the usage of each role so far."""

@@ -17,6 +17,7 @@ from amc_agents.population.search_notes import reward_notes, search_notes
 from amc_agents.population.selection import select_index
 from amc_agents.run import Population, Run
 from amc_agents.runtime.world import Worlds
+from amc_agents.usage import Usage
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,9 @@ def conclude(system: ParticleSystem) -> Conclusion:
         outputs=tuple(particle.state for particle in system.everyone),
         best_output=winner.state,
         stopped_by=system.stopped_by,
+        usage_by_fate=system.runner.ledger.usage_by_fate(
+            winner, system.everyone, system.meter.read().get("policy", Usage())
+        ),
         usage_by_model=system.meter.by_model(),
         commits=tuple(system.commits),
         deferred=DeferredCalls(

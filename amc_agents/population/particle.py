@@ -14,6 +14,7 @@ from langgraph.types import Command, Interrupt
 
 from amc_agents.messages import MessageReader
 from amc_agents.population.particle_trace import ParticleTrace
+from amc_agents.population.segment import Segment
 from amc_agents.population.store.view import ParticleStore
 from amc_agents.runtime.door import Door, PendingCall
 from amc_agents.runtime.world import RecordingWorld
@@ -57,6 +58,8 @@ class Particle:
     """R_t: the sum of the observed rewards."""
     world_return: float = 0.0
     """The part of `return_` that came from the world."""
+    segment: Segment | None = None
+    """Its usage since the last fork; None before its first step."""
     queued: bool = False
     """Whether its next step waits for the steps of other particles (`max_concurrency`)."""
     error: Exception | None = None

@@ -28,6 +28,7 @@ from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequ
 from amc_agents.messages import turn_of
 from amc_agents.models.seeding import current_rng
 from amc_agents.population.containers import own_containers
+from amc_agents.population.fates import Ledger
 from amc_agents.population.particle import Particle, TrajectoryFunction
 from amc_agents.population.particle_events import EventListener
 from amc_agents.population.particle_trace import Outcome, ParticleTrace
@@ -59,6 +60,8 @@ class ParticleRunner:
     meter: PolicyMeter
     """Counts the requests of all particles."""
     rewards: Rewards
+    ledger: Ledger = field(default_factory=Ledger)
+    """The usage of each particle."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Identifies the population in the metadata of its particles' runs."""
     agent_context: Any = None
@@ -147,6 +150,7 @@ class ParticleRunner:
             supersteps=particle.supersteps,
             finished=particle.finished,
             at_horizon=particle.at_horizon,
+            segment=self.ledger.fork(particle),
             return_=particle.return_,
             world_return=particle.world_return,
             error=particle.error,
@@ -339,7 +343,7 @@ class ParticleRunner:
         context.run(current_rng.set, particle.rng)
         context.run(set_environment, particle.world)
         context.run(set_door, particle.door)
-        context.run(count_requests, self.meter)
+        context.run(count_requests, self.ledger.meter_of(particle, self.meter))
         context.run(set_gate, self.gate)
         if self.purse is not None:
             context.run(keep_budgets)

@@ -352,6 +352,10 @@ class ParticleSystem:
         await asyncio.gather(*(self.runner.save(parent) for parent in parents.values()))
         offspring = await asyncio.gather(*(self.runner.fork(parent, slot) for slot, parent in forks.items()))
         children = dict(zip(forks, offspring, strict=True))
+        gone = {id(kept.particle) for kept in retired}
+        for slot, child in children.items():
+            if slot < len(old) and id(old[slot]) in gone and child.segment is not None:
+                child.segment.refills = True
         particles = [children[slot] if slot in children else old[slot] for slot in range(len(ancestors))]
         all_retired = [*self.retired, *retired]
         kept = {id(particle) for particle in particles} | {id(kept.particle) for kept in all_retired}

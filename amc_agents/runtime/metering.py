@@ -54,7 +54,7 @@ class PolicyMeter(ContextHandler):
 
     def __init__(self, meter: Meter, around: PolicyMeter | None = None) -> None:
         self.meter = meter
-        self._around = around
+        self.around = around
         self._requests: dict[UUID, _Request | None] = {}
 
     def on_chat_model_start(
@@ -81,8 +81,8 @@ class PolicyMeter(ContextHandler):
 
     def _add(self, usage: Usage, model: str) -> None:
         self.meter.add("policy", usage, model)
-        if self._around is not None:
-            self._around._add(usage, model)
+        if self.around is not None:
+            self.around._add(usage, model)
 
 
 # Models and other runnables that configure callbacks add the meter of their context to their run. As a callback of the
