@@ -1,4 +1,4 @@
-"""The commands of `amc`: demo, bench, tune, explore, import, collect, train, score, posterior, serve, doctor.
+"""The commands of `amc`: demo, bench, tune, explore, import, collect, train, score, posterior, serve, doctor, estimate.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -12,6 +12,7 @@ import typer
 
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.doctor import doctor
+from amc_agents.cli.estimate import estimate
 from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
@@ -40,6 +41,7 @@ app.command()(tune)
 app.command("import")(import_logs)
 app.command()(collect)
 app.command()(doctor)
+app.command()(estimate)
 app.command()(explore)
 app.command()(score)
 app.add_typer(train_app, name="train")

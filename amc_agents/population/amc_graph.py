@@ -16,7 +16,10 @@ from typing_extensions import override
 from amc_agents.concurrency.background import read_in_thread
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.population.durable.history import DurablePoint, alist_points, list_points
+from amc_agents.population.estimate import Estimate
+from amc_agents.population.nodes import BothWays, Nodes
 from amc_agents.population.open_run import OpenRun
+from amc_agents.population.start import WrappedAgent
 from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.run import Run
 from amc_agents.runtime import calls
@@ -91,6 +94,22 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     def _open_run(self, **options: bool) -> OpenRun:
         return OpenRun(checkpointed=self.checkpointer is not False, **options)
+
+    def estimate(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Estimate:
+        """Estimate the usage of a call from a plain run: one particle, in a world of its own, weighed by the critic.
+
+        The run is real: its model and critic are called, and its tools run once. N times its usage is the estimate; the
+        paths of particles differ in length, and a run that retires finished particles refills their slots.
+        """
+        init: Any = self.nodes["init"].bound
+        wrapped: WrappedAgent = init.work.__self__.wrapped
+        settings = replace(wrapped.settings, n_particles=1, quorum=None, stop_at=None)
+        single = BothWays(Nodes(replace(wrapped, settings=settings)).init, 1)
+        plain = self.copy(
+            {"nodes": {**self.nodes, "init": self.nodes["init"].copy({"bound": single})}, "checkpointer": None}
+        )
+        with plain.run(input, config, **kwargs) as run:
+            return Estimate(wrapped.settings.largest_size, run.usage_by_model)
 
     def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))

@@ -53,11 +53,11 @@ class Nodes:
     """
 
     def __init__(self, wrapped: WrappedAgent) -> None:
-        self._wrapped = wrapped
+        self.wrapped = wrapped
 
     async def init(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         """Create the particles."""
-        system = await start(self._wrapped, state, config, get_runtime())
+        system = await start(self.wrapped, state, config, get_runtime())
         system.durable = await new_population(system, config)
         return {"amc_system": system, "amc_point": None}
 
@@ -70,7 +70,7 @@ class Nodes:
         recorded = await read_population(owner.checkpoint.get("amc_point"), config)
         if recorded is None:
             return Command(goto="init")
-        system = await start(self._wrapped, state, config, get_runtime(), recorded)
+        system = await start(self.wrapped, state, config, get_runtime(), recorded)
         return Command(goto=recorded.then, update={"amc_system": system})
 
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
@@ -125,7 +125,7 @@ class Nodes:
         if winner.store is not None:
             run = replace(run, notes=(*run.notes, *await winner.store.flush()))
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
-        agent = self._wrapped.agent
+        agent = self.wrapped.agent
         output = {key: value for key, value in run.best_output.items() if key in agent.channels}
         await _stream_messages(output.get("messages"), config)
         owner.finished = True
@@ -142,7 +142,7 @@ class BothWays(Runnable[Any, Any]):
     """
 
     def __init__(self, work: Callable[[Any, RunnableConfig], Awaitable[Any]], n_workers: int) -> None:
-        self._work = work
+        self.work = work
         self._n_workers = n_workers
 
     @override
@@ -151,7 +151,7 @@ class BothWays(Runnable[Any, Any]):
 
     @override
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Any:
-        return await self._work(input, config or {})
+        return await self.work(input, config or {})
 
 
 def restarting(work: Any) -> Any:

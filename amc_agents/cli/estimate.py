@@ -1,0 +1,69 @@
+"""`amc estimate`: tokens and dollars of a wrapped agent, from one plain run."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from amc_agents.cli.printable import echo
+from amc_agents.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from amc_agents.population.estimate import Estimate
+
+
+def estimate(
+    graph: Annotated[
+        str, typer.Argument(metavar="MODULE:GRAPH", help="The agent: a compiled graph, or a graph that amc() returned.")
+    ],
+    text: Annotated[str, typer.Option("--input", help="The user message of the plain run.")],
+    particles: Annotated[
+        int | None, typer.Option(min=1, help="Number of particles. Default: that of the amc() graph, else 15.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Configuration file with [prices].", envvar="AMC_CONFIG")
+    ] = None,
+) -> None:
+    """Estimate what a call with N particles costs. The agent runs once, for real: its models are called, its tools run.
+
+    A graph that amc() returned runs as one particle, in a world of its own, with its critic.
+    """
+    from amc_agents.config import configured
+
+    prices = configured(config).price_list()
+    estimated = _estimate(_load(graph), {"messages": [("user", text)]}, particles)
+    for role, used in estimated.usage.items():
+        echo(f"{role:12} {used.calls:>8,} calls {used.input_tokens:>12,} tokens in {used.output_tokens:>10,} out")
+    echo(f"{estimated.n_particles} particles cost about {estimated.cost(prices)}; a plain run is 1 particle")
+
+
+def _estimate(graph: Any, given: Any, particles: int | None) -> Estimate:
+    from dataclasses import replace
+
+    from amc_agents.population.amc_graph import AmcGraph
+    from amc_agents.population.estimate import Estimate
+    from amc_agents.runtime.metering import PolicyMeter
+    from amc_agents.usage import Meter
+
+    if isinstance(graph, AmcGraph):
+        estimated = graph.estimate(given)
+        return estimated if particles is None else replace(estimated, n_particles=particles)
+    meter = Meter()
+    graph.invoke(given, {"callbacks": [PolicyMeter(meter)]})
+    return Estimate(particles or 15, meter.by_model())
+
+
+def _load(name: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    sys.path.insert(0, "")
+    try:
+        loaded = getattr(import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{name!r} cannot be imported: {error}") from error
+    if not hasattr(loaded, "invoke"):
+        raise ConfigurationError(f"expected module:graph, the name of a compiled graph, got {name!r}")
+    return loaded
