@@ -23,6 +23,7 @@ class Kind(StrEnum):
     chat = "chat"
     checkpoints = "checkpoints"
     langsmith = "langsmith"
+    spans = "spans"
 
 
 class Turns(StrEnum):
@@ -40,7 +41,8 @@ def import_logs(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="The logs: a LangGraph checkpointer (SQLite file or postgresql:// address), LangSmith runs, ATIF, or "
+            help="The logs: a LangGraph checkpointer (SQLite file or postgresql:// address), LangSmith runs, "
+            "OpenTelemetry spans, ATIF, or "
             "OpenAI-style chats (JSON file or folder). The kind is recognised. Without it, only --outcomes is joined."
         ),
     ] = None,

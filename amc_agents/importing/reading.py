@@ -17,6 +17,7 @@ from amc_agents.importing.sources.chat import runs_of_chat
 from amc_agents.importing.sources.checkpoints import read_threads
 from amc_agents.importing.sources.langsmith import runs_of_trace
 from amc_agents.importing.sources.saved_threads import is_postgres, is_sqlite, open_threads
+from amc_agents.importing.sources.spans import read_spans
 from amc_agents.quoting import listed
 
 RunsOfRecord = Callable[[Mapping[str, Any], str, Reading], Iterator[LoggedRun]]
@@ -46,6 +47,8 @@ def read(source: Source, reading: Reading | None = None) -> Iterator[LoggedRun |
         return _read_checkpoints(source, reading)
     if not isinstance(source, str | Path):
         raise ConfigurationError(f"a checkpoint saver was given, but the kind of logs is {kind!r}: leave it out")
+    if kind == "spans":
+        return read_spans(Path(source), reading)
     return _read_records(Path(source), RECORDS[kind], reading)
 
 
@@ -94,10 +97,12 @@ RECORDS: dict[Kind, RunsOfRecord] = {"atif": runs_of_document, "chat": runs_of_c
 """The sources whose every JSON object is read alone."""
 _MARKS: dict[Kind, set[str]] = {
     "langsmith": {"run_type", "dotted_order"},
+    "spans": {"resourceSpans", "context"},
     "atif": {"steps"},
     "chat": {"messages", "request"},
 }
 """Fields by which the first record shows its kind, in the order in which they are looked for."""
 _NAME_THE_KIND = (
-    "Expected a LangGraph checkpointer, LangSmith runs, ATIF, or chats with `messages`; or name the kind (--from)"
+    "Expected a LangGraph checkpointer, LangSmith runs, OpenTelemetry spans, ATIF, or chats with `messages`; or name "
+    "the kind (--from)"
 )

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from amc_agents.errors import ConfigurationError
 
-Kind = Literal["atif", "chat", "checkpoints", "langsmith"]
-"""A kind of source: ATIF, OpenAI-style chats, a LangGraph checkpointer, LangSmith runs."""
+Kind = Literal["atif", "chat", "checkpoints", "langsmith", "spans"]
+"""A kind of source: ATIF, OpenAI-style chats, a LangGraph checkpointer, LangSmith runs, OpenTelemetry spans."""
 
 
 @dataclass(frozen=True, slots=True)
