@@ -60,7 +60,7 @@ def go_on(folder: Path):
                     checkpointer=saver, seed=1)  # fmt: skip
         state = graph.get_state(THREAD)
         waiting = [asked for task in state.tasks for asked in task.interrupts]
-        if state.values and not state.next:
+        if state.values and not state.tasks:  # A task whose writes are stored is not in `next`, but has yet to end.
             return "ended"
         given = None if state.values else start()
         if waiting:
