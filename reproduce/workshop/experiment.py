@@ -5,7 +5,8 @@
 
 `tune` plays every candidate setting of each method on 24 training tasks and writes the best to `chosen.json`; `run`
 plays the chosen settings on test tasks. A setting in a world is a shard with a folder of its own in runs/workshop, so
-that both commands resume. Finished test shards are packed into docs/results/worlds/raw. `report.py` makes the tables.
+that both commands resume. Finished test shards are packed into docs/results/worlds/raw; `pack` packs unfinished ones
+too. `report.py` makes the tables.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plan import ComparisonPlan, run_plan
-from amc_agents.bench.records import RunResult
+from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate
 from amc_agents.files import replace_file
@@ -108,31 +108,50 @@ def unpack(world: str, method: Method) -> list[RunResult]:
     return [RunResult.from_json(json.loads(line)) for line in lines]
 
 
+def pack(world: str, method: Method, records: Sequence[RunResult]) -> None:
+    """Write a test shard's results. The same results give the same bytes."""
+    rows = [json.dumps(record.to_json()) + "\n" for record in sorted(records, key=lambda record: record.key)]
+    RAW.mkdir(parents=True, exist_ok=True)
+    replace_file(packed(world, method), gzip.compress("".join(rows).encode(), mtime=0))
+
+
 def run(world: str, names: list[str], n_tasks: int) -> None:
     """Play the chosen settings on test tasks and pack the results."""
     for name in names:
         method = chosen(world, name)
         records = play(world, method, "test", n_tasks, 0, "uniform" if name == ORACLE else None)
-        rows: list[dict[str, Any]] = [record.to_json() for record in sorted(records, key=lambda record: record.key)]
-        RAW.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        replace_file(packed(world, method), gzip.compress(text.encode(), mtime=0))
+        pack(world, method, records)
         print(world, method.name, estimate(measured(records, METRIC.get(name, "oracle"))), flush=True)
+
+
+def pack_unfinished(world: str, names: list[str]) -> None:
+    """Pack the runs that exist so far."""
+    table = json.loads(CHOSEN.read_text(encoding="utf-8")).get(world, {})
+    for name in names:
+        if (AMC if name == HIDDEN else name) in table:
+            method = chosen(world, name)
+            folder = RUNS / "test" / world / method.name
+            if folder.exists() and (records := read_run_results(folder)):
+                pack(world, method, records)
+                print(world, method.name, len(records), flush=True)
 
 
 def main() -> None:
     """Tune or run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["tune", "run"])
+    parser.add_argument("command", choices=["tune", "run", "pack"])
     parser.add_argument("--worlds", nargs="+", default=list(WORLDS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--tasks", type=int, default=100)
     options = parser.parse_args()
     for world in options.worlds:
+        names = [name for name in options.methods if name != HIDDEN or "hidden" in world]
         if options.command == "tune":
-            tune(world, [name for name in options.methods if name in CANDIDATES])
+            tune(world, [name for name in names if name in CANDIDATES])
+        elif options.command == "run":
+            run(world, names, options.tasks)
         else:
-            run(world, [name for name in options.methods if name != HIDDEN or "hidden" in world], options.tasks)
+            pack_unfinished(world, names)
 
 
 if __name__ == "__main__":

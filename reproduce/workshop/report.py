@@ -60,14 +60,16 @@ def finished(world: str) -> dict[str, tuple[Method, list[RunResult]]]:
     """Return the methods of a world whose test shards exist."""
     table = json.loads(CHOSEN.read_text(encoding="utf-8")).get(world, {})
     known = {name: chosen(world, name) for name in METHODS if name in table or (name == HIDDEN and AMC in table)}
-    return {name: (method, unpack(world, method)) for name, method in known.items() if packed(world, method).exists()}
+    done = {name: (method, unpack(world, method)) for name, method in known.items() if packed(world, method).exists()}
+    # Until the pool at a single run's own temperature is there, Best-of-15's pool stands in.
+    return {SINGLE: done[BEST], **done} if BEST in done else {}
 
 
 def picks() -> str:
     """Compare the oracle's picks."""
     lines = [
-        "| world | method | temperature | score | minus Best-of-15 | policy calls | tokens |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| world | method | tasks | temperature | score | minus Best-of-15 | policy calls | tokens |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for world in WORLDS:
         done = finished(world)
@@ -78,7 +80,7 @@ def picks() -> str:
                 against = "" if name in (SINGLE, BEST) else difference(score, measured(done[BEST][1], "oracle"))
                 share = 15 if name == SINGLE else 1
                 lines.append(
-                    f"| {world} | {LABELS[name]} | {method.temperature:g} | {mean(score)} | {against} "
+                    f"| {world} | {LABELS[name]} | {len(score)} | {method.temperature:g} | {mean(score)} | {against} "
                     f"| {cost(records, 'policy_calls') / share:.0f} | {cost(records, 'tokens') / share:,.0f} |"
                 )
     return "\n".join(lines)
@@ -87,8 +89,8 @@ def picks() -> str:
 def deployable() -> str:
     """Compare the picks made without any reward."""
     lines = [
-        "| world | method | temperature | deployable pick | minus Best-of-15 | minus single run |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| world | method | tasks | temperature | deployable pick | minus Best-of-15 | minus single run |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for world in WORLDS:
         done = finished(world)
@@ -100,7 +102,15 @@ def deployable() -> str:
             method, records = done[name]
             score = measured(records, "deployable")
             against = "" if name == BEST else difference(score, base)
-            cells = [world, LABELS[name], f"{method.temperature:g}", mean(score), against, difference(score, alone)]
+            cells = [
+                world,
+                LABELS[name],
+                str(len(score)),
+                f"{method.temperature:g}",
+                mean(score),
+                against,
+                difference(score, alone),
+            ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
