@@ -121,6 +121,23 @@ def refusal(headers=None):
     return RateLimitError("slow down", response=response, body=None)
 
 
+def test_a_particle_that_was_not_refused_waits_too():
+    sent = []
+
+    class Once(ScriptedChatModel):
+        async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
+            sent.append(time.monotonic())
+            if len(sent) == 1:
+                raise refusal({"Retry-After-Ms": "400"})
+            await asyncio.sleep(0.05)
+            return self._result(messages)
+
+    agent = text_agent(Once(respond=lambda messages: "Action: 1"))
+    amc(agent, environment=sum_world, n_particles=2, resample=Never()).run(start()).close()
+    assert sent[1] - sent[0] < 0.3, "the other particle's first request was on its way"
+    assert min(sent[2:]) - sent[0] >= 0.4
+
+
 class Refusing(ScriptedChatModel):
     """Refuses every other request."""
 
