@@ -24,7 +24,7 @@ STOPPING_LIMIT_S = 10.0
 _END: Final = object()
 _started: ContextVar[_Started | None] = ContextVar("amc_started_in_background", default=None)
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # Reentrant: the garbage collector may close a dropped world in any line.
 _loop: asyncio.AbstractEventLoop | None = None
 _workers = 0
 
@@ -149,7 +149,7 @@ def _start_anew() -> None:
     global _lock, _loop, _workers
     if _loop is not None:
         _parents_loops.append(_loop)
-    _lock, _loop, _workers = threading.Lock(), None, 0
+    _lock, _loop, _workers = threading.RLock(), None, 0
 
 
 _parents_loops: list[asyncio.AbstractEventLoop] = []
