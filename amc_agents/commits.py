@@ -57,13 +57,16 @@ CommitTools = Sequence[CommitTool] | Mapping[str, CommitTool]
 """Tools, or name -> tool."""
 
 
+_beginning = threading.Lock()
+"""Of all runs, since a run must stay a value that can be copied and pickled."""
+
+
 class DeferredCalls(list[Commit]):
     """The winner's calls of `Deferred` tools, in order, each with its outcome. They are made at most once."""
 
     def __init__(self, calls: Iterable[Commit] = ()) -> None:
         super().__init__(calls)
         self._begun = False
-        self._lock = threading.Lock()
 
     def prepare(
         self, tools: Sequence[CommitTool] | Mapping[str, CommitTool]
@@ -99,7 +102,7 @@ class DeferredCalls(list[Commit]):
         Raises:
             ConfigurationError: they have been made before.
         """
-        with self._lock:
+        with _beginning:
             if self._begun:
                 raise ConfigurationError(
                     "run.commit was called before on this run, and calls no tool twice: see run.deferred for the "

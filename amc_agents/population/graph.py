@@ -131,9 +131,9 @@ def amc(
             commit that `run.commit` makes after the search). `@effect` declares the same at a tool.
         stateless_tools: treat all tools and nodes without a declared effect as "read".
         trajectory: builds what the critic sees from an agent's state, for agents whose state has no `messages`.
-        checkpointer: for the outer graph (a conversation's memory). Default: the agent's own. A `Restorable` world without
-            `reset` then goes on from turn to turn: each starts from the previous winner's. A call whose `configurable`
-            has `"amc_new_world": True` starts from a new world.
+        checkpointer: for the outer graph (a conversation's memory). Default: the agent's own. A `Restorable` world
+            without `reset` then goes on: each turn starts from the previous winner's. A call whose `configurable` has
+            `"amc_new_world": True` starts from a new world.
         name: name of the graph for supervisors, swarms and `as_tool()`. Default: the agent's own.
         config: path of the configuration file, or a `Config`; `Config()` is empty. Default: the file named by
             AMC_CONFIG.
