@@ -115,7 +115,7 @@ def update_outcomes(folder: Path, from_logs: Mapping[bytes, float], table: Mappi
 
     Args:
         folder: the dataset's.
-        from_logs: run -> its outcome. Does not replace an outcome from a table.
+        from_logs: run -> its outcome; without the runs whose outcome comes from a table.
         table: thread or run id -> outcome.
 
     Raises:
@@ -148,7 +148,7 @@ def _update(
     """Return the change of a stored run; None: it stays as it is."""
     in_table = outcome_in(table, thread=origin.thread, run_id=origin.run_id)
     outcome = from_logs.get(origin.key) if in_table is None else in_table
-    joined = in_table is not None or origin.joined
+    joined = in_table is not None
     if outcome is None or (outcome == stored and joined == origin.joined):
         return None
     settings = replace(origin, joined=joined).to_settings()

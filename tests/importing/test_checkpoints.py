@@ -10,6 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, StateGraph
+from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from amc_agents.errors import CheckpointError
@@ -226,3 +227,10 @@ def test_a_branch_is_followed_to_its_root():
 )
 def test_a_state_is_finished_if_no_node_is_due(values, finished):
     assert SavedState("1", "loop", values, {}).finished is finished
+
+
+def test_nodes_ran_if_they_saw_new_versions_or_were_sent_to():
+    before = SavedState("1", "loop", {"__pregel_tasks": [Send("tools", {})]}, {"model": {"a": 1}, "tools": {}})
+    after = SavedState("2", "loop", {}, {"model": {"a": 2}, "tools": {}})
+    assert after.nodes_since(before) == {"model", "tools"}
+    assert after.nodes_since(after) == set()

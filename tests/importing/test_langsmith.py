@@ -51,6 +51,12 @@ def test_every_call_reads_as_the_run_that_amc_would_have_seen(export):
     assert len({run.trajectory.task.id for run in runs}) == 1
 
 
+def test_a_question_asked_twice_starts_where_it_was_asked_last(export):
+    records, given = traced("chair", "chair")
+    runs = list(read(export(*records)))
+    assert [texts(run.trajectory) for run in runs] == [texts(seen_by_a_run(messages)) for messages in given]
+
+
 def test_an_agent_without_a_checkpointer_is_given_the_whole_conversation(export):
     collector = RunCollectorCallbackHandler()
     first = shop_agent().invoke({"messages": [("user", "chair")]})["messages"]
