@@ -97,19 +97,26 @@ class RunBudget:
         # The steps that wait for a request hold the slots for which others queue.
         ready = [particle for particle in running if not particle.queued] or running
         best = max(ready, key=lambda particle: (log_weights[particle.index], particle.steps))
-        self.purse.only = best
-        self.purse.budget.review()
-        try:
+        with suppress(BudgetExhausted), self.alone(best):
             for task in [task for task, particle in tasks.items() if particle is best]:
                 del tasks[task]
                 await task
             await runner.advance(best, None, asyncio.Event(), config)
-        except BudgetExhausted:
-            self.exhausted = True
-        finally:
-            self.purse.only = None
         self._release_reserve(particles)
         return not self.exhausted
+
+    @contextmanager
+    def alone(self, particle: Particle) -> Iterator[None]:
+        """Let one particle spend what is kept, while no other particle runs; if that is not enough, exhausted."""
+        self.purse.only = particle
+        self.purse.budget.review()
+        try:
+            yield
+        except BudgetExhausted:
+            self.exhausted = True
+            raise
+        finally:
+            self.purse.only = None
 
     def spend_reserve(self) -> None:
         """Allow the last weighing to use what is kept."""

@@ -45,10 +45,13 @@ async def make_call(
     if system.durable is not None and await system.durable.save(system, "commit") is None:
         system.commits.pop()
         raise AgentContractError(_NOT_JOURNALLED.format(name=call.name))
-    await system.runner.resume(particle, config, opened=call, answers=answers)
-    outcome = particle.door.outcomes.pop(call.key, None)
+    try:
+        await system.runner.resume(particle, config, opened=call, answers=answers)
+    finally:  # The budget may end in the same step, after the call.
+        outcome = particle.door.outcomes.pop(call.key, None)
+        if outcome is not None:
+            system.commits[-1] = _with_outcome(record, outcome)
     if outcome is not None:
-        system.commits[-1] = _with_outcome(record, outcome)
         return
     system.commits.pop()
     if particle.error is None and not particle.questions:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 
-from amc_agents.errors import CommitError
+from amc_agents.errors import BudgetExhausted, CommitError
 from amc_agents.population.commits import journal
 from amc_agents.population.commits.selection import select_at_door
 from amc_agents.population.particle import Particle
@@ -57,7 +57,14 @@ async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Ans
         system.selected = next(slot for slot, particle in enumerate(system.particles) if particle is chosen)
     slot = system.selected
     particle = system.particles[slot]
-    questions = await _act(system, particle, config, answers)
+    made = len(system.commits)
+    try:
+        with nullcontext() if system.budget is None else system.budget.alone(particle):
+            questions = await _act(system, particle, config, answers)
+    except BudgetExhausted:
+        if len(system.commits) > made:
+            raise  # No particle that has ended lived through the call.
+        return Passed("finalize")
     if questions is not None:
         return Passed("ask", questions)
     if particle.error is not None:

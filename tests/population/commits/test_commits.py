@@ -10,8 +10,8 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from amc_agents import effect
-from amc_agents.errors import AgentContractError, CommitError
+from amc_agents import Budget, effect
+from amc_agents.errors import AgentContractError, BudgetExhausted, CommitError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
@@ -386,3 +386,33 @@ def test_a_subgraph_without_memory_and_a_provider_tool_cannot_commit(ledger):
     agent = create_agent(ScriptedChatModel(respond=clerk), [{"type": "web_search"}, *shop_tools(ledger).values()])
     with pytest.raises(AgentContractError, match="provider runs it"):
         shop(ledger, agent=agent, tools={**EFFECTS, "web_search": "commit"})
+
+
+@pytest.mark.parametrize("n_calls", [7, 60])
+async def test_models_inside_the_step_of_a_commit_spend_from_the_budget_and_never_hang(ledger, n_calls):
+    """The inner agent goes on asking its model after its commit, while no other particle runs."""
+
+    def inner(messages):
+        done = len(results(messages))
+        if done == 0:
+            return AIMessage("", tool_calls=[call("refund", "r", amount=1)])
+        return "done" if done == 8 else AIMessage("", tool_calls=[call("look", f"l{done}", item=done)])
+
+    billing = sub_agent(ledger, inner)
+
+    @tool
+    async def ask_billing(question: str) -> str:
+        """Ask the billing agent."""
+        return (await billing.ainvoke({"messages": [("user", question)]}))["messages"][-1].text
+
+    respond = parallel(call("ask_billing", "outer", question="pay"))
+    agent = create_agent(ScriptedChatModel(respond=respond), [ask_billing])
+    settings = {"tools": {**EFFECTS, "ask_billing": "read"}, "n_particles": 2, "budget": Budget(calls=n_calls)}
+    running = shop(ledger, agent=agent, **settings).arun(start())
+    if n_calls == 60:
+        assert (await asyncio.wait_for(running, 30)).commits
+    else:
+        with pytest.raises(BudgetExhausted) as caught:
+            await asyncio.wait_for(running, 30)
+        assert "refund(amount=1): ran" in "".join(getattr(caught.value, "__notes__", []))
+    assert ledger.rows("refund") == [{"amount": 1}]
