@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from amc_agents import Budget, effect
+from amc_agents import Adaptive, Budget, effect
 from amc_agents.errors import AgentContractError, BudgetExhausted, CommitError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.graph import amc
@@ -416,3 +416,12 @@ async def test_models_inside_the_step_of_a_commit_spend_from_the_budget_and_neve
             await asyncio.wait_for(running, 30)
         assert "refund(amount=1): ran" in "".join(getattr(caught.value, "__notes__", []))
     assert ledger.rows("refund") == [{"amount": 1}]
+
+
+async def test_an_undecided_adaptive_run_starts_no_new_particles_after_a_commit(ledger):
+    """They would not have lived through it, and would commit again."""
+    critic = lambda seen: [0.5 + 0.001 * len(each.steps[-1].action) for each in seen]  # noqa: E731
+    graph = shop(ledger, critic=critic, n_particles=Adaptive(start=2, most=8), resample=Never())
+    run = await asyncio.wait_for(graph.arun(start()), 20)
+    assert len(ledger.rows("refund")) == len(run.commits) == 1
+    assert {len(refunds_in(each)) for each in run.population.trajectories} == {1}
