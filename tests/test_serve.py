@@ -143,7 +143,7 @@ def test_the_shipped_value_model_is_merged_once(tmp_path):
 
 
 def test_other_folders_are_refused_as_value_models(value_folder, tmp_path):
-    with pytest.raises(CheckpointError, match=r"no such folder.*shipped model \(crafting\)"):
+    with pytest.raises(CheckpointError, match=r"no such folder.*shipped model \(crafting, workshop\)"):
         value_model("nowhere")
     with pytest.raises(CheckpointError, match="only a LoRA adapter"):
         value_model(str(model_folder("crafting") / "value"))

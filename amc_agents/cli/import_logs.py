@@ -187,10 +187,11 @@ def _print_report(report: ImportReport, out: Path, console: PlainConsole) -> Non
     for note in report.notes():
         console.print(note)
     if report.refused:
-        console.print(f"Each refused record, with its line: {out / 'refused.jsonl'}")
+        console.print(f"Each refused record, with its line: {out / 'refused.jsonl'}", soft_wrap=True)
     console.print(
         f"{out} now has {report.dataset_trajectories:,} trajectories of {report.dataset_tasks:,} tasks, "
-        f"{report.dataset_outcomes_known:,} with a known outcome."
+        f"{report.dataset_outcomes_known:,} with a known outcome.",
+        soft_wrap=True,
     )
     if report.dataset_outcomes_known:
-        console.print(f"Next: amc train value --data {out} --base MODEL --out VALUE")
+        console.print(f"Next: amc train value --data {out} --base MODEL --out VALUE", soft_wrap=True)

@@ -91,7 +91,9 @@ def test_an_invalid_string_is_an_error_with_a_hint(spec, message):
 
 @pytest.mark.parametrize("name", ["cooking", "bandit-sampler"])  # the second is shipped, and is no critic
 def test_an_unknown_shipped_model_is_an_error_that_lists_the_models(name):
-    with pytest.raises(CheckpointError, match=rf"'{name}' with a value adapter; shipped are \['crafting'\]"):
+    with pytest.raises(
+        CheckpointError, match=rf"'{name}' with a value adapter; shipped are \['crafting', 'workshop'\]"
+    ):
         parse_critic(f"embedded:{name}")
 
 

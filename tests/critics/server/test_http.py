@@ -34,7 +34,11 @@ def naps(monkeypatch):
     async def sleep(seconds):
         pauses.append(seconds)
 
+    async def passed(_):
+        """Open the gate: no time passes in these tests."""
+
     monkeypatch.setattr(http, "AsyncRetrying", functools.partial(AsyncRetrying, sleep=sleep))
+    monkeypatch.setattr(http.RateGate, "passed", passed)
     return pauses
 
 
