@@ -14,6 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def describe(name: str, records: Sequence[RunResult]) -> str:
 
 def tune() -> None:
     """Choose the temperature, then the steps: the highest score, and among equal scores the fewest policy calls."""
-    cells: dict[str, dict[str, object]] = {}
+    cells: dict[str, dict[str, Any]] = {}
     chosen = {}
     for name, make, start in (
         ("amc", adaptive_amc, Tuned(0.6, STEPS[0], BETA, SUCCESS)),
