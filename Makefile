@@ -30,7 +30,7 @@ test: $(FULL)  ## ruff, mypy and pytest, side by side
 	.ci/check & check=$$!; .ci/test -m 'not service and not thorough' && tests=0 || tests=$$?; wait $$check && exit $$tests
 
 test-portable: $(FULL)  ## thorough tests, and the numeric ones as other CPUs compute them
-	.ci/test-portable
+	.ci/test-portable --all
 
 test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
 	$(SERVICE) -m "service and not faults" $(ARGS)
