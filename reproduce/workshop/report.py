@@ -6,7 +6,7 @@ python reproduce/workshop/report.py
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from evidence import OUT
@@ -148,13 +148,13 @@ def signs() -> str:
     return "\n".join(lines)
 
 
-def mean(score: dict[tuple[str, int], float]) -> str:
+def mean(score: Mapping[tuple[str, int], float]) -> str:
     """Format a mean with its standard error."""
     value = estimate(score)
     return f"{value.mean:.3f} ± {value.standard_error or 0:.3f}"
 
 
-def difference(a: dict[tuple[str, int], float], b: dict[tuple[str, int], float]) -> str:
+def difference(a: Mapping[tuple[str, int], float], b: Mapping[tuple[str, int], float]) -> str:
     """Format a paired difference, bold if its interval excludes 0."""
     gap = paired(a, b)
     text = f"{gap.difference:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"

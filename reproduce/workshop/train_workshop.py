@@ -20,13 +20,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from workshop_expert import play
 
 from amc_agents.envs.workshop import generate_task
+from amc_agents.envs.workshop.generate import Kind
 from amc_agents.models.embedded import model_folder
 from tokenizer import make_tokenizer
 from train_policy import pool_order
 
 SPLIT = "policy"
 """Seed stream of the policy's tasks; "train" and "test" stay unseen."""
-KINDS = ("stock", "hidden", "both")
+KINDS: tuple[Kind, ...] = ("stock", "hidden", "both")
 NEW_WORDS = ("Stock:", " without", " junk")
 
 
