@@ -11,6 +11,7 @@ from email.utils import format_datetime
 import pytest
 from tenacity import AsyncRetrying
 
+from amc_agents.concurrency.rate_gate import RateGate
 from amc_agents.critics.server import answers, http
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import (
@@ -38,7 +39,7 @@ def naps(monkeypatch):
         """Open the gate: no time passes in these tests."""
 
     monkeypatch.setattr(http, "AsyncRetrying", functools.partial(AsyncRetrying, sleep=sleep))
-    monkeypatch.setattr(http.RateGate, "passed", passed)
+    monkeypatch.setattr(RateGate, "passed", passed)
     return pauses
 
 
