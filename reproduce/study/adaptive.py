@@ -2,6 +2,7 @@
 
     python reproduce/study/adaptive.py tune    # on 150 training tasks
     python reproduce/study/adaptive.py run --tasks 250    # on the study's held-out tasks, with the chosen settings
+    python reproduce/study/adaptive.py run --rules 4..16 4..8    # with these rules only
 
 Both resume what was interrupted. Runs are packed into docs/results/adaptive/raw. `adaptive_latency.py` measures
 latency, and `adaptive_report.py` writes the tables.
@@ -145,11 +146,16 @@ def main() -> None:
     parser.add_argument("what", choices=["tune", "run"])
     parser.add_argument("--tasks", type=int, default=N_TASKS[BAND], help="number of held-out tasks")
     parser.add_argument("--pairs", type=int, default=len(RULES) + 1, help="number of rules")
+    parser.add_argument("--rules", nargs="+", choices=[*map(str, RULES)], help="run only these, with rewards seen")
     options = parser.parse_args()
     if options.what == "tune":
         return tune()
-    for pair in held_out()[: options.pairs]:
+    for pair in _with_rules(options.rules) if options.rules else held_out()[: options.pairs]:
         run_pair(pair, options.tasks)
+
+
+def _with_rules(rules: Sequence[str]) -> list[tuple[Method, Method]]:
+    return [pair for pair in held_out() if str(pair[0].n_particles) in rules and not pair[0].hide_rewards]
 
 
 def run_pair(pair: tuple[Method, Method], n_tasks: int) -> None:
