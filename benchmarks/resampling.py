@@ -27,8 +27,10 @@ from unittest.mock import patch
 import numpy as np
 from langchain_core.messages import HumanMessage
 
+from amc_agents.population import nodes
 from amc_agents.population.graph import amc
 from amc_agents.population.population import ParticleSystem
+from amc_agents.population.resampling import resample as resample_population
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import SCHEMES, AtSteps, init, resample, weigh
 from amc_agents.testing.scripted import ScriptedChatModel
@@ -108,17 +110,17 @@ async def real_forks(n_particles: int, step: int) -> dict[str, Any]:
     agent = text_agent(ScriptedChatModel(respond=lambda messages: f"Thought: {len(messages)}\nAction: go on"))
     graph = amc(agent, Uneven(), environment=lambda state: (Endless(), TASK), n_particles=n_particles,
                 resample=AtSteps(step), horizon=step + 1, seed=0)  # fmt: skip
-    measured, resample_node = [], ParticleSystem.resample
+    measured: list[float] = []
 
     async def timed(system: ParticleSystem) -> None:
         gc.collect()
         gc.disable()
         started = time.process_time()
-        await resample_node(system)
+        await resample_population(system)
         measured.append(1e3 * (time.process_time() - started))
         gc.enable()
 
-    with patch.object(ParticleSystem, "resample", timed):
+    with patch.object(nodes, "resample", timed):
         run = await graph.arun({"messages": [HumanMessage(TASK.instruction)]})
     ancestors = run.history[0].ancestors
     assert ancestors is not None

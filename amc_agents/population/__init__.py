@@ -9,7 +9,9 @@ The equations are in `amc_agents.smc`. The files in reading order:
 | `amc_graph` | the compiled graph, with `run`, `arun` and the streams |
 | `nodes` | the nodes: init, propagate, weigh, resample, finalize |
 | `start` | init: connect the critic, create the worlds and the particles |
-| `population` | the particles and their weights: propagate, weigh, resample (Algorithm 1) |
+| `population` | the particles and their weights |
+| `propagation`, `weighing`, `resampling` | propagate, weigh and resample them (Algorithm 1) |
+| `early_end` | ends of a run before all particles have ended |
 | `valuation` | the critic's values, as potentials |
 | `conclusion` | finalize: the answer, and the `Run` |
 | `selection` | the choice of the answer |

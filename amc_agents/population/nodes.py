@@ -23,8 +23,11 @@ from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
+from amc_agents.population.propagation import propagate
+from amc_agents.population.resampling import begin_again, resample
 from amc_agents.population.start import WrappedAgent, overwriting, start
 from amc_agents.population.streamed_run import StreamedRun
+from amc_agents.population.weighing import weigh
 from amc_agents.runtime import calls
 
 _log = logging.getLogger(__name__)
@@ -76,7 +79,7 @@ class Nodes:
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Run the particles to the next weighing point."""
         system = state["amc_system"]
-        await system.propagate(calls.particle_config(config))
+        await propagate(system, calls.particle_config(config))
         if system.at_pause:
             return Command(goto="propagate", update=await saved(system, "propagate"))
         return Command(goto="weigh")
@@ -84,8 +87,8 @@ class Nodes:
     async def weigh(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Call the critic and update the weights."""
         system = state["amc_system"]
-        await system.weigh()
-        if system.concluded and await system.begin_again():
+        await weigh(system)
+        if system.concluded and await begin_again(system):
             return Command(goto="propagate")  # Particles that have not started yet make no durable point.
         then = system.next_node
         if then == "resample":  # The point is made after the resampling.
@@ -95,7 +98,7 @@ class Nodes:
     async def resample(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Resample the particles."""
         system = state["amc_system"]
-        await system.resample()
+        await resample(system)
         return Command(goto="propagate", update=await saved(system, "propagate"))
 
     async def commit(self, state: RunState, config: RunnableConfig) -> Command[str]:

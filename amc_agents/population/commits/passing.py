@@ -14,6 +14,7 @@ from amc_agents.population.commits import journal
 from amc_agents.population.commits.selection import select_at_door
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
+from amc_agents.population.resampling import continue_alone
 
 Answers = Mapping[str, Any]
 """Answers of a human by the ids of the questions."""
@@ -71,7 +72,7 @@ async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Ans
         # It failed before anything happened: the others can still act.
         system.selected = None
         return Passed("weigh")
-    await system.continue_alone(slot)
+    await continue_alone(system, slot)
     return Passed("propagate")
 
 
