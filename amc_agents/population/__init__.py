@@ -8,7 +8,8 @@ The equations are in `amc_agents.smc`. The files in reading order:
 | `graph` | `amc`: check the arguments, build the outer graph |
 | `amc_graph` | the compiled graph, with `run`, `arun` and the streams |
 | `nodes` | the nodes: init, propagate, weigh, resample, finalize |
-| `start` | init: connect the critic, create the worlds and the particles |
+| `wrapped_agent` | the checked arguments |
+| `start`, `origin` | init: connect the critic, create the worlds and the particles |
 | `population` | the particles and their weights |
 | `propagation`, `weighing`, `resampling` | propagate, weigh and resample them (Algorithm 1) |
 | `early_end` | ends of a run before all particles have ended |
@@ -17,7 +18,7 @@ The equations are in `amc_agents.smc`. The files in reading order:
 | `selection` | the choice of the answer |
 | `search_notes`, `twins` | notes on runs whose search could not help |
 | `particle` | the state of one particle |
-| `particle_runner` | step, fork and stop particles |
+| `particle_runner`, `agent_streams` | step, fork and stop particles |
 | `rewards` | the source of rewards, and the reward of a step |
 | `time_limits` | time limits of a run and of its parts |
 | `particle_trace`, `particle_events` | a particle's runs in traces, and the events that its agent writes |

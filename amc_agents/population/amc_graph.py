@@ -19,8 +19,8 @@ from amc_agents.population.durable.history import DurablePoint, alist_points, li
 from amc_agents.population.estimate import Estimate
 from amc_agents.population.nodes import BothWays, Nodes
 from amc_agents.population.open_run import OpenRun
-from amc_agents.population.start import WrappedAgent
 from amc_agents.population.streamed_run import StreamedRun
+from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.run import Run
 from amc_agents.runtime import calls
 from amc_agents.runtime.effects import effect

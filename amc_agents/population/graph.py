@@ -23,7 +23,7 @@ from amc_agents.population.nodes import BothWays, Nodes, RunState, restarting
 from amc_agents.population.particle import TrajectoryFunction
 from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
 from amc_agents.population.settings import Settings
-from amc_agents.population.start import EnvironmentFunction, WrappedAgent
+from amc_agents.population.wrapped_agent import EnvironmentFunction, WrappedAgent
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.door import watch_tools

@@ -22,12 +22,14 @@ from amc_agents.population.commits.passing import CANNOT_ASK, naming_commits, pa
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
 from amc_agents.population.open_run import OpenRun
+from amc_agents.population.origin import overwriting
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.propagation import propagate
 from amc_agents.population.resampling import begin_again, resample
-from amc_agents.population.start import WrappedAgent, overwriting, start
+from amc_agents.population.start import start
 from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.population.weighing import weigh
+from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.runtime import calls
 
 _log = logging.getLogger(__name__)

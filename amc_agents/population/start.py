@@ -4,69 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 from langchain_core.runnables import RunnableConfig
-from langgraph.channels.binop import BinaryOperatorAggregate
-from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_stream_writer
 from langgraph.runtime import Runtime
-from langgraph.store.base import BaseStore
-from langgraph.types import Overwrite
-from typing_extensions import is_typeddict
 
 from amc_agents.budget import Purse
 from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
-from amc_agents.messages import MessageReader
-from amc_agents.population.containers import own_containers
+from amc_agents.population.agent_streams import AgentStreams
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.open_run import OpenRun
-from amc_agents.population.particle import Particle, State, TrajectoryFunction
+from amc_agents.population.origin import Beginning, FromInput, Origin
+from amc_agents.population.particle import Particle, State
 from amc_agents.population.particle_events import EventListener, event_listener
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.population import ParticleSystem, Recruit
-from amc_agents.population.rewards import RewardFunction, Rewards
+from amc_agents.population.rewards import Rewards
 from amc_agents.population.run_budget import RunBudget
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
-from amc_agents.population.store.view import ParticleStore
 from amc_agents.population.time_limits import Deadline
+from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
-from amc_agents.runtime.chosen_critic import CriticChoice
-from amc_agents.runtime.door import Door, NodeAtDoor
+from amc_agents.runtime.door import NodeAtDoor
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
-from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
+from amc_agents.runtime.world import RecordingWorld, Worlds
 from amc_agents.spending import Spender, spenders
-from amc_agents.types import Task
 from amc_agents.usage import Meter, metering
-
-EnvironmentFunction = Callable[[State], Any]
-"""Creates (Environment, Task) or a `Forkable` from the agent's input; may be async."""
-
-
-@dataclass(frozen=True)
-class WrappedAgent:
-    """The checked arguments of `amc`."""
-
-    agent: contract.Agent
-    settings: Settings
-    critics: CriticChoice
-    step_after: tuple[str, ...]
-    """Nodes after which the agent pauses."""
-    environment: EnvironmentFunction | None
-    reward: RewardFunction | None
-    rewards_named: bool
-    """Whether `rewards=` was given."""
-    trajectory: TrajectoryFunction | None
-    effects: contract.Effects
-    prices: Mapping[str, Rates] = field(default_factory=dict)
-    """Prices of the configuration file."""
 
 
 class _OpaqueSystem(ParticleSystem):
@@ -75,47 +45,6 @@ class _OpaqueSystem(ParticleSystem):
     The server's encoder walks through the fields of dataclasses (here agents, worlds and clients), but not through
     those of their subclasses.
     """
-
-
-class Origin(Protocol):
-    """Where the particles of a run come from."""
-
-    seed: int
-    meter: Meter
-    """The usage so far."""
-    spent_s: float
-    """Seconds that the run has already taken."""
-    run_id: str | None
-    """Identifier of the run that goes on; None: it begins."""
-
-    async def create_worlds(
-        self, wrapped: WrappedAgent, given: State, worlds: Worlds
-    ) -> tuple[Sequence[RecordingWorld | None], Task | None]:
-        """Create the particles' worlds."""
-        ...
-
-    def create_particles(
-        self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
-    ) -> list[Particle]:
-        """Create the particles that act in these worlds, first those of the live slots."""
-        ...
-
-    async def complete(self, system: ParticleSystem, seed: int | None) -> None:
-        """Finish the new population.
-
-        Args:
-            system: with the particles.
-            seed: of this call; None: the call gives none.
-        """
-        ...
-
-
-class Beginning(NamedTuple):
-    """What every particle is created with."""
-
-    wrapped: WrappedAgent
-    base_store: BaseStore | None
-    saver: ForkSaver
 
 
 async def start(
@@ -167,7 +96,7 @@ async def start(
         purses_around=purses_around,
         max_concurrency=owner.max_concurrency or config.get("max_concurrency"),
     )
-    beginning = Beginning(wrapped, runtime.store or wrapped.agent.store, runner.saver)
+    beginning = Beginning(wrapped, runtime.store or wrapped.agent.store, runner.streams.saver)
     owner.system = _OpaqueSystem(
         worlds=owner.worlds,
         runner=runner,
@@ -183,7 +112,7 @@ async def start(
     )
     await origin.complete(owner.system, call.seed)
     if purse is not None:
-        purse.run_id = owner.system.runner.run_id
+        purse.run_id = owner.system.runner.streams.run_id
         weighs = not settings.rewards_observed
         owner.system.budget = RunBudget(purse, owner.system.everyone, keeps_weighing=weighs)
     return owner.system
@@ -276,21 +205,24 @@ def _runner(
     max_concurrency: int | None,
 ) -> ParticleRunner:
     saver = ForkSaver()
-    return ParticleRunner(
+    streams = AgentStreams(
         agent=wrapped.agent.copy(update={"checkpointer": saver, "nodes": _nodes_at_doors(wrapped)}),
         saver=saver,
         step_after=frozenset(wrapped.step_after),
         horizon=settings.horizon,
-        meter=PolicyMeter(meter, around=policy_meter()),
         rewards=Rewards(settings.rewards, wrapped.reward, in_thread=settings.step_timeout is not None),
-        step_timeout=settings.step_timeout,
         agent_context=agent_context,
-        trajectory=wrapped.trajectory,
         on_event=on_event,
+        max_concurrency=max_concurrency,
         nested=nested,
+    )
+    return ParticleRunner(
+        streams=streams,
+        meter=PolicyMeter(meter, around=policy_meter()),
+        step_timeout=settings.step_timeout,
+        trajectory=wrapped.trajectory,
         purse=purse,
         purses_around=purses_around,
-        max_concurrency=max_concurrency,
         slots=asyncio.Semaphore(max_concurrency) if max_concurrency else None,
     )
 
@@ -301,73 +233,3 @@ def _nodes_at_doors(wrapped: WrappedAgent) -> dict[str, Any]:
         name: node.copy({"bound": NodeAtDoor(name, node.bound)}) if name in wrapped.effects.commit_nodes else node
         for name, node in wrapped.agent.nodes.items()
     }
-
-
-class FromInput:
-    """New particles, which start from the agent's input.
-
-    Args:
-        seed: of the run.
-        n_particles: their number.
-        conversation: restores the world of the previous turn.
-        earlier: number of particles of the earlier rounds of an adaptive run.
-    """
-
-    def __init__(self, seed: int, n_particles: int, conversation: ConversationWorld, earlier: int = 0) -> None:
-        self._conversation = conversation
-        self.seed, self.meter, self.spent_s = seed, Meter(), 0.0
-        self.run_id: str | None = None
-        stream = [seed, 2, earlier] if earlier else [seed, 0]
-        self._worlds_rng, *self._rngs = np.random.default_rng(stream).spawn(n_particles + 1)
-
-    async def create_worlds(
-        self, wrapped: WrappedAgent, given: State, worlds: Worlds
-    ) -> tuple[Sequence[RecordingWorld | None], Task | None]:
-        """Create the world of each particle."""
-        n_particles, make = len(self._rngs), wrapped.environment
-        if make is None:
-            return [None] * n_particles, None
-        return await make_worlds(lambda: make(given), n_particles, self._worlds_rng, worlds, self._conversation.begin)
-
-    def create_particles(
-        self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
-    ) -> list[Particle]:
-        """Create the particles with the input as their state."""
-        reader = MessageReader.start(given["messages"], task) if start.wrapped.trajectory is None else None
-        store = None if start.base_store is None else ParticleStore(start.base_store)
-        return [
-            Particle(
-                state=_first_input(start.wrapped.agent, own_containers(given)),
-                rng=rng,
-                reader=reader,
-                world=world,
-                store=store.fork() if store else None,
-                index=index,
-                door=Door(start.wrapped.effects.tools),
-            )
-            for index, (rng, world) in enumerate(zip(self._rngs, worlds, strict=True))
-        ]
-
-    async def complete(self, system: ParticleSystem, seed: int | None) -> None:
-        """Nothing is left to do."""
-
-
-def _first_input(agent: contract.Agent, given: State) -> dict[str, Any]:
-    """Convert the values of the outer graph's channels to the agent's input.
-
-    These values are reduced already, so channels with a reducer are overwritten. Pydantic and dataclass inputs are
-    validated and do not accept an `Overwrite`.
-    """
-    schema = agent.builder.input_schema
-    typed_dict = is_typeddict(schema)
-    return {
-        key: overwriting(agent, key, value) if typed_dict else value
-        for key, value in given.items()
-        if key in agent.builder.schemas[schema]
-    }
-
-
-def overwriting(agent: contract.Agent, key: str, value: Any) -> Any:
-    """Wrap the value of a channel with a reducer in `Overwrite`."""
-    channel = agent.channels.get(key)
-    return Overwrite(value) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else value

@@ -69,7 +69,7 @@ async def _predict(
     """`[len(particles)]` the critic's prediction: the future return, or without rewards the whole return."""
     trajectories = [runner.trajectory_of(particle) for particle in particles]
     with (
-        at_most(runner.max_concurrency),
+        at_most(runner.streams.max_concurrency),
         gated(runner.gate),
         metering(meter),
         paying_from(runner.purse),

@@ -106,7 +106,7 @@ async def settle(
 
 def _question_id(system: ParticleSystem) -> str:
     """Return the id of the question about the last attempt; an answer to it never counts for another attempt."""
-    return f"{system.runner.run_id}-{system.n_attempts}"
+    return f"{system.runner.streams.run_id}-{system.n_attempts}"
 
 
 def _call_of(particle: Particle, record: Commit) -> PendingCall:

@@ -13,9 +13,10 @@ from amc_agents.population.durable.particle_record import load_particle, load_re
 from amc_agents.population.durable.points import Point, PointStore
 from amc_agents.population.durable.system_record import check_settings, load_system, load_usage
 from amc_agents.population.durable.world_record import load_world
+from amc_agents.population.origin import Beginning
 from amc_agents.population.particle import Particle, State
 from amc_agents.population.population import ParticleSystem
-from amc_agents.population.start import Beginning, WrappedAgent
+from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.runtime.world import RecordingWorld, Worlds
 from amc_agents.types import Task
 

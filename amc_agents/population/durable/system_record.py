@@ -43,10 +43,10 @@ async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
     return {
         "settings": {name: plain[name] for name in _FIXED},
         "seed": system.seed,
-        "run_id": system.runner.run_id,
+        "run_id": system.runner.streams.run_id,
         "rng": dump_rng(system.rng),
         "particles": [
-            dump_particle(particle, system.runner.saver, world, numbers.get(id(particle.reader)))
+            dump_particle(particle, system.runner.streams.saver, world, numbers.get(id(particle.reader)))
             for particle, world in zip(particles, worlds, strict=True)
         ],
         "readers": [dump_reader(reader, memo) for reader in readers.values()],
@@ -87,7 +87,7 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
         system: created for this process, with its critic, settings and clients.
         particles: the recorded particles, in order.
     """
-    system.runner = replace(system.runner, run_id=dumped["run_id"])
+    system.runner = replace(system.runner, streams=replace(system.runner.streams, run_id=dumped["run_id"]))
     system.rng = load_rng(dumped["rng"])
     system.particles = [particles[number] for number in dumped["live"]]
     system.retired = [Retired(particles[number], *weights) for number, *weights in dumped["retired"]]

@@ -1,0 +1,187 @@
+"""Read the streams of particles' agents, superstep by superstep.
+
+A particle pauses when its agent's stream is not read further: LangGraph computes the next superstep only when the
+stream is read. So a pause costs nothing for a particle that continues. Only a particle that is forked is stopped:
+LangGraph then saves a checkpoint, from which the particle and its offspring start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from uuid import uuid4
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphRecursionError, ParentCommand
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, Interrupt
+
+from amc_agents.errors import AgentContractError
+from amc_agents.population.particle import Particle
+from amc_agents.population.particle_events import EventListener
+from amc_agents.population.particle_trace import Outcome, ParticleTrace
+from amc_agents.population.rewards import Rewards
+from amc_agents.population.saver import ForkSaver
+from amc_agents.runtime.door import is_of_a_door
+
+
+@dataclass(frozen=True)
+class AgentStreams:
+    """Starts, reads and ends the streams of the agents of one run."""
+
+    agent: CompiledStateGraph[Any, Any, Any, Any]
+    """The wrapped agent, compiled with `saver`."""
+    saver: ForkSaver
+    step_after: frozenset[str]
+    """Nodes after which the agent pauses; a pause ends a step."""
+    horizon: int
+    rewards: Rewards
+    run_id: str = field(default_factory=lambda: uuid4().hex)
+    """Identifies the population in the metadata of its particles' runs."""
+    agent_context: Any = None
+    """The user's run-time context for the agent."""
+    on_event: EventListener | None = None
+    """Receives what agents write to the custom stream; None: such events are ignored."""
+    max_concurrency: int | None = None
+    """Limit of the call for concurrent work; None: no limit."""
+    nested: bool = False
+    """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
+
+    async def step(self, particle: Particle, config: RunnableConfig) -> None:
+        """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
+        if particle.stream is None:
+            particle.stream = self.start(particle, config)
+        acted = moved = False
+        interrupts: list[Interrupt] = []
+        try:
+            async for mode, chunk in particle.stream:
+                if mode == "updates":
+                    moved = True
+                    interrupts += chunk.get("__interrupt__", ())
+                    acted = acted or not self.step_after.isdisjoint(chunk)
+                elif mode == "custom" and self.on_event is not None:
+                    self.on_event(particle.index, particle.steps, chunk)
+                if mode != "values" or interrupts:  # After an interrupt, the superstep is not complete.
+                    continue
+                # `chunk` is the state after a superstep; the next superstep has not begun.
+                particle.state = chunk
+                was_held = particle.held
+                if moved:  # The first chunk is the state at the start.
+                    particle.door.end_superstep()
+                    particle.held, particle.questions = False, ()
+                if acted:
+                    particle.steps += 1
+                    particle.finished = particle.at_horizon = particle.steps >= self.horizon
+                if acted or (moved and was_held):
+                    break
+                moved = False
+            else:
+                particle.stream = None
+                particle.finished = not await self._hold(particle, interrupts)
+        except GraphRecursionError as error:
+            raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
+        except ParentCommand as raised:
+            if not self.nested:
+                raise AgentContractError(_NO_PARENT.format(raised.args[0].goto)) from raised
+            particle.hand_off = replace(raised.args[0], graph=Command.PARENT)
+            particle.finished = True
+            particle.stream = None
+        if particle.finished:
+            await self.end(particle, "horizon")
+        await self._record_step(particle)
+
+    def start(
+        self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Start a particle's agent from its input, or from its checkpoint.
+
+        Args:
+            particle: the particle.
+            config: as for `ParticleRunner.advance`.
+            answers: the answers of a human by the ids of the questions.
+        """
+        trace = particle.trace = ParticleTrace(particle, config, self.run_id)
+        configurable = {**config.get("configurable", {}), "thread_id": particle.thread_id}
+        particle.door.begin_attempt()
+        if particle.saved and not particle.held:
+            # The particle is between two supersteps. Without this key, LangGraph takes its next tasks for interrupted
+            # ones, and a subgraph with its own memory would ignore their input.
+            configurable["__pregel_resuming"] = False
+        # LangGraph adds the thread's id to the metadata, which every superstep copies. Its own metadata would be a
+        # ChainMap, which is slow to copy.
+        metadata = {"thread_id": particle.thread_id, **trace.config.get("metadata", {})}
+        agent_config: RunnableConfig = {**trace.config, "configurable": configurable, "metadata": metadata}
+        if self.max_concurrency:
+            agent_config["max_concurrency"] = self.max_concurrency
+        if particle.saved and "recursion_limit" in config:
+            agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
+        agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
+        stream = agent.astream(
+            Command(resume=dict(answers)) if answers else None if particle.saved else particle.state,
+            agent_config,
+            context=self.agent_context,
+            stream_mode=trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
+            # Save a checkpoint when the stream ends or is closed, not at each step. ("sync" would be inherited by
+            # subgraphs, and those compiled without a checkpointer would fail.)
+            durability="exit",
+        )
+        return cast(AsyncGenerator[Any, None], stream)
+
+    async def end(self, particle: Particle, outcome: Outcome) -> None:
+        """Stop a particle's agent if it is paused."""
+        stream, particle.stream = particle.stream, None
+        if stream is not None and particle.trace is not None:
+            await particle.trace.end(stream, outcome)
+
+    def has_checkpoint(self, particle: Particle) -> None:
+        """Note that a particle's agent has stopped at a checkpoint from which it can go on."""
+        self.saver.prune([particle.thread_id])
+        particle.saved, particle.ancestor = True, particle.index
+        particle.supersteps = self.saver.supersteps(particle.thread_id)
+
+    async def _hold(self, particle: Particle, interrupts: list[Interrupt]) -> bool:
+        """Hold a particle whose stream ended by interrupts, and return whether it waits."""
+        if not interrupts:
+            return False
+        await particle.door.end_attempt()
+        self.has_checkpoint(particle)
+        door = particle.door
+        questions = {interrupt.id: interrupt for interrupt in interrupts if not is_of_a_door(interrupt)}
+        if not door.waiting and not questions and door.ended_by is not None:
+            door.deferred += (door.ended_by,)
+            particle.held = False
+            return False
+        particle.held, particle.questions = True, tuple(questions.values())
+        return True
+
+    async def _record_step(self, particle: Particle) -> None:
+        """Add the step's reward and messages to the particle's record."""
+        reward = await self.rewards.since_last_step(particle)
+        if particle.reader is not None:
+            particle.reader = particle.reader.read(
+                particle.state["messages"], reward=reward, done=particle.ended, truncated=particle.truncated
+            )
+
+
+def _remaining_limit(limit: int, supersteps: int) -> int:
+    """Return the user's recursion limit minus the particle's past supersteps, as LangGraph counts a first start."""
+    remaining = limit - supersteps - 1
+    if remaining < -1:
+        raise _too_many_supersteps(limit)
+    # LangGraph's minimum is 1, so the particle may exceed the limit by a superstep or two.
+    return max(1, remaining)
+
+
+def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
+    allowed = "LangGraph's own recursion limit" if limit is None else f"Recursion limit of {limit}"
+    return GraphRecursionError(
+        f"{allowed} reached without hitting a stop condition, including the steps before a fork: raise recursion_limit "
+        "in the config of the call"
+    )
+
+
+_NO_PARENT = (
+    "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), but the amc() graph has no surrounding graph: "
+    "make it a node of the swarm, supervisor or graph that has the other agents, or remove the hand-off tool"
+)
