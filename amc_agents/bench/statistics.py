@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from amc_agents.critics.reliability import t_quantile as t_quantile
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray
 
@@ -92,21 +92,6 @@ def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESA
         means = bootstrap_means(differences, np.random.default_rng(seed), n_resamples)
         low, high = map(float, np.percentile(means, [2.5, 97.5]))
     return Paired(mean, low, high, error, len(differences), len({key[1] for key in common}))
-
-
-@lru_cache(maxsize=256)
-def t_quantile(freedom: float) -> float:
-    """Compute the 97.5% quantile of Student's t by integrating its density.
-
-    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1).
-
-    Args:
-        freedom: degrees of freedom, at least 1; not necessarily whole.
-    """
-    angles = np.linspace(0.0, np.pi / 2, 20_001)
-    density = np.cos(angles) ** (freedom - 1.0)
-    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return float(math.sqrt(freedom) * np.tan(np.interp(0.95, below / below[-1], angles)))
 
 
 def bootstrap_means(values: FloatArray, rng: np.random.Generator, n_resamples: int) -> FloatArray:

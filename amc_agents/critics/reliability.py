@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,3 +87,18 @@ def clustered_mean(
     if n_groups < 2:
         return mean, float("nan")
     return mean, float(np.sqrt(n_groups / (n_groups - 1) * np.sum(sums**2)) / weights.sum())
+
+
+@lru_cache(maxsize=256)
+def t_quantile(freedom: float) -> float:
+    """Compute the 97.5% quantile of Student's t by integrating its density.
+
+    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1).
+
+    Args:
+        freedom: degrees of freedom, at least 1; not necessarily whole.
+    """
+    angles = np.linspace(0.0, np.pi / 2, 20_001)
+    density = np.cos(angles) ** (freedom - 1.0)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return float(math.sqrt(freedom) * np.tan(np.interp(0.95, below / below[-1], angles)))
