@@ -9,7 +9,7 @@ import typer
 
 
 def score(
-    data: Annotated[Path, typer.Option(help="Folder that `amc collect` wrote.")],
+    data: Annotated[Path, typer.Option(help="Folder that `amc collect` or `amc import` wrote.")],
     critic: Annotated[
         str,
         typer.Option(
@@ -22,13 +22,13 @@ def score(
         float, typer.Option(help="Minimum return that counts as a success in the printed metrics.")
     ] = 1.0,
 ) -> None:
-    """Score every state of collected trajectories, and print how well the values predict the returns (extra: train)."""
+    """Score every state of collected or imported trajectories, and print whether values rank runs (extra: train)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.report import print_metrics
     from amc_agents.training.score_file import score_metrics
-    from amc_agents.training.scoring import ScoringProgress
+    from amc_agents.training.scoring import ScoringProgress, score_ranking
     from amc_agents.training.scoring import score as write_scores
 
     console = PlainConsole()
@@ -43,7 +43,8 @@ def score(
             bar.update(line, completed=progress.trajectories, total=progress.n_trajectories, pace=pace)
 
         write_scores(critic, data, out, progress=show)
-    print_metrics(score_metrics(out, success), console, title="values against returns")
+    metrics = {"ranking": score_ranking(out, data).as_plain()} | score_metrics(out, success)
+    print_metrics(metrics, console, title="values against returns")
     console.print(f"Written: {out}")
 
 

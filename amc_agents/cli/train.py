@@ -117,7 +117,7 @@ def collect(
 
 
 def value(
-    data: Annotated[Path, typer.Option(help="Folder that `amc collect` wrote.")],
+    data: Annotated[Path, typer.Option(help="Folder that `amc collect` or `amc import` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the critic: --critic hf:FOLDER uses it.")],
     base: Annotated[
         str, typer.Option(help="Base model: the name of a shipped model, or a transformers folder.")
@@ -129,6 +129,10 @@ def value(
         float | None, typer.Option(help="Peak learning rate. Default: depends on the base.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training.")] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Train even if the base cannot read the texts, or all outcomes are equal."),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, split and order.")] = 0,
     target: Annotated[
         Target,
@@ -258,7 +262,10 @@ def value(
     console = _console_of_first_process()
     _mention_unknown_outcomes(data, console)
     with _training_bar(console) as show:
-        checkpoint = train_value(folder, data, out, settings, progress=show, resume=resume)
+        checkpoint = train_value(
+            folder, data, out, settings, progress=show, resume=resume, anyway=anyway,
+            warn=lambda warning: console.print(f"Warning: {warning}"),
+        )  # fmt: skip
     print_metrics(checkpoint.metrics, console)
     console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS")
     leave_together()

@@ -138,9 +138,14 @@ class UnknownWords(NamedTuple):
         """True if the model cannot read the texts."""
         return self.unknown > MOST_UNKNOWN * self.words
 
+    @property
+    def share(self) -> float:
+        """Share of the words that are unknown."""
+        return self.unknown / max(self.words, 1)
+
     def __str__(self) -> str:
-        share = self.unknown / max(self.words, 1)
-        return f"{share:.0%} of the words are unknown to it, such as {self.example[:40]!r} (at most {MOST_UNKNOWN:.0%})"
+        example = f"{self.example[:40]!r} (at most {MOST_UNKNOWN:.0%})"
+        return f"{self.share:.0%} of the words are unknown to it, such as {example}"
 
 
 class TemplateTokenizer:
@@ -198,6 +203,17 @@ class TemplateTokenizer:
             if unknown_here and not example:
                 example = next(filter(None, map(self._unknown_word, _pieces(text))), "")
         return UnknownWords(unknown, words, example)
+
+    def unknown_examples(self, texts: Iterable[str], most: int) -> list[str]:
+        """Return up to `most` different unknown words of texts, in their order."""
+        pieces = (piece for text in texts if self._words(text)[0] for piece in _pieces(text))
+        words = (word for piece in pieces for word in piece.split() if self._unknown_id in self._plain(f" {word}"))
+        examples: dict[str, None] = {}
+        for word in words:
+            examples[word] = None
+            if len(examples) == most:
+                break
+        return list(examples)
 
     def _counted(self, text: str) -> tuple[int, int]:
         """(unknown, all) words of a text. Consecutive unknown tokens count as one word.

@@ -12,21 +12,60 @@ if TYPE_CHECKING:
 def print_metrics(
     metrics: Mapping[str, Any], console: Console | None = None, title: str = "value model on held-out tasks"
 ) -> None:
-    """Print loss, Pearson r, AUC by step against the final success, and the calibration of a value model."""
+    """Print whether a value model ranks siblings, then loss, Pearson r, AUC by step over all tasks, and calibration."""
     from rich.console import Console
     from rich.table import Table
 
     console = console or Console()
+    if "ranking" in metrics:
+        print_ranking(metrics["ranking"], console)
     table = Table(title=title, show_header=False)
     for name, label in LABELS.items():
         table.add_row(label, _figure(metrics[name]))
     console.print(table)
-    by_step = Table("step", "AUC", title="against the final success")
+    by_step = Table("step", "AUC", title="against the final success, over all tasks")
     for step, auc in metrics["auc_by_step"].items():
         by_step.add_row(str(step), f"{auc:.3f}")
     console.print(by_step)
     if "calibration" in metrics:
         _print_calibration(metrics["calibration"], console)
+
+
+def print_ranking(report: Mapping[str, Any], console: Console) -> None:
+    """Print whether a critic ranks siblings.
+
+    Args:
+        report: `RankingReport.as_plain()`.
+        console: where to print.
+    """
+    from rich.table import Table
+
+    for sentence in report["sentences"]:
+        console.print(sentence)
+    if report["auc"] is None:
+        return
+    table = Table("", "AUC", "95% interval", "pairs", "tasks", title=f"AUC of {COMPARED[report['comparison']]}")
+    for label, interval in ranking_rows(report):
+        table.add_row(label, *interval)
+    console.print(table)
+
+
+def ranking_rows(report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return the rows of a ranking's table: label, and (AUC, interval, pairs, tasks)."""
+    rivals = report["rivals"]
+    rows = [
+        ("all steps", report["auc"]),
+        *((f"step {step}", interval) for step, interval in report["by_step"].items()),
+        ("final states", report["at_end"]),
+        *((f"a critic of the {name} alone", rival["auc"]) for name, rival in rivals.items()),
+        *((f"lead over the {name}", rival["lead"]) for name, rival in rivals.items()),
+    ]
+    return [(label, _interval_cells(interval)) for label, interval in rows if interval is not None]
+
+
+def _interval_cells(interval: Mapping[str, Any]) -> list[str]:
+    bounds = "" if interval["low"] is None else f"{interval['low']:.3f} to {interval['high']:.3f}"
+    return [f"{interval['mean']:.3f}", bounds, f"{interval['pairs']:,}", f"{interval['tasks']:,}"]
 
 
 def _print_calibration(report: Mapping[str, Any], console: Console) -> None:
@@ -50,6 +89,11 @@ def _figure(value: float | int | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
+COMPARED = {
+    "siblings": "runs of the same task at the same step",
+    "equal step": "runs of different tasks at the same step",
+}
+"""Comparison of a ranking -> the compared runs."""
 LABELS = {
     "trajectories": "trajectories",
     "states": "states",

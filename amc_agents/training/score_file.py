@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,6 +149,20 @@ def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:
         final,
         np.repeat(table["return"].to_numpy() >= success, lengths),
     )
+
+
+def scoring_plan(path: str | Path) -> ScoringPlan:
+    """Return the critic and data of a score file. Raises `CheckpointError`."""
+    return ScoringPlan(**json.loads(_plan_of(path)))
+
+
+def scored_values(path: str | Path) -> Iterator[FloatArray]:
+    """Iterate over the values `[T + 1]` of each trajectory of a score file, in the order of the dataset."""
+    _, parquet = pyarrow_or_error()
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=["values"]):
+            for values in batch["values"]:
+                yield values.values.to_numpy()
 
 
 def _require_same(plan: ScoringPlan, stored_json: str, where: Path) -> None:

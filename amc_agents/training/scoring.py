@@ -23,7 +23,8 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.scoring import ScoringCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, iter_records, selected
-from amc_agents.training.score_file import ScoredTrajectory, ScoreFile, ScoringPlan
+from amc_agents.training.ranking import RankingReport, ranking
+from amc_agents.training.score_file import ScoredTrajectory, ScoreFile, ScoringPlan, scored_values, scoring_plan
 from amc_agents.training.value.objective import returns_to_come
 from amc_agents.types import Critic, FloatArray, Trajectory
 
@@ -102,6 +103,23 @@ def score(
             "when it is complete"
         )
     file.finish(parts)
+
+
+def score_ranking(scores: str | Path, data: str | Path) -> RankingReport:
+    """Measure whether the values of a score file rank siblings; see `ranking`.
+
+    Args:
+        scores: a file that `score` wrote.
+        data: the dataset that it was written for.
+
+    Raises:
+        CheckpointError: the file is not a score file, or belongs to another dataset.
+    """
+    plan = scoring_plan(scores)
+    if plan.data != dataset_hash(data):
+        raise CheckpointError(f"{scores} has the values of another dataset than {data}: score it again")
+    trajectories = (record.trajectory for record in iter_records(data))
+    return ranking(zip(trajectories, scored_values(scores), strict=True), predicts=plan.predicts)
 
 
 def state_values(critic: Critic, trajectories: Sequence[Trajectory]) -> list[FloatArray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -9,10 +10,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.training import ranking as module
 from amc_agents.training.ranking import LEAST_TASKS, ranking
+from amc_agents.training.report import print_ranking
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -201,3 +204,19 @@ def test_wrong_arguments_are_refused():
         ranking([(run("t", ["a", "b"], 1.0), np.zeros(2))])
     with pytest.raises(ConfigurationError, match="expected 'return' or 'future'"):
         ranking([], predicts="returns")
+
+
+def printed(report):
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_ranking(report.as_plain(), console)
+    return " ".join(console.export_text().split())
+
+
+def test_the_printed_report_begins_with_the_answer():
+    text = printed(ranking(siblings(60, 4, np.random.default_rng(2))))
+    assert text.startswith("It ranks siblings. Of two runs of a task, the better one has the higher value in")
+    assert "AUC of runs of the same task at the same step" in text
+    for row in ("all steps", "step 1", "final states", "a critic of the length alone", "lead over the instruction"):
+        assert row in text
+    assert "of different tasks at the same step" in printed(ranking(siblings(30, 1, np.random.default_rng(2))))
+    assert printed(ranking([])) == ranking([]).sentences[0]

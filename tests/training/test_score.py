@@ -11,8 +11,9 @@ from amc_agents.critics.value.hf import HFCritic
 from amc_agents.critics.value.value_calibration import AffineCalibration
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
+from amc_agents.training.ranking import ranking
 from amc_agents.training.score_file import score_metrics
-from amc_agents.training.scoring import score, state_values
+from amc_agents.training.scoring import score, score_ranking, state_values
 from amc_agents.training.value.metrics import evaluate
 from amc_agents.training.value.objective import Objective
 from amc_agents.types import Step, Task, Trajectory
@@ -123,6 +124,19 @@ def test_the_summary_is_that_of_training_over_finished_trajectories(dataset, tra
     assert found == pytest.approx(expected)
     assert score_metrics(out)["pearson"] > 0.5
     assert score_metrics(out, success=2.0)["success_rate"] == 0.0
+
+
+def test_a_score_file_says_whether_the_critic_ranks_siblings(dataset, trained, tmp_path):
+    out = tmp_path / "values.parquet"
+    score(f"hf:{trained.out}", dataset, out)
+    whole = trained.trajectories[:23]
+    values = HFCritic(trained.out).state_values([*whole[:22], whole[22].prefix(1)])
+    report = score_ranking(out, dataset)
+    assert report == ranking(zip([*whole[:22], whole[22].prefix(1)], values, strict=True), predicts="future")
+    assert report.auc.mean > 0.8
+    write_shard(dataset, [LoggedTrajectory(whole[0], 9)])
+    with pytest.raises(CheckpointError, match="another dataset"):
+        score_ranking(out, dataset)
 
 
 def test_an_interrupted_call_resumes(dataset, trained, tmp_path):

@@ -16,7 +16,7 @@ from amc_agents.critics.value.value_calibration import AffineCalibration
 from amc_agents.errors import MissingExtra
 from amc_agents.files import replace_file
 from amc_agents.markdown import block, code, text, value_table
-from amc_agents.training.report import LABELS
+from amc_agents.training.report import COMPARED, LABELS, ranking_rows
 
 try:
     from huggingface_hub import ModelCard, ModelCardData
@@ -89,6 +89,8 @@ def card(name: str, checkpoint: ValueCheckpoint, facts: CardFacts) -> str:
         checkpoint=checkpoint, name=name, paper=PAPER, file=FILE, base_model=_shown(facts.base_model),
         library=_library(), folder=shlex.quote(name), critic=json.dumps(f"hf:{name}"), served=served,
         data=_data(checkpoint, facts).items(), metrics=_metrics(checkpoint.metrics),
+        ranking=checkpoint.metrics.get("ranking") or {}, warnings=checkpoint.metrics.get("warnings") or (),
+        ranking_rows=ranking_rows, compared=COMPARED,
         auc_by_step=[(int(t), auc) for t, auc in (checkpoint.metrics.get("auc_by_step") or {}).items()],
         calibration=_describe_calibration(checkpoint),
         calibration_errors=_calibration_errors(checkpoint.metrics.get("calibration") or {}),

@@ -14,6 +14,7 @@ import numpy as np
 
 from amc_agents.critics.render import Encoder
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.training.data_checks import NO_OUTCOME
 from amc_agents.training.dataset import LoggedTrajectory, best_trajectories, data_hash, dataset_hash, iter_records
 from amc_agents.training.value.objective import Objective, soft_returns, state_keys, state_returns
 from amc_agents.training.value.row_store import MARK, ROW, RowWriter, atomic_folder, describe, open_array
@@ -112,10 +113,7 @@ def _write(
             policies.add(record.policy)
             written += 1
         if not written:
-            raise CheckpointError(
-                "the dataset has no trajectory with a known outcome: collect some, or add outcomes to imported "
-                "trajectories (amc import --outcomes FILE --out DATA)"
-            )
+            raise CheckpointError(NO_OUTCOME)
         writer.finish()
     if objective.soft and objective.beta is not None:
         _soften(folder, objective.beta)

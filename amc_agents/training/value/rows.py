@@ -107,6 +107,12 @@ class ValueRows(Sequence[TargetRow]):
         return [self._stored.tasks[number] for number in self._stored.rows["task"][self._order]]
 
     @property
+    def trajectory_of_row(self) -> list[tuple[str, int]]:
+        """`[n]` (task, group) of the trajectory that each row is a window of."""
+        groups = self._stored.rows["group"][self._order].tolist()
+        return list(zip(self.task_of_row, groups, strict=True))
+
+    @property
     def about(self) -> dict[str, Any]:
         """What the folder was made from: `data_hash`, `policies`, `objective`, `selection`, ..."""
         return dict(self._stored.about)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from amc_agents.training.value.calibrating import calibration_tasks
 from amc_agents.training.value.row_building import selected_trajectories
 from amc_agents.training.value.rows import RowsSummary, ValueRows
 from amc_agents.training.value.settings import ValueTrainingSettings
-from amc_agents.types import Trajectory
+from amc_agents.types import FloatArray, Trajectory
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,31 @@ def split_rows(data: Sequence[Trajectory] | str | Path, rows: ValueRows, setting
         rows.summary,
         rows.about["policies"],
     )
+
+
+def held_out_values(
+    data: Sequence[Trajectory] | str | Path,
+    rows: ValueRows,
+    values: Sequence[FloatArray],
+    settings: ValueTrainingSettings,
+) -> Iterator[tuple[Trajectory, FloatArray]]:
+    """Yield the trajectories of some rows, each with the values `[T + 1]` of all its states.
+
+    Args:
+        data: the data of the training.
+        rows: rows of some of its tasks.
+        values: `[n]` arrays `[S]`, the values at the marks of each row.
+        settings: of the training.
+    """
+    windows: dict[tuple[str, int], list[FloatArray]] = {}
+    for trajectory, of_row in zip(rows.trajectory_of_row, values, strict=True):
+        windows.setdefault(trajectory, []).append(np.asarray(of_row, dtype=np.float64))
+    for record in selected_trajectories(data, best_of=settings.best_of, policies=settings.policies):
+        parts = windows.get((record.trajectory.task.id, record.group), [])
+        whole = np.concatenate(parts) if parts else np.zeros(0)
+        # Another length: two policies have a trajectory of this task and group.
+        if len(whole) == len(record.trajectory.steps) + 1:
+            yield record.trajectory, whole
 
 
 _EXAMPLES = 64

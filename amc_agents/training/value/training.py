@@ -18,14 +18,16 @@ from typing import Any, NamedTuple, TypeVar
 from amc_agents.critics.render import Encoder
 from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.errors import AmcError, MissingExtra
+from amc_agents.training.data_checks import check_data
 from amc_agents.training.dataset import data_hash, dataset_hash
-from amc_agents.training.known_words import check_words
+from amc_agents.training.known_words import check_words, warning_of
+from amc_agents.training.ranking import ranking
 from amc_agents.training.value.calibrating import calibrate, states_of
 from amc_agents.training.value.card import CardFacts, write_card
 from amc_agents.training.value.golden import golden_prompts, golden_scores, scores_without_adapter
 from amc_agents.training.value.metrics import evaluate
-from amc_agents.training.value.row_building import build_rows, tokenizer_hash
-from amc_agents.training.value.sets import ValueSets, split_rows
+from amc_agents.training.value.row_building import build_rows, selected_trajectories, tokenizer_hash
+from amc_agents.training.value.sets import ValueSets, held_out_values, split_rows
 from amc_agents.training.value.settings import EMBEDDED, HARDWARE, ValueTrainingSettings
 from amc_agents.training.value.state import ROWS, TrainingState
 from amc_agents.types import Trajectory
@@ -53,6 +55,8 @@ def train_value(
     *,
     progress: Callable[[TrainingProgress], None] | None = None,
     resume: bool = False,
+    anyway: bool = False,
+    warn: Callable[[str], None] | None = None,
 ) -> ValueCheckpoint:
     """Train a value model and save it atomically.
 
@@ -69,14 +73,19 @@ def train_value(
         progress: called after each step, on the first process.
         resume: resume an interrupted training of `out`, with the result of an uninterrupted one. Without an interrupted
             training, start a new one.
+        anyway: train although the base model cannot read the data, or all outcomes are equal.
+        warn: called before the training, on the first process, with each warning about the data. Warnings are also in
+            `metrics["warnings"]`.
 
     Returns:
-        The content of `amc_value.json`. Its `metrics` are computed on held-out tasks, before calibration.
+        The content of `amc_value.json`. Its `metrics` are computed on held-out tasks, before calibration; `ranking`
+        says whether the model ranks runs of the same task (`amc_agents.training.ranking`).
 
     Raises:
         ConfigurationError: `out` is not empty or another process is training it; `out` has an interrupted training, and
-            `resume` is False or settings or data differ; a setting does not suit the data; or the base model's
-            vocabulary lacks words of the data.
+            `resume` is False or settings or data differ; a setting does not suit the data; all outcomes are equal; or
+            the base model's vocabulary lacks words of the data.
+        CheckpointError: no outcome of the data is known.
     """
     settings = settings or ValueTrainingSettings()
     state = TrainingState(out)
@@ -94,7 +103,7 @@ def train_value(
         with state.left_if_useful(keep_rows=isinstance(data, str | Path)):
             model, tokenizer = load_base(base_model, settings)
             encoder = make_encoder(tokenizer, settings.prompt_format, context(model, settings.max_tokens))
-            _on_first(lambda: check_words(data, encoder))
+            warnings = _on_first(lambda: _checked(data, encoder, settings, anyway=anyway, warn=warn))
             rows = _on_first(
                 lambda: build_rows(
                     data, state.folder / ROWS, encoder, settings.objective, tokenizer=tokenizer_hash(tokenizer),
@@ -110,7 +119,8 @@ def train_value(
         # The adapter is saved in half precision, so that precision is what is measured and merged.
         round_to_half(trainer.model)
         training = _Training(base_model, tokenizer, encoder, sets, trainer)
-        checkpoint = _measured(training, description)
+        checkpoint = _measured(training, description, data)
+        checkpoint = replace(checkpoint, metrics=checkpoint.metrics | {"warnings": warnings})
         # Every process takes part in gathering a sharded model.
         weights = trainer.accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
 
@@ -173,7 +183,28 @@ def _description(
     }
 
 
-def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheckpoint:
+def _checked(
+    data: Sequence[Trajectory] | str | Path,
+    encoder: Encoder,
+    settings: ValueTrainingSettings,
+    *,
+    anyway: bool,
+    warn: Callable[[str], None] | None,
+) -> list[str]:
+    """Check the data and return warnings."""
+    words = check_words(data, encoder, anyway=anyway)
+    records = selected_trajectories(data, best_of=settings.best_of, policies=settings.policies)
+    about_data = check_data(records, validation_share=settings.validation_share, seed=settings.seed, anyway=anyway)
+    warnings = [*warning_of(words, data, encoder), *about_data]
+    if warn is not None:
+        for warning in warnings:
+            warn(warning)
+    return warnings
+
+
+def _measured(
+    training: _Training, description: Mapping[str, Any], data: Sequence[Trajectory] | str | Path
+) -> ValueCheckpoint:
     """Measure the model on held-out tasks, calibrate it, and return its checkpoint without golden scores."""
     _, _, encoder, sets, trainer = training
     settings = trainer.settings
@@ -192,7 +223,9 @@ def _measured(training: _Training, description: Mapping[str, Any]) -> ValueCheck
         settings=json.loads(json.dumps(asdict(settings))),
     )
     values = [checkpoint.uncalibrated(scores) for scores in trainer.scores(sets.held_out)]
-    metrics = evaluate(sets.held_out, values) | {"epochs": trainer.evaluations()}
+    scored = held_out_values(data, sets.held_out, values, settings)
+    rank = ranking(scored, predicts=objective.target, seed=settings.seed).as_plain()
+    metrics = {"ranking": rank} | evaluate(sets.held_out, values) | {"epochs": trainer.evaluations()}
     if sets.calibration is None or settings.calibration == "none":
         return replace(checkpoint, metrics=metrics)
     values = [checkpoint.uncalibrated(scores) for scores in trainer.scores(sets.calibration)]

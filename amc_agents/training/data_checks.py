@@ -1,0 +1,123 @@
+"""Check a dataset before a value model is trained on it: what it cannot teach, and what would flatter the metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.training.dataset import LoggedTrajectory
+from amc_agents.training.splits import held_out_tasks
+
+NO_OUTCOME = (
+    "the dataset has no trajectory with a known outcome: collect some, or add outcomes to imported trajectories "
+    "(amc import --outcomes FILE --out DATA)"
+)
+
+
+def check_data(
+    records: Iterable[LoggedTrajectory], *, validation_share: float, seed: int, anyway: bool = False
+) -> list[str]:
+    """Check the trajectories of a training.
+
+    Args:
+        records: the trajectories that the training uses, all with a known outcome; an empty `settings` field of all
+            means that their origin is unknown.
+        validation_share: share of the tasks that the training holds out.
+        seed: seed of that choice.
+        anyway: return a warning where a `ConfigurationError` about the outcomes would be raised.
+
+    Returns:
+        Warnings for the report, in the order of their importance.
+
+    Raises:
+        CheckpointError: there is no trajectory.
+        ConfigurationError: all outcomes are equal, or training or validation would have no task.
+    """
+    data = _Summary.of(records)
+    if not data.outcomes:
+        raise CheckpointError(NO_OUTCOME)
+    held_out = held_out_tasks(data.outcomes, validation_share, np.random.default_rng(seed))
+    return [*data.about_outcomes(anyway), *data.about_overlap(held_out), *data.about_origin()]
+
+
+@dataclass
+class _Summary:
+    outcomes: dict[str, set[float]] = field(default_factory=dict)
+    """Task -> the first two different outcomes of its trajectories."""
+    instructions: dict[str, set[bytes]] = field(default_factory=dict)
+    """Task -> fingerprints of its instructions."""
+    trajectories: int = 0
+    imported: int = 0
+    of_test_split: int = 0
+    """Trajectories that `amc collect --split test` played."""
+    of_known_origin: int = 0
+
+    @classmethod
+    def of(cls, records: Iterable[LoggedTrajectory]) -> _Summary:
+        data = cls()
+        for record in records:
+            task, settings = record.trajectory.task, json.loads(record.settings)
+            outcomes = data.outcomes.setdefault(task.id, set())
+            if len(outcomes) < 2:
+                outcomes.add(record.trajectory.return_)
+            data.instructions.setdefault(task.id, set()).add(_fingerprint(task.instruction))
+            data.trajectories += 1
+            data.of_known_origin += bool(settings)
+            data.imported += "imported" in settings
+            data.of_test_split += settings.get("split") == "test"
+        return data
+
+    def about_outcomes(self, anyway: bool) -> list[str]:
+        different = set().union(*self.outcomes.values())
+        if len(different) == 1:
+            message = (
+                f"all {self.trajectories} trajectories have the outcome {min(different):g}: a critic cannot learn from "
+                "them what makes a run better. Add runs with other outcomes, or train anyway (--anyway)"
+            )
+            if not anyway:
+                raise ConfigurationError(message)
+            return [message]
+        if not any(len(outcomes) > 1 for outcomes in self.outcomes.values()):
+            size = f"{self.trajectories} runs of {len(self.outcomes)} tasks"
+            return [
+                f"No task has runs with different outcomes ({size}), so the critic may learn which tasks are easy "
+                "instead of which runs go well. Collect or import several runs of the same task; amc import --task "
+                "FIELD names the task."
+            ]
+        return []
+
+    def about_overlap(self, held_out: set[str]) -> list[str]:
+        trained = set().union(*(texts for task, texts in self.instructions.items() if task not in held_out))
+        known = sum(not trained.isdisjoint(self.instructions[task]) for task in held_out)
+        warnings = []
+        if known:
+            warnings.append(
+                f"{known} of {len(held_out)} held-out tasks have the instruction of a training task under another id, "
+                "so the metrics are too good unless the tasks differ in something else. Give equal tasks the same id "
+                "(amc import without --task does)."
+            )
+        if self.of_test_split:
+            warnings.append(
+                f"{self.of_test_split} trajectories were collected from the test split: do not test the critic on the "
+                "same tasks. Collect with --split train."
+            )
+        return warnings
+
+    def about_origin(self) -> list[str]:
+        if self.imported or not self.of_known_origin:
+            return []
+        return [
+            "All trajectories were played in a benchmark. Critics trained on benchmarks alone have been found to be "
+            "worthless in production (AUC 0.45 to 0.48, arXiv 2603.03800): before you use this one there, train it on "
+            "your own logs (amc import)."
+        ]
+
+
+def _fingerprint(instruction: str) -> bytes:
+    """Equal for instructions that differ only in case and spaces."""
+    return hashlib.blake2b(" ".join(instruction.casefold().split()).encode(), digest_size=16).digest()
