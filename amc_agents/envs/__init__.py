@@ -3,14 +3,14 @@
 | file or package | content |
 |---|---|
 | `replay` | `ReplayFork`, `CopyFork`, `NoFork`: wrappers of worlds that have no `fork` |
-| `real` | `DirectoryFork`, `SqliteFork`, `ProcessFork`, `WorldBundle`: copies of real state |
+| `real` | `DirectoryFork`, `SqliteFork`, `ProcessFork`, `ProcessWorld`, `WorldBundle`: copies of real state |
 | `crafting` | the TextCraft-compatible world |
 | `workshop` | crafting with finite stock, hidden success, or both |
 | `exploration` | bandits, a lock, Wordle and RiverSwim, for PSRL and IDS |
 | `registry` | worlds by name, including those of installed packages |
 """
 
-from amc_agents.envs.real import DirectoryFork, ProcessFork, SqliteFork, WorldBundle, remove_snapshots
+from amc_agents.envs.real import DirectoryFork, ProcessFork, ProcessWorld, SqliteFork, WorldBundle, remove_snapshots
 from amc_agents.envs.replay import CopyFork, NoFork, ReplayFork, Reseedable, World
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "DirectoryFork",
     "NoFork",
     "ProcessFork",
+    "ProcessWorld",
     "ReplayFork",
     "Reseedable",
     "SqliteFork",

@@ -4,6 +4,7 @@ from amc_agents.envs.real.bundle import WorldBundle
 from amc_agents.envs.real.changes import Conflict, FileChange, RowChange
 from amc_agents.envs.real.directory import DirectoryFork
 from amc_agents.envs.real.process import ProcessFork
+from amc_agents.envs.real.process_world import ProcessWorld
 from amc_agents.envs.real.snapshots import remove_snapshots
 from amc_agents.envs.real.sqlite import SqliteFork
 
@@ -12,6 +13,7 @@ __all__ = [
     "DirectoryFork",
     "FileChange",
     "ProcessFork",
+    "ProcessWorld",
     "RowChange",
     "SqliteFork",
     "WorldBundle",

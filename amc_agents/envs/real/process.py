@@ -34,7 +34,7 @@ class ProcessFork(Generic[T]):
     called in the process, one at a time, and its attributes are read from there. Arguments and results are pickled.
 
     After a fork, the generators of the modules `random` and `numpy.random` are seeded anew in the copy, and so is the
-    object if it has a method `reseed(seed)`. Other generators must be seeded there.
+    object if it has a method `reseed(seed)`, async or sync. Other generators must be seeded there.
 
     The world is `Restorable` if the object has the methods `snapshot()`, `restore(snapshot)` and `release(snapshot)`,
     async or sync, which then do the work.

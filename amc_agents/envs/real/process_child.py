@@ -54,9 +54,7 @@ def _answer(connection: socket.socket, held: Any, request: Request) -> None:
     try:
         value = getattr(held, request.name)
         if request.kind == "call":
-            answer = value(*request.arguments, **request.named)
-            if inspect.iscoroutine(answer):
-                answer = asyncio.run(answer)
+            answer = _finished(value(*request.arguments, **request.named))
         else:
             answer = ("method", None) if callable(value) else ("value", value)
         content = pickle.dumps(answer)
@@ -92,7 +90,11 @@ def _reseed(held: Any, seed: int) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
     if hasattr(held, "reseed"):
-        held.reseed(seed)
+        _finished(held.reseed(seed))
+
+
+def _finished(answer: Any) -> Any:
+    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
 
 def _failure(error: Exception) -> Failed:

@@ -107,3 +107,42 @@ class Table:
         self.rolls.append(random.randint(1, 6))
         text = f"{self.rolls}"
         return TimeStep.termination(text, sum(self.rolls)) if len(self.rolls) == 3 else TimeStep.transition(text)
+
+
+class GlobalDice:
+    """A text world that rolls by the generator of the module `random`: three rolls, and the last pays its number."""
+
+    def __init__(self):
+        self.rolls = None
+
+    async def reset(self, task):
+        random.seed(task.payload)
+        self.rolls = []
+        return TimeStep.restart(task.instruction)
+
+    async def step(self, action):
+        if self.rolls is None or len(self.rolls) == 3:
+            raise EnvironmentStateError("reset first")
+        if action == "die":
+            os._exit(3)
+        self.rolls.append(random.randint(1, 6))
+        rolled = str(self.rolls)
+        return TimeStep.termination(rolled, self.rolls[-1]) if len(self.rolls) == 3 else TimeStep.transition(rolled)
+
+    async def close(self):
+        pass
+
+
+class OwnDice(GlobalDice):
+    """Rolls by a generator of its own, which `reseed` replaces."""
+
+    async def reset(self, task):
+        self.rng = random.Random(task.payload)
+        return await super().reset(task)
+
+    async def step(self, action):
+        random.seed(self.rng.random())
+        return await super().step(action)
+
+    async def reseed(self, seed):
+        self.rng = random.Random(seed)
