@@ -55,6 +55,17 @@ class ReplayFork:
         self._actions: list[str] = []
         self._reseeds: list[tuple[int, int]] = []
 
+    @property
+    def world(self) -> World:
+        """The wrapped world in its current state; a step made in it directly is not recorded.
+
+        Raises:
+            EnvironmentStateError: before `reset` and after `close`.
+        """
+        if self._world is None:
+            raise EnvironmentStateError("a ReplayFork has no world before reset or after close: call reset first")
+        return self._world
+
     async def reset(self, task: Task) -> TimeStep:
         """Start `task` in a new world with the seed given at construction."""
         await self.close()

@@ -6,15 +6,18 @@ from amc_agents.testing.critics import check_critic
 from amc_agents.testing.enumerable import EnumerableWorld, run_smc
 from amc_agents.testing.environments import check_environment
 from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.testing.expert import ExpertWorld, noisy_expert
 from amc_agents.testing.restorable import check_restorable
 from amc_agents.testing.scripted import ScriptedChatModel
 
 __all__ = [
     "EnumerableWorld",
+    "ExpertWorld",
     "ScriptedChatModel",
     "check_critic",
     "check_environment",
     "check_restorable",
     "exact_roles_model",
+    "noisy_expert",
     "run_smc",
 ]
