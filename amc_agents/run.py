@@ -54,6 +54,9 @@ class WeighingPoint:
     """`[N]` the slot that each slot continues, or None where nothing was resampled."""
     retired: tuple[int, ...] = ()
     """Slots whose finished particle was retired at this point."""
+    dropped: Mapping[int, Trajectory] = field(default_factory=dict)
+    """Slot -> trajectory of each particle that the resampling left without offspring. Empty for points from before a
+    restart: durable points do not store it."""
 
 
 @dataclass(frozen=True, slots=True)

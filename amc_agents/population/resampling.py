@@ -10,7 +10,7 @@ import numpy as np
 
 from amc_agents import smc
 from amc_agents.population.population import ParticleSystem, Retired
-from amc_agents.types import IntArray
+from amc_agents.types import IntArray, Trajectory
 
 
 async def resample(system: ParticleSystem) -> None:
@@ -31,12 +31,13 @@ async def resample(system: ParticleSystem) -> None:
     ancestors = info.ancestors
     slots = tuple(np.flatnonzero(info.retired).tolist())
     retired = [system.retire(slot) for slot in slots]
+    dropped = _dropped(system, ancestors, slots)
     async with system.deadline.cutting():
         await _continue_from(system, ancestors, retired)
     if system.deadline.passed:
         return
     system.weights, system.values = after, system.values[ancestors]
-    system.history[-1] = replace(system.history[-1], ancestors=ancestors.copy(), retired=slots)
+    system.history[-1] = replace(system.history[-1], ancestors=ancestors.copy(), retired=slots, dropped=dropped)
     system.emit({"type": "amc.resample", "step": system.step, "ancestors": ancestors.tolist(),
                "retired": list(slots)})  # fmt: skip
 
@@ -81,6 +82,7 @@ async def continue_alone(system: ParticleSystem, slot: int) -> None:
         cleared.append(system.archive)
     system.retired, system.archive = [], None
     ancestors = np.full(len(system.particles), slot)
+    dropped = _dropped(system, ancestors, ())
     await _continue_from(system, ancestors, [])
     await asyncio.gather(*(system.runner.discard(other) for other in cleared))
     base = particle.return_ / system.settings.beta if system.settings.rewards_observed else 0.0
@@ -88,7 +90,7 @@ async def continue_alone(system: ParticleSystem, slot: int) -> None:
     system.values, system.known = system.values[ancestors], system.known[ancestors]
     system.step = system.last_pause = particle.steps
     system.selected, system.chosen_past, system.n_earlier = None, True, 0
-    system.history[-1] = replace(system.history[-1], ancestors=ancestors)
+    system.history[-1] = replace(system.history[-1], ancestors=ancestors, dropped=dropped)
 
 
 async def _continue_from(system: ParticleSystem, ancestors: IntArray, retired: Sequence[Retired]) -> None:
@@ -109,6 +111,13 @@ async def _continue_from(system: ParticleSystem, ancestors: IntArray, retired: S
     kept.add(id(system.archive))  # It may become the answer, with its world.
     await asyncio.gather(*(system.runner.discard(particle) for particle in old if id(particle) not in kept))
     system.particles, system.retired = particles, all_retired
+
+
+def _dropped(system: ParticleSystem, ancestors: IntArray, retired: Sequence[int]) -> dict[int, Trajectory]:
+    """Return the trajectories of the particles that have no offspring and are not retired, by slot."""
+    kept = {*ancestors.tolist(), *retired}
+    slots = (slot for slot in range(len(system.particles)) if slot not in kept)
+    return {slot: system.runner.trajectory_of(system.particles[slot]) for slot in slots}
 
 
 def _next_size(system: ParticleSystem) -> int:

@@ -59,7 +59,7 @@ async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
         "weights": tuple(map(np.asarray, _dump(system.weights))),
         "values": system.values,
         "known": system.known,
-        "history": [memo.of(point, _dump) for point in system.history],
+        "history": [memo.of(point, _dump_point) for point in system.history],
         "notes": list(system.notes),
         "step": system.step,
         "due": system.due,
@@ -139,6 +139,11 @@ async def _dump_world(particle: Particle, memo: Memo) -> Any:
     if world is None or not world.is_open:
         return None
     return await dump_world(world, at_rest=not particle.running, memo=memo)
+
+
+def _dump_point(point: WeighingPoint) -> tuple[Any, ...]:
+    """Return the fields of a weighing point without the dropped trajectories, which would dwarf the rest."""
+    return tuple(getattr(point, field.name) for field in fields(point) if field.name != "dropped")
 
 
 def _dump(value: Any) -> tuple[Any, ...]:
