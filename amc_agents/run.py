@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from amc_agents.commits import Commit, CommitTools, DeferredCalls
+from amc_agents.files import replace_file, storage_errors
 from amc_agents.plain import fields_of, plain
 from amc_agents.prices import cost
 from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Usage
 
+if TYPE_CHECKING:
+    from amc_agents.page.run_view import RunView
+
+RUN_FILE = "run.json"
+"""File of a saved run in its folder."""
 _MOST_ROLES = 5
 _MOST_NOTES = 5
 _MOST_COMMITS = 3
@@ -202,14 +210,69 @@ class Run:
         run["population"]["returns"] = plain([trajectory.return_ for trajectory in self.population.trajectories])
         return run
 
+    def save(self, folder: str | Path) -> Path:
+        """Write the run to `run.json` in a folder, from which `amc report FOLDER` makes its page.
+
+        The file has the values of `as_plain` without the agent's states (`outputs`, `best_output`).
+
+        Args:
+            folder: created if it does not exist; an earlier run in it is replaced.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        path = Path(folder) / RUN_FILE
+        with storage_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(self._without_states().as_plain(), allow_nan=False))
+        return path
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Build the run's page: the genealogy with the text of each step, the answer, the particles, the costs.
+
+        The page is self-contained: it loads nothing from a network, and every text is escaped.
+
+        Args:
+            path: a file to write the page to as well; its folder must exist.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        from amc_agents.page.run_page import run_page
+
+        page = run_page(self._view())
+        if path is not None:
+            replace_file(Path(path), page)
+        return page
+
+    def _repr_html_(self) -> str:
+        """Display of a run in a notebook: the summary, and the answer's steps to unfold."""
+        from amc_agents.page.run_page import notebook_fragment
+
+        return notebook_fragment(_rows(self), self._view())
+
+    def _without_states(self) -> Run:
+        return replace(self, outputs=(), best_output=None)
+
+    def _view(self) -> RunView:
+        from amc_agents.page.run_view import RunView
+
+        return RunView.of(self._without_states().as_plain())
+
     def __repr__(self) -> str:
         """Summary in at most 20 lines: best trajectory, particles, resamplings, log Z, usage, cost and notes."""
         return _summary(self)
 
 
 def _summary(run: Run) -> str:
-    """Format the best trajectory, the particles, the resamplings, log Z, the settings, the usage and the notes."""
-    rows = [
+    """Format the summary as text."""
+    first = f"Run of task {run.best.task.id!r}: return {run.best.return_:.4g}"
+    return "\n".join([excerpt(first, _WIDTH), *(f"  {name:<10} {excerpt(text, _WIDTH)}" for name, text in _rows(run))])
+
+
+def _rows(run: Run) -> list[tuple[str, str]]:
+    """Describe the best trajectory, the particles, the resamplings, log Z, the settings, the usage and the notes."""
+    return [
         ("best", _best(run)),
         ("particles", _particles(run)),
         ("resampled", _resamplings(run)),
@@ -220,8 +283,6 @@ def _summary(run: Run) -> str:
         *(("usage", line) for line in _usage(run)),
         *(("note", note) for note in _first(run.notes, _MOST_NOTES, "notes")),
     ]
-    first = f"Run of task {run.best.task.id!r}: return {run.best.return_:.4g}"
-    return "\n".join([excerpt(first, _WIDTH), *(f"  {name:<10} {excerpt(text, _WIDTH)}" for name, text in rows)])
 
 
 def _best(run: Run) -> str:

@@ -25,6 +25,7 @@ FLOORS = (
         "quoting",
         "markdown",
         "files",
+        "page",
         "_lazy",
     },
     {"concurrency"},

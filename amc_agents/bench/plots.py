@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from amc_agents.bench.figures import (
     save_figure,
 )
 from amc_agents.bench.report import Results
+from amc_agents.page.family import Branch, branches
 from amc_agents.run import Run
 from amc_agents.types import FloatArray
 
@@ -37,63 +37,16 @@ _PIECES = 40
 """Number of straight pieces of a drawn line."""
 
 
-@dataclass(frozen=True)
-class Branch:
-    """One particle between two resampling points."""
-
-    row: int
-    """Vertical position; rows are ordered so that no two lines cross."""
-    start: float
-    end: float
-    """In steps; the last step of a finished particle."""
-    from_row: int | None
-    """Row of the ancestor; None at the start of the run."""
-    value_before: float | None
-    value: float
-    """The critic's value at the end of the branch, or the return of a finished particle."""
-    ending: str
-    """The end of the branch: "continued", "dropped", "success" or "failure"."""
-
-
 def branches_of(run: Run, *, success: float = 1.0) -> list[Branch]:
     """Lay out the family tree of a run's particles."""
-    population = run.population
-    n_particles = len(run.history[0].log_weights)
-    retired = iter(range(len(population.trajectories) - _n_retired(run), len(population.trajectories)))
-    rows = {slot: slot for slot in range(n_particles)}
-    from_rows: dict[int, int | None] = dict.fromkeys(range(n_particles))
-    values_before: dict[int, float | None] = dict.fromkeys(range(n_particles))
-    start, branches = 0.0, []
-    for point in run.history:
-        ancestors = point.ancestors
-        if ancestors is None:
-            continue
-        continued = set(ancestors.tolist())
-        retired_index = {slot: next(retired) for slot in point.retired}
-        for slot, row in rows.items():
-            value = float(point.values[slot])
-            if slot in retired_index:
-                trajectory = population.trajectories[retired_index[slot]]
-                end, ending = float(len(trajectory.steps)), _ending(trajectory.return_, success)
-            else:
-                end, ending = float(point.step), "continued" if slot in continued else "dropped"
-            branches.append(Branch(row, start, end, from_rows[slot], values_before[slot], value, ending))
-        order = sorted(range(len(ancestors)), key=lambda slot: (rows[int(ancestors[slot])], slot))
-        from_rows = {slot: rows[int(ancestors[slot])] for slot in order}
-        values_before = {slot: float(point.values[int(ancestors[slot])]) for slot in order}
-        rows = {slot: row for row, slot in enumerate(order)}
-        start = float(point.step)
-    for slot, row in rows.items():
-        trajectory = population.trajectories[slot]
-        branches.append(
-            Branch(row, start, float(len(trajectory.steps)), from_rows[slot], values_before[slot],
-                   float(population.values[slot]), _ending(trajectory.return_, success))
-        )  # fmt: skip
-    return branches
-
-
-def _n_retired(run: Run) -> int:
-    return sum(len(point.retired) for point in run.history)
+    trajectories = run.population.trajectories
+    return branches(
+        run.history,
+        [len(trajectory.steps) for trajectory in trajectories],
+        [trajectory.return_ for trajectory in trajectories],
+        [float(value) for value in run.population.values],
+        success=success,
+    )
 
 
 def genealogy(run: Run, path: str | Path, *, title: str = "", success: float = 1.0) -> Path:
@@ -214,10 +167,6 @@ def _bend(branches: Sequence[Branch]) -> float:
     """Return the steps that a fork takes to reach its row: less than the shortest branch."""
     lengths = [branch.end - branch.start for branch in branches if branch.from_row is not None]
     return float(min([1.2, *(0.9 * length for length in lengths if length > 0)]))
-
-
-def _ending(return_: float, success: float) -> str:
-    return "success" if return_ >= success else "failure"
 
 
 def _subtitle(successes: int, trajectories: int) -> str:
