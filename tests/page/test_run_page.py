@@ -16,8 +16,8 @@ from amc_agents.run import Run
 from tests.page.conftest import HOSTILE, played
 
 ALLOWED = set(
-    "http-equiv content name charset lang class id scope tabindex role width height viewbox text-anchor open type style "
-    "d x y x1 x2 y1 y2 cx cy r".split()
+    "http-equiv content name charset lang class id scope tabindex role width height viewbox text-anchor open type "
+    "style d x y x1 x2 y1 y2 cx cy r".split()
 )
 
 
