@@ -7,6 +7,7 @@ imports only from those below it in this list:
 |---|---|
 | `cli` | the command `amc` |
 | `serve`, `doctor` | vLLM servers for models; checks of a configuration |
+| `rollout` | from an agent that looks better to an agent that is switched on |
 | `bench` | comparisons, tuning and their reports |
 | `training` | datasets of trajectories, and critics trained on them |
 | `population`, `lac`, `pnlc`, `psrl` | the methods, each from its decision to its LangGraph nodes |
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
     from amc_agents.psrl.posterior.store import StorePosterior
     from amc_agents.psrl.role_models import RoleModel
+    from amc_agents.rollout.canary_graph import canary
     from amc_agents.run import Population, Run
     from amc_agents.runtime.effects import Deferred, effect
     from amc_agents.runtime.text_agent import text_agent
@@ -82,6 +84,7 @@ __all__ = [
     "actor_critic_model",
     "actor_critic_node",
     "amc",
+    "canary",
     "critique_refine_model",
     "critique_refine_node",
     "current_environment",
@@ -125,6 +128,7 @@ __getattr__, __dir__ = _lazy_names(
         "actor_critic_model": "lac.node",
         "actor_critic_node": "lac.node",
         "amc": "population.graph",
+        "canary": "rollout.canary_graph",
         "critique_refine_model": "pnlc.node",
         "critique_refine_node": "pnlc.node",
         "current_environment": "runtime.world",

@@ -38,6 +38,7 @@ FLOORS = (
     {"population", "lac", "pnlc", "psrl"},
     {"training"},
     {"bench", "importing"},
+    {"rollout"},
     {"serve", "doctor"},
     {"cli"},
 )

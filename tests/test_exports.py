@@ -14,7 +14,7 @@ PUBLIC = {
     "amc_agents": (
         "ActorCritic Adaptive AmcError AmcGraph AtSteps Budget BudgetExhausted Critic CritiqueRefine Deferred "
         "Environment EssBelow EveryStep Forkable InformationDirected Never Population PosteriorSampling RoleModel Run "
-        "Step StorePosterior Task TimeStep Trajectory Usage actor_critic_model actor_critic_node amc "
+        "Step StorePosterior Task TimeStep Trajectory Usage actor_critic_model actor_critic_node amc canary "
         "critique_refine_model critique_refine_node current_environment effect information_directed_nodes parse_critic "
         "posterior_sampling_nodes text_agent use_environment"
     ).split(),
@@ -28,6 +28,7 @@ PUBLIC = {
         "InformationDirected PosteriorSampling RoleModel StorePosterior exploring_text_agent "
         "information_directed_nodes posterior_sampling_nodes"
     ).split(),
+    "amc_agents.rollout": "CanaryReport canary".split(),
     "amc_agents.smc": (
         "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
         "Scheme begin_again ess init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +17,22 @@ from amc_agents.errors import AgentContractError
 from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.population import ParticleSystem
+from amc_agents.run import Run
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.world import Worlds
 
 _KEY = "__amc_open_run"
+_listener: ContextVar[Callable[[Run], None] | None] = ContextVar("amc_run_listener", default=None)
+
+
+@contextmanager
+def listening(listener: Callable[[Run], None]) -> Iterator[None]:
+    """Call a function with the result of each run that ends inside the block, however the graph is called."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 class OpenRun:
@@ -130,8 +144,10 @@ class OpenRun:
         else:
             await self.worlds.close_all()
         self.system = None
-        notes = (*run.notes, *closing_notes(self.worlds), *conversation.notes)
-        return Conclusion(replace(run, notes=notes), winner)
+        run = replace(run, notes=(*run.notes, *closing_notes(self.worlds), *conversation.notes))
+        if (listener := _listener.get()) is not None:
+            listener(run)
+        return Conclusion(run, winner)
 
     @property
     def _is_open(self) -> bool:

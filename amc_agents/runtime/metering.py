@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -99,6 +100,16 @@ def policy_meter() -> PolicyMeter | None:
 def count_requests(meter: PolicyMeter) -> None:
     """Make a meter count all requests of this context."""
     _current.set(meter)
+
+
+@contextmanager
+def counting_requests(meter: PolicyMeter) -> Iterator[None]:
+    """Make a meter count all requests of a block."""
+    token = _current.set(meter)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def _request_of(details: Mapping[str, Any]) -> _Request | None:

@@ -1,0 +1,45 @@
+"""`amc canary report`: join outcomes, and compare the arms of a canary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from amc_agents.rollout import CanaryReport
+
+canary_app = typer.Typer(no_args_is_help=True, help="Compare two served agents on live calls (docs/rollout.md).")
+
+Folder = Annotated[Path, typer.Argument(help="The folder= of the rollout.")]
+Outcomes = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV file with the columns thread_id and value, joined first. thread_id may also be the id of a run."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+@canary_app.command("report")
+def canary_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = False) -> None:
+    """Compare the arms of a canary by their outcomes. Look as often as you like: the interval holds at all times."""
+    from amc_agents.rollout.canary_report import read_report
+
+    _print(read_report(folder, _read(outcomes)), as_json)
+
+
+def _read(outcomes: Path | None) -> dict[str, float] | None:
+    from amc_agents.importing.outcomes import read_outcomes
+
+    return None if outcomes is None else read_outcomes(outcomes)
+
+
+def _print(report: CanaryReport, as_json: bool) -> None:
+    import json
+
+    from amc_agents.cli.printable import echo
+
+    for line in (json.dumps(report.as_plain(), indent=2) if as_json else str(report)).splitlines():
+        echo(line)
