@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
 
@@ -154,6 +154,37 @@ def trajectory_of(messages: Sequence[BaseMessage], *, system_is_task: bool) -> T
     """
     has_prompt = len(messages) > 1 and isinstance(messages[0], SystemMessage) and not system_is_task
     return trajectory_from_messages(messages[1:] if has_prompt else messages, done=False)
+
+
+def pending_states(trajectory: Trajectory, commit_tools: Collection[str]) -> Iterator[Trajectory]:
+    """Yield the states in which a commit call was pending, as a critic reads them while the particle waits.
+
+    The last step of such a state is the agent's message with the call, which nothing has answered yet.
+
+    Args:
+        trajectory: read from messages.
+        commit_tools: names of the commit tools.
+    """
+    for number, step in enumerate(trajectory.steps):
+        if any(name in commit_tools for name in called_tools(step.action)):
+            call = Step(step.action, thought=step.thought, message_ids=step.message_ids[:1])
+            yield trajectory.prefix(number).extended(call)
+
+
+def called_tools(action: str) -> list[str]:
+    """Return the names of the tools that an action calls, in order; empty if it is not made of tool calls.
+
+    >>> called_tools('{"args": {"order": 7}, "name": "refund"}')
+    ['refund']
+    >>> called_tools("open the door")
+    []
+    """
+    try:
+        calls = json.loads(action) if action.startswith(("{", "[")) else []
+    except ValueError:
+        return []
+    listed = calls if isinstance(calls, list) else [calls]
+    return [str(call["name"]) for call in listed if isinstance(call, dict) and "name" in call]
 
 
 # Every step of every particle passes here: `dataclasses.replace` would take three times as long.

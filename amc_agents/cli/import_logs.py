@@ -87,6 +87,14 @@ def import_logs(
         ),
     ] = None,
     policy: Annotated[str, typer.Option(help="Name of the agent, by which training can select.")] = "",
+    commit_tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL",
+            help="Tool that is a commit at run time, such as send_email: value models then also learn from the states "
+            "in which a call of it was pending. Repeatable.",
+        ),
+    ] = None,
     thread: Annotated[
         str | None,
         typer.Option(help="Field of a chat's record with the conversation's id.", rich_help_panel=_READING),
@@ -134,7 +142,7 @@ def import_logs(
             line.update(f"{report.trajectories:,} new trajectories, {report.imported_before:,} imported before")
 
         report = imported(
-            source, out, policy=policy, progress=show,
+            source, out, policy=policy, commit_tools=commit_tools or (), progress=show,
             outcomes=Outcomes(reward, feedback, _function(reward_function, "--reward-function"), outcomes),
             reading=Reading(
                 kind=None if kind is None else kind.value, step_after=tuple(step_after or ("tools",)),
@@ -175,6 +183,7 @@ def _print_report(report: ImportReport, out: Path, console: PlainConsole) -> Non
         ("with a known outcome", report.outcomes_known),
         ("without an outcome yet", report.outcomes_unknown),
         ("cut off before an answer", report.cut_off),
+        ("pending calls of commit tools", report.pending_commits),
         ("outcomes updated", report.outcomes_updated),
         ("imported before", report.imported_before),
         ("duplicates in the source", report.duplicates),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from amc_agents.importing.report import ImportReport
 from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, digest
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.stored import ImportedFrom, StoredRuns, update_outcomes, with_outcome
-from amc_agents.training.dataset import LoggedTrajectory, pyarrow_or_error, unknown_outcomes, write_shard
+from amc_agents.messages import pending_states
+from amc_agents.training.dataset import LoggedTrajectory, commit_names, pyarrow_or_error, unknown_outcomes, write_shard
 from amc_agents.types import Trajectory
 
 
@@ -29,6 +30,7 @@ def import_logs(
     outcomes: Outcomes | None = None,
     reading: Reading | None = None,
     policy: str = "",
+    commit_tools: str | Sequence[str] = (),
     redact: Redact | None = None,
     progress: Callable[[ImportReport], None] | None = None,
 ) -> ImportReport:
@@ -44,6 +46,8 @@ def import_logs(
         outcomes: where outcomes come from; None: all are unknown.
         reading: as in `read`.
         policy: name of the agent, stored with each trajectory; training can select by it.
+        commit_tools: names of the tools that are commits at run time, as in `amc(tools={"send_email": "commit"})`;
+            stored with each new trajectory. Value models then also learn from states in which such a call was pending.
         redact: text -> text without personal data. Applied to every text before anything is written.
         progress: called with the report so far after each shard.
 
@@ -65,7 +69,7 @@ def import_logs(
         folder.mkdir(parents=True, exist_ok=True)
     with sole_user(folder / ".import.lock", doing="amc import"):
         table = {stored_id(thread, redact): value for thread, value in table.items()}
-        work = _Import(folder, outcomes, table, reading, policy, redact, progress)
+        work = _Import(folder, outcomes, table, reading, policy, commit_names(commit_tools), redact, progress)
         if source is not None:
             work.add_all(source)
         return work.finish()
@@ -80,6 +84,7 @@ class _Import:
     table: Mapping[str, float]
     reading: Reading
     policy: str
+    commit_tools: tuple[str, ...]
     redact: Redact | None
     progress: Callable[[ImportReport], None] | None
     report: ImportReport = field(default_factory=ImportReport)
@@ -111,6 +116,7 @@ class _Import:
         report.outcomes_updated, report.outcomes_unmatched = update_outcomes(self.folder, self.late, self.table)
         report.dataset_trajectories = self.stored.groups.total()
         report.dataset_tasks = len(self.stored.groups)
+        report.commit_tools = self.commit_tools
         report.dataset_outcomes_known = report.dataset_trajectories - unknown_outcomes(self.folder)
         report.save(self.folder)
         return report
@@ -136,7 +142,7 @@ class _Import:
             return Refused(run.origin.where, "no message of the agent: nothing to learn from")
         origin = ImportedFrom(
             kind=self.reading.kind or "", thread=thread, turn=run.turn, run_id=run_id, version=run.origin.version,
-            text=_fingerprint(run.trajectory), joined=joined is not None,
+            text=_fingerprint(run.trajectory), joined=joined is not None, commit_tools=self.commit_tools,
         )  # fmt: skip
         if origin.key in self.stored.runs:
             return self._note_known(run, origin, in_logs)
@@ -171,6 +177,7 @@ class _Import:
         report.tokens += size // _CHARACTERS_PER_TOKEN
         report.outcomes_known += not math.isnan(outcome)
         report.cut_off += run.cut_off
+        report.pending_commits += sum(1 for _ in pending_states(trajectory, self.commit_tools))
         report.personal_data.update(personal_data(texts_of(trajectory)))
         self.waiting_size += size
         if self.waiting_size >= _SHARD_SIZE or len(self.waiting) >= _SHARD_ROWS:

@@ -34,6 +34,10 @@ class ImportReport:
     """Runs that have neither ended nor an outcome; a later import takes them."""
     cut_off: int = 0
     """New trajectories that stop before the agent's answer."""
+    commit_tools: tuple[str, ...] = ()
+    """Names of the commit tools that the import was given."""
+    pending_commits: int = 0
+    """States of the new trajectories in which a call of these tools was pending."""
     refused: int = 0
     """Records that could not be read. `refused.jsonl` in the dataset's folder lists each."""
     reasons: Counter[str] = field(default_factory=Counter)
@@ -61,6 +65,11 @@ class ImportReport:
         if self.outcomes_unmatched:
             notes.append(
                 f"{self.outcomes_unmatched:,} ids in the table of outcomes match no imported run: expected thread ids"
+            )
+        if self.commit_tools and self.trajectories and not self.pending_commits:
+            notes.append(
+                f"No new trajectory calls {', '.join(self.commit_tools)}: check the names of the commit tools, as the "
+                "model writes them in its calls"
             )
         if self.dataset_trajectories and not self.dataset_outcomes_known:
             notes.append(

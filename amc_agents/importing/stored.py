@@ -33,6 +33,8 @@ class ImportedFrom:
     """Fingerprint of the trajectory before redaction."""
     joined: bool = False
     """Whether the outcome comes from a table, which takes precedence over the logs."""
+    commit_tools: tuple[str, ...] = ()
+    """Names of the agent's commit tools, as in `LoggedTrajectory.commit_tools`."""
 
     @property
     def key(self) -> bytes:
@@ -41,14 +43,16 @@ class ImportedFrom:
 
     def to_settings(self) -> str:
         """Serialize for the column `settings`."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({"imported": fields}, sort_keys=True)
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "commit_tools"}
+        tools = {"commit_tools": list(self.commit_tools)} if self.commit_tools else {}
+        return json.dumps({"imported": fields, **tools}, sort_keys=True)
 
     @classmethod
     def of_settings(cls, settings: str) -> ImportedFrom | None:
         """Read the column `settings`; None: the trajectory was not imported."""
-        fields = json.loads(settings).get("imported")
-        return None if fields is None else cls(**fields)
+        plain = json.loads(settings)
+        fields = plain.get("imported")
+        return None if fields is None else cls(**fields, commit_tools=tuple(plain.get("commit_tools", ())))
 
 
 class StoredRun(NamedTuple):

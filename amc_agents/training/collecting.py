@@ -19,8 +19,15 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.population.graph import amc
+from amc_agents.runtime import contract
 from amc_agents.smc import Never
-from amc_agents.training.dataset import LoggedTrajectory, collected_tasks, pyarrow_or_error, write_new_tasks
+from amc_agents.training.dataset import (
+    LoggedTrajectory,
+    collected_tasks,
+    commit_names,
+    pyarrow_or_error,
+    write_new_tasks,
+)
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
@@ -53,6 +60,7 @@ def collect(
     seed: int = 0,
     n_concurrent: int = 8,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
+    commit_tools: str | Sequence[str] = (),
     progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
 ) -> int:
@@ -70,6 +78,9 @@ def collect(
         seed: the seed of a task's run is derived from this and the task's id.
         n_concurrent: maximum number of concurrent tasks.
         inputs: task -> input of the agent; None: the instruction as a user message.
+        commit_tools: names of the tools that are commits at run time. Here each trajectory calls them in its own world,
+            and nothing waits. They are stored with each trajectory, so that value models also learn from the
+            states in which such a call was pending.
         progress: called after each task.
         **options: passed to `amc`.
 
@@ -78,10 +89,15 @@ def collect(
 
     Raises:
         CheckpointError: `out` contains trajectories with other settings.
+        ConfigurationError: the agent has a commit tool that `commit_tools` does not name.
         MissingExtra: pyarrow is not installed. Raised before any task is played.
     """
+    commits = commit_names(commit_tools)
+    options["tools"] = {**options.get("tools", {}), **dict.fromkeys(commits, "world")}
     rollouts = amc_rollouts(agent, environment, n_trajectories, horizon=horizon, inputs=inputs, **options)
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
+    if commits:
+        recorded["commit_tools"] = list(commits)
     return asyncio.run(
         collect_from(
             rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,
@@ -99,7 +115,13 @@ def amc_rollouts(
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Rollouts:
-    """Draw independent trajectories by `amc` without resampling. The arguments are those of `collect`."""
+    """Draw independent trajectories by `amc` without resampling. The arguments are those of `collect`.
+
+    Raises:
+        ConfigurationError: the agent has a commit tool, at which the trajectories would wait for each other, and all
+            would go on from one of them.
+    """
+    _refuse_commits(agent, options)
 
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
         graph = amc(
@@ -171,6 +193,19 @@ async def collect_from(
     finally:
         flush()
     return collected
+
+
+def _refuse_commits(agent: Any, options: Mapping[str, Any]) -> None:
+    effects = contract.check_effects(
+        agent, contract.pausing_nodes(agent, options.get("step_after")), options.get("tools") or {},
+        stateless_tools=True, has_world=True,
+    )  # fmt: skip
+    names = sorted({name for name, kind in effects.tools.items() if kind == "commit"} | effects.commit_nodes)
+    if names:
+        raise ConfigurationError(
+            f"a commit is made once for all particles, so the trajectories of a collection would not be independent: "
+            f"give commit_tools={names}, so that each trajectory makes the call in its own world"
+        )
 
 
 def _known_tasks(out: str | Path, settings: str) -> set[str]:

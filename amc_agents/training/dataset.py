@@ -40,6 +40,16 @@ class LoggedTrajectory:
         """False if the outcome of an imported trajectory has not arrived yet: its return is NaN, and null on disk."""
         return not math.isnan(self.trajectory.return_)
 
+    @property
+    def commit_tools(self) -> tuple[str, ...]:
+        """Names of the agent's commit tools, before whose calls particles wait at run time; from `settings`."""
+        return tuple(json.loads(self.settings).get("commit_tools", ()))
+
+
+def commit_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of commit tools, sorted and without duplicates."""
+    return tuple(sorted({names} if isinstance(names, str) else set(names)))
+
 
 def write_shard(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path:
     """Add a shard to a dataset, atomically. Several processes may add to the same dataset.

@@ -12,12 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.critics.render import Encoder
+from amc_agents.critics.render import Encoder, Row
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.messages import pending_states
 from amc_agents.training.data_checks import NO_OUTCOME
 from amc_agents.training.dataset import LoggedTrajectory, best_trajectories, data_hash, dataset_hash, iter_records
 from amc_agents.training.value.objective import Objective, soft_returns, state_keys, state_returns
-from amc_agents.training.value.row_store import MARK, ROW, RowWriter, atomic_folder, describe, open_array
+from amc_agents.training.value.row_store import (
+    MARK,
+    ROW,
+    RowWriter,
+    StructArray,
+    atomic_folder,
+    describe,
+    open_array,
+)
 from amc_agents.training.value.rows import ValueRows
 from amc_agents.types import IntArray, Trajectory
 
@@ -34,6 +43,9 @@ def build_rows(
     policies: Sequence[str] | None = None,
 ) -> ValueRows:
     """Build the rows of a dataset or of trajectories, or open those that were built before.
+
+    A trajectory has a row, or several if it is longer than the context, and another row for each state in which a call
+    of a commit tool was pending (`LoggedTrajectory.commit_tools`): at run time, particles are weighed in such states.
 
     One trajectory at a time is rendered and written, so that memory does not grow with the text of a dataset. It grows
     with the table of task names, by a byte per trajectory, and for eq. 5 by the states of one task.
@@ -137,13 +149,30 @@ def _write_trajectory(
     states["final"][-1] = True
     if objective.soft:
         states["key"] = state_keys(trajectory)
-    for window, row in enumerate(encoder.rows(trajectory)):
-        marks = states[list(row.states)]
-        marks["column"] = row.marks
+    whole = [(row, states[list(row.states)]) for row in encoder.rows(trajectory)]
+    pending = _pending_rows(record, states, encoder, objective)
+    for window, (row, marks) in enumerate([*whole, *pending]):
+        marks["column"] = row.marks[len(row.marks) - len(marks) :]
         writer.add(
             row.ids, marks, task=trajectory.task.id, group=record.group, window=window,
             success=trajectory.return_ >= success,
         )  # fmt: skip
+
+
+def _pending_rows(
+    record: LoggedTrajectory, states: StructArray, encoder: Encoder, objective: Objective
+) -> Iterator[tuple[Row, StructArray]]:
+    """Yield the row of each state in which a commit call was pending, with its only mark.
+
+    The call has earned nothing yet, so its target is that of the state before the agent's message.
+    """
+    for state in pending_states(record.trajectory, record.commit_tools):
+        number = len(state.steps)
+        mark = states[number - 1 : number].copy()
+        mark["state"] = number
+        if objective.soft:
+            mark["key"] = state_keys(state)[-1]
+        yield encoder.rows(state)[-1], mark
 
 
 def _soften(folder: Path, beta: float) -> None:

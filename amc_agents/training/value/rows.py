@@ -21,7 +21,7 @@ class RowsSummary(NamedTuple):
     tasks: int
     trajectories: int
     rows: int
-    """Windows: one for each trajectory, more for a trajectory longer than the context."""
+    """Windows: one for each trajectory and each pending commit call, more for a trajectory longer than the context."""
     states: int
     tokens: int
 
