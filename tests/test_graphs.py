@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from amc_agents.envs.crafting import generate_task
-from tests.langgraph_server import langgraph_dev
+from tests.langgraph_server import OFFLINE, langgraph_dev
 
 pytest.importorskip("langgraph_api", reason="needs langgraph-cli[inmem], of the [dev] extra")
 
@@ -21,8 +26,8 @@ def server(repository, tmp_path_factory):
         yield client
 
 
-def say(server, text, **request):
-    body = {"assistant_id": "crafting", "input": {"messages": [{"role": "user", "content": text}]}, **request}
+def say(server, text, graph="crafting", **request):
+    body = {"assistant_id": graph, "input": {"messages": [{"role": "user", "content": text}]}, **request}
     answer = server.post("/runs/wait", json=body)
     assert answer.is_success, answer.text
     assert "messages" in answer.json(), answer.text
@@ -63,7 +68,58 @@ def test_what_cannot_be_served_is_said(server, text, request_):
     assert messages[-1]["content"].startswith("Send `task 7`")
 
 
-def test_the_schema_offers_the_critics(server):
-    found = server.post("/assistants/search", json={}).json()
-    schemas = server.get(f"/assistants/{found[0]['assistant_id']}/schemas").json()
-    assert "uniform" in str(schemas["context_schema"])
+def test_the_schemas_offer_the_critics(server):
+    assistants = server.post("/assistants/search", json={"limit": 20}).json()
+    assert {assistant["graph_id"] for assistant in assistants} == GRAPHS
+    for assistant in assistants:
+        schemas = server.get(f"/assistants/{assistant['assistant_id']}/schemas").json()
+        assert "uniform" in str(schemas["context_schema"])
+        assert "messages" in schemas["input_schema"]["properties"]
+
+
+GRAPHS = {path.stem for path in (Path(__file__).parents[1] / "graphs").glob("*.py")} - {"shared"}
+
+
+@pytest.mark.parametrize("graph", ["lac", "pnlc"])
+def test_a_single_agent_plays_a_task(server, graph):
+    task = generate_task(2, "play", optimal_steps=(4, 9))
+    messages = say(server, "task 2", graph)
+    assert messages[1]["content"] == task.instruction
+    assert {message["type"] for message in messages[2::2]} == {"ai"}
+    assert {message["type"] for message in messages[3::2]} == {"human"}
+    assert all(graph in message["response_metadata"] for message in messages[2::2])
+
+
+@pytest.mark.parametrize(("graph", "critic"), [("react_agent", "few-failures"), ("lac_in_amc", "embedded:crafting")])
+def test_a_population_plays_a_task(server, graph, critic):
+    messages = say(server, "task 2", graph)
+    assert f"particles crafted it; {critic} computed" in messages[-1]["content"]
+    calls = [message for message in messages if message.get("tool_calls")]
+    assert bool(calls) == (graph == "react_agent")
+    assert all(call["tool_calls"][0]["name"] == "act" for call in calls)
+
+
+def test_the_posterior_of_psrl_grows_across_threads(server):
+    beliefs = [say(server, "3", "psrl")[-1]["content"] for _ in range(2)]
+    pulls = [sum(map(int, re.findall(r"[0-9]+", belief))) - 10 for belief in beliefs]
+    assert pulls == [3, 6]
+
+
+def test_a_stream_and_the_next_turn_of_a_thread(server):
+    thread = server.post("/threads", json={}).json()["thread_id"]
+    body = {"assistant_id": "lac", "input": {"messages": [{"role": "user", "content": "task 2"}]},
+            "stream_mode": ["messages-tuple", "custom"], "stream_subgraphs": True}  # fmt: skip
+    text = server.post(f"/threads/{thread}/runs/stream", json=body).text
+    assert "event: error" not in text
+    assert '"type":"lac.decision"' in text.replace(" ", "")
+    first = len(server.get(f"/threads/{thread}/state").json()["values"]["messages"])
+    answer = server.post(f"/threads/{thread}/runs/wait", json={"assistant_id": "lac", "input": body["input"]}).json()
+    assert answer["messages"][first]["content"] == "task 2", "the thread goes on where it was"
+
+
+def test_langgraph_writes_a_container_file_for_the_graphs(repository, tmp_path):
+    target = tmp_path / "Dockerfile"
+    command = [sys.executable, "-m", "langgraph_cli", "dockerfile", str(target)]
+    subprocess.run(command, cwd=repository / "graphs", check=True, capture_output=True, env={**os.environ, **OFFLINE})
+    text = target.read_text()
+    assert all(f'"{graph}"' in text for graph in GRAPHS)
