@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-import textarena  # type: ignore[import-untyped]
+import textarena
 from textarena import ObservationType
 
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, WorldError
