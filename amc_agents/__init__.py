@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from amc_agents.psrl.posterior.store import StorePosterior
     from amc_agents.psrl.role_models import RoleModel
     from amc_agents.rollout.canary_graph import canary
+    from amc_agents.rollout.shadow_graph import shadow
     from amc_agents.run import Population, Run
     from amc_agents.runtime.effects import Deferred, effect
     from amc_agents.runtime.text_agent import text_agent
@@ -92,6 +93,7 @@ __all__ = [
     "information_directed_nodes",
     "parse_critic",
     "posterior_sampling_nodes",
+    "shadow",
     "text_agent",
     "use_environment",
 ]
@@ -136,6 +138,7 @@ __getattr__, __dir__ = _lazy_names(
         "information_directed_nodes": "psrl.nodes",
         "parse_critic": "critics.spec",
         "posterior_sampling_nodes": "psrl.nodes",
+        "shadow": "rollout.shadow_graph",
         "text_agent": "runtime.text_agent",
         "use_environment": "runtime.world",
     },

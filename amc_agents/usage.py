@@ -143,6 +143,11 @@ def metering(meter: Meter) -> Iterator[None]:
         _meter.reset(token)
 
 
+def stop_metering() -> None:
+    """Make `record` count nowhere for the rest of this context."""
+    _meter.set(None)
+
+
 @contextmanager
 def counting() -> Iterator[Meter]:
     """Count what is recorded inside the block, and then record it with the surrounding meter too."""

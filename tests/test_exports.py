@@ -16,7 +16,7 @@ PUBLIC = {
         "Environment EssBelow EveryStep Forkable InformationDirected Never Population PosteriorSampling RoleModel Run "
         "Step StorePosterior Task TimeStep Trajectory Usage actor_critic_model actor_critic_node amc canary "
         "critique_refine_model critique_refine_node current_environment effect information_directed_nodes parse_critic "
-        "posterior_sampling_nodes text_agent use_environment"
+        "posterior_sampling_nodes shadow text_agent use_environment"
     ).split(),
     "amc_agents.critics": "parse_critic".split(),
     "amc_agents.importing": "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read".split(),
@@ -28,7 +28,7 @@ PUBLIC = {
         "InformationDirected PosteriorSampling RoleModel StorePosterior exploring_text_agent "
         "information_directed_nodes posterior_sampling_nodes"
     ).split(),
-    "amc_agents.rollout": "CanaryReport canary".split(),
+    "amc_agents.rollout": "CanaryReport ShadowReport canary shadow".split(),
     "amc_agents.smc": (
         "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
         "Scheme begin_again ess init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "

@@ -18,7 +18,7 @@ from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
 from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.printable import echo
-from amc_agents.cli.rollout import canary_app
+from amc_agents.cli.rollout import canary_app, shadow_app
 from amc_agents.cli.score import score
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
@@ -48,6 +48,7 @@ app.command()(score)
 app.add_typer(train_app, name="train")
 app.add_typer(serve_app, name="serve")
 app.add_typer(posterior_app, name="posterior")
+app.add_typer(shadow_app, name="shadow")
 app.add_typer(canary_app, name="canary")
 train_app.command("value")(value)
 train_app.command("goal")(goal)

@@ -1,4 +1,4 @@
-"""`amc canary report`: join outcomes, and compare the arms of a canary."""
+"""`amc shadow report` and `amc canary report`: join outcomes, and print what a rollout knows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from amc_agents.rollout import CanaryReport
+    from amc_agents.rollout import CanaryReport, ShadowReport
 
+shadow_app = typer.Typer(no_args_is_help=True, help="Search in the background of a served agent (docs/rollout.md).")
 canary_app = typer.Typer(no_args_is_help=True, help="Compare two served agents on live calls (docs/rollout.md).")
 
 Folder = Annotated[Path, typer.Argument(help="The folder= of the rollout.")]
@@ -30,13 +31,21 @@ def canary_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = F
     _print(read_report(folder, _read(outcomes)), as_json)
 
 
+@shadow_app.command("report")
+def shadow_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = False) -> None:
+    """Show how the critic ranks the served answers, and what a canary would cost."""
+    from amc_agents.rollout.shadow_report import read_report
+
+    _print(read_report(folder, _read(outcomes)), as_json)
+
+
 def _read(outcomes: Path | None) -> dict[str, float] | None:
     from amc_agents.importing.outcomes import read_outcomes
 
     return None if outcomes is None else read_outcomes(outcomes)
 
 
-def _print(report: CanaryReport, as_json: bool) -> None:
+def _print(report: CanaryReport | ShadowReport, as_json: bool) -> None:
     import json
 
     from amc_agents.cli.printable import echo

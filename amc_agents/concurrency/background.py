@@ -108,6 +108,11 @@ def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
     asyncio.run_coroutine_threadsafe(work, _background_loop(1))
 
 
+def background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
+    """Return the background loop, which runs; `n_workers` as for `run_in_background`."""
+    return _background_loop(n_workers)
+
+
 def on_background_loop() -> bool:
     """True if the caller runs on the background loop, which must not wait for itself."""
     return _loop is not None and _running_loop() is _loop

@@ -35,6 +35,11 @@ def listening(listener: Callable[[Run], None]) -> Iterator[None]:
         _listener.reset(token)
 
 
+def ignore_runs() -> None:
+    """Call no listener for the rest of this context."""
+    _listener.set(None)
+
+
 class OpenRun:
     """The worlds and paused agents of a run. The node `init` fills it, and the reader of the graph's stream closes it.
 

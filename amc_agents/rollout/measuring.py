@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, 
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from amc_agents.population.open_run import listening
+from amc_agents.population.open_run import ignore_runs, listening
 from amc_agents.prices import Rates, cost
 from amc_agents.run import Run
-from amc_agents.runtime.metering import PolicyMeter, counting_requests, policy_meter
-from amc_agents.usage import Meter, Usage, metering
+from amc_agents.runtime.metering import PolicyMeter, count_requests, counting_requests, policy_meter
+from amc_agents.usage import Meter, Usage, metering, stop_metering
 
 
 class Measured:
@@ -109,3 +109,10 @@ def spending(
         "tokens": sum(each.tokens for each in used),
         "dollars": None if dollars.is_lower_bound else dollars.total,
     }
+
+
+def forget_measuring() -> None:
+    """Leave the measurements that surround this context."""
+    count_requests(None)
+    stop_metering()
+    ignore_runs()

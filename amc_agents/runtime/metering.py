@@ -97,8 +97,8 @@ def policy_meter() -> PolicyMeter | None:
     return _current.get()
 
 
-def count_requests(meter: PolicyMeter) -> None:
-    """Make a meter count all requests of this context."""
+def count_requests(meter: PolicyMeter | None) -> None:
+    """Make a meter count all requests of this context; None: none counts them."""
     _current.set(meter)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -66,9 +66,22 @@ def use_environment(environment: Environment | Forkable) -> Iterator[None]:
         _current.reset(token)
 
 
+def current_world() -> Any:
+    """Return the user's object of the current world; None: there is no world."""
+    world = _current.get()
+    return world.inner if isinstance(world, RecordingWorld) else world
+
+
 def set_environment(world: RecordingWorld | None) -> None:
     """Make a particle's world the current world for the rest of this context."""
     _current.set(None if world is None else world.shown)
+
+
+class StartedWorld(NamedTuple):
+    """What `environment=` may return: a world in the middle of its episode, which is not reset."""
+
+    world: Forkable
+    task: Task | None
 
 
 class Worlds:
@@ -87,9 +100,10 @@ class Worlds:
         """True if a world is open or being created."""
         return bool(self._open or self._tasks)
 
-    def add(self, inner: Forkable) -> RecordingWorld:
+    def add(self, inner: Forkable, *, started: bool = False) -> RecordingWorld:
         """Register a world, which `close_all` then closes."""
         world = RecordingWorld(inner, self)
+        world.started = started
         self.first = self.first or world
         self._open[world] = None
         return world
@@ -161,6 +175,8 @@ class RecordingWorld:
         """The last saved state, if it is `Restorable`."""
         self.first: TimeStep | None = None
         """The answer to its reset."""
+        self.started = False
+        """True if it was handed over in the middle of its episode."""
         self.pending_reward = 0.0
         """The reward since the last `take_reward`."""
         self._worlds = worlds
@@ -255,7 +271,7 @@ async def start_world(
     world, task = await make_world(make, worlds)
     if begin is not None:
         await begin(world.inner)
-    if isinstance(world.inner, Environment):
+    if isinstance(world.inner, Environment) and not world.started:
         assert task is not None
         world.first = await world.inner.reset(task)
     return world, task
@@ -271,6 +287,8 @@ async def _make_world(make: Callable[[], Any], worlds: Worlds) -> tuple[Recordin
     if inspect.isawaitable(made):
         made = await made
     match made:
+        case StartedWorld(world, task):
+            return worlds.add(world, started=True), task
         case (Forkable() as world, Task() as task):
             return worlds.add(world), task
         case Forkable() if not isinstance(made, Environment):
