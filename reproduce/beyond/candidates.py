@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from search_settings import BOTH, HARD, Search, every
 
-_POOL = 30
-"""Tries per task, which are subsampled for Best-of-M at every cost."""
+POOL = {HARD: Search("independent", (0.6,), (30,)), BOTH: Search("independent", (0.7,), (30,))}
+"""Tries per task, which are subsampled for Best-of-M at every cost; at the temperatures tuned for Best-of-15."""
 _THIRDS = (3, 6, 9, 12, 15)
+AMC = {
+    HARD: Search("filtered", (0.5,), points=_THIRDS, beta=0.1),
+    BOTH: Search("filtered", (0.8,), points=every(2), beta=0.2),
+}
+"""Plain AMC, as tuned in docs/results/study and docs/results/worlds."""
 
 CANDIDATES: dict[str, list[Search]] = {
     HARD: [
-        Search("independent", (0.6,), (_POOL,)),
-        Search("filtered", (0.5,), points=_THIRDS, beta=0.1),
+        POOL[HARD],
+        AMC[HARD],
         Search("filtered", (0.8,), points=every(2), beta=0.1, rho=0.5),
         Search("filtered", (0.6,), points=every(2), beta=0.05, rho=0.5),
         Search("filtered", (0.6,), points=every(2), beta=0.05, rho=0.8),
@@ -19,17 +24,19 @@ CANDIDATES: dict[str, list[Search]] = {
         Search("ahead", (0.8,), (7,), every(1), beta=0.1),
         Search("ahead", (0.8,), (7,), every(1), beta=0.3),
         Search("ahead", (0.8,), (5,), every(1), beta=0.1),
-        Search("ahead", (0.8,), (11,), every(2), beta=0.1),
+        Search("ahead", (0.5,), (8,), _THIRDS, beta=0.1),
+        Search("ahead", (0.6,), (8,), _THIRDS, beta=0.1),
+        Search("ahead", (0.8,), (8,), _THIRDS, beta=0.1),
         Search("filtered", (0.6,), (24, 18, 12, 8), (5, 9, 13), beta=0.1),
         Search("filtered", (0.6,), (20, 14, 10), (8, 13), beta=0.1),
         Search("filtered", (0.4, 0.6, 0.8), points=_THIRDS, beta=0.1),
-        Search("independent", (0.4, 0.6, 0.8), (_POOL,)),
+        Search("independent", (0.4, 0.6, 0.8), (30,)),
         Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=2),
         Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=2, pick="best"),
     ],
     BOTH: [
-        Search("independent", (0.7,), (_POOL,)),
-        Search("filtered", (0.8,), points=every(2), beta=0.2),
+        POOL[BOTH],
+        AMC[BOTH],
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.5),
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.8),
         Search("filtered", (0.7,), points=every(4), beta=0.05, rho=0.5),
@@ -37,11 +44,13 @@ CANDIDATES: dict[str, list[Search]] = {
         Search("ahead", (0.9,), (7,), every(1), beta=0.2),
         Search("ahead", (0.9,), (7,), every(1), beta=0.5),
         Search("ahead", (0.9,), (5,), every(1), beta=0.2),
-        Search("ahead", (0.9,), (11,), every(2), beta=0.2),
+        Search("ahead", (0.7,), (8,), every(4), beta=0.2),
+        Search("ahead", (0.8,), (8,), every(2), beta=0.2),
+        Search("ahead", (0.8,), (8,), every(4), beta=0.2),
         Search("filtered", (0.8,), (24, 18, 12, 8), (5, 9, 13), beta=0.2),
         Search("filtered", (0.8,), (20, 14, 10), (6, 12), beta=0.2),
         Search("filtered", (0.5, 0.7, 0.9), points=every(2), beta=0.2),
-        Search("independent", (0.5, 0.7, 0.9), (_POOL,)),
+        Search("independent", (0.5, 0.7, 0.9), (30,)),
         Search("iterated", (0.8,), (8,), every(2), beta=0.2, rounds=2),
         Search("iterated", (0.8,), (8,), every(2), beta=0.2, rounds=2, pick="best"),
     ],

@@ -36,8 +36,9 @@ async def looking_ahead(
 
     Args:
         model: policy, world and critic.
-        n: maximum number of particles.
-        points: steps after which to weigh; elsewhere, candidates keep their parents' potential.
+        n: maximum number of particles after a resampling.
+        points: steps after which to weigh and resample; elsewhere, all distinct candidates become particles, with their
+            parents' potential.
         beta: of the target.
         rng: for resampling.
         propose: makes the candidates, such as `Sampled(15)`.
@@ -60,8 +61,11 @@ async def looking_ahead(
                 if ended[index]:
                     found.add(states[index], float(log_weights[index]), float(value))
         live = np.flatnonzero(~ended)
-        kept, kept_weights = without_replacement(rng, log_weights[live], n) if len(live) else (live, np.zeros(0))
-        states, log_weights, potentials = [states[i] for i in live[kept].tolist()], kept_weights, potentials[live[kept]]
+        log_weights = log_weights[live]
+        if step in points and len(live):
+            kept, log_weights = without_replacement(rng, log_weights, n)
+            live = live[kept]
+        states, potentials = [states[index] for index in live.tolist()], potentials[live]
     return found
 
 
