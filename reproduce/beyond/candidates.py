@@ -1,4 +1,4 @@
-"""The settings tried in the first round, on training tasks."""
+"""The settings tried on training tasks, in two rounds, and the baselines."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ CANDIDATES: dict[str, list[Search]] = {
         Search("ahead", (0.8,), (5,), every(1), beta=0.1),
         Search("ahead", (0.5,), (8,), _THIRDS, beta=0.1),
         Search("ahead", (0.6,), (8,), _THIRDS, beta=0.1),
+        Search("ahead", (0.6,), (11,), _THIRDS, beta=0.1),
         Search("ahead", (0.8,), (8,), _THIRDS, beta=0.1),
         Search("filtered", (0.6,), (24, 18, 12, 8), (5, 9, 13), beta=0.1),
         Search("filtered", (0.6,), (20, 14, 10), (8, 13), beta=0.1),
         Search("filtered", (0.4, 0.6, 0.8), points=_THIRDS, beta=0.1),
-        Search("independent", (0.4, 0.6, 0.8), (30,)),
+        Search("independent", (0.4, 0.6, 0.8), (18,)),
+        Search("ahead", (0.4, 0.6, 0.8), (9,), _THIRDS, beta=0.1),
+        Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=4),
         Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=2),
         Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=2, pick="best"),
     ],
@@ -45,12 +48,17 @@ CANDIDATES: dict[str, list[Search]] = {
         Search("ahead", (0.9,), (7,), every(1), beta=0.5),
         Search("ahead", (0.9,), (5,), every(1), beta=0.2),
         Search("ahead", (0.7,), (8,), every(4), beta=0.2),
+        Search("ahead", (0.7,), (11,), every(4), beta=0.2),
         Search("ahead", (0.8,), (8,), every(2), beta=0.2),
         Search("ahead", (0.8,), (8,), every(4), beta=0.2),
         Search("filtered", (0.8,), (24, 18, 12, 8), (5, 9, 13), beta=0.2),
         Search("filtered", (0.8,), (20, 14, 10), (6, 12), beta=0.2),
         Search("filtered", (0.5, 0.7, 0.9), points=every(2), beta=0.2),
-        Search("independent", (0.5, 0.7, 0.9), (30,)),
+        Search("independent", (0.5, 0.7, 0.9), (18,)),
+        Search("filtered", (0.7,), points=every(4), beta=0.2),
+        Search("ahead", (0.5, 0.7, 0.9), (9,), every(4), beta=0.2),
+        Search("iterated", (0.8,), (8,), every(2), beta=0.2, rounds=4),
+        Search("iterated", (0.7,), (14,), every(4), beta=0.2, rounds=2),
         Search("iterated", (0.8,), (8,), every(2), beta=0.2, rounds=2),
         Search("iterated", (0.8,), (8,), every(2), beta=0.2, rounds=2, pick="best"),
     ],

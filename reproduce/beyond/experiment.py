@@ -24,14 +24,15 @@ from filtering import filtered, independent
 from found import Found
 from looking_ahead import Sampled, looking_ahead
 from play import Policy, State, Table
-from search_settings import GROUPS, HIDDEN, WORLDS, Search, tasks_of
+from search_settings import CRITICS, GROUPS, HIDDEN, WORLDS, Search, tasks_of
 
 from amc_agents.bench.engine import run_job
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.results_folder import ResultsFolder
 from amc_agents.bench.scores import TOP, Cost, Particles, Scores
 from amc_agents.bench.work import Execute, WorkItem
-from amc_agents.critics.value.embedded import EmbeddedCritic, shipped_folder
+from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.smc import normalised
 from amc_agents.types import Task
@@ -54,8 +55,9 @@ class BeyondJob:
 
     def prepare(self) -> BeyondWork:
         """Load the policy and the critic."""
-        policy = str(world(self.world).model)
-        return BeyondWork(self, Policy(policy), EmbeddedCritic(shipped_folder(policy)))
+        critic = parse_critic(CRITICS[self.world])
+        assert isinstance(critic, EmbeddedCritic)
+        return BeyondWork(self, Policy(str(world(self.world).model)), critic)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class BeyondWork:
     def settings(self) -> dict[str, Any]:
         """What all results share."""
         split, first = GROUPS[self.job.group]
-        return {"world": self.job.world, "split": split, "first": first, "critic": self.critic.name}
+        return {"world": self.job.world, "split": split, "first": first, "critic": CRITICS[self.job.world]}
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:

@@ -44,8 +44,7 @@ async def looking_ahead(
         propose: makes the candidates, such as `Sampled(15)`.
     """
     found: Found[S] = Found()
-    states = (await model.begin(1))[:1]
-    log_weights, potentials = np.zeros(1), np.zeros(1)
+    states, log_weights, potentials = merged(await model.begin(n), np.full(n, -np.log(n)), np.zeros(n))
     step = 0
     while states:
         moved, parents, log_shares = await propose(model, states, log_weights)

@@ -15,6 +15,11 @@ HARD, BOTH = "crafting", "crafting-stock-hidden"
 WORLDS = (HARD, BOTH)
 HIDDEN = {BOTH}
 """Worlds in which no search sees a reward: the critic judges final states, too."""
+CRITICS = {
+    HARD: "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
+    BOTH: "embedded:workshop",
+}
+"""In crafting, the value model of the study's first seed, whose pools and AMC are the baselines on test tasks."""
 GROUPS = {"screen": ("train", 300_000), "final": ("test", 50_000)}
 """Split and number of the first task. No model was trained, and nothing was tuned or tested, on these tasks."""
 
