@@ -184,6 +184,24 @@ def test_a_falling_number_of_particles_is_unbiased(searches):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_distinct_ancestors_are_unbiased(searches, keep):
+    search = lambda model, rng: searches.filtered(model, (5,), (1, 2, 3), BETA, rng, keep=keep)  # noqa: E731
+    assert_unbiased(found_of(search, 2500))
+
+
+def test_distinct_ancestors_share_the_slots_and_their_weights(searches):
+    log_weights = np.log([4.0, 1.0, 1.0, 2.0, 0.5, 0.5])
+    ancestors, after = searches.distinct_ancestors(np.random.default_rng(0), "abbcde", log_weights, 3, 7)
+    assert len(set(ancestors)) == 3
+    assert 0 in ancestors
+    assert 2 not in ancestors, "equal states were not merged"
+    assert np.bincount(ancestors)[0] == 3, "the remainder goes to the heaviest"
+    np.testing.assert_allclose(np.exp(log_sum_exp(after)), 9.0)
+    np.testing.assert_allclose(np.exp(after[ancestors == 0]), 4.0 / 3)
+
+
+@pytest.mark.thorough
 def test_several_proposals_estimate_the_mixture(searches):
     other = replace(WORLD, probabilities=flattened(WORLD))
     assert abs(other.log_evidence(BETA) - LOG_Z) > 0.05

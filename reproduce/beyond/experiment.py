@@ -122,7 +122,7 @@ async def searched(table: Table, search: Search, rng: np.random.Generator) -> Fo
     if search.kind == "independent":
         return await independent(table, search.sizes[0], search.beta)
     if search.kind == "filtered":
-        return await filtered(table, search.sizes, search.points, search.beta, rng, search.rho)
+        return await filtered(table, search.sizes, search.points, search.beta, rng, search.rho, search.keep)
     if search.kind == "ahead":
         propose = Sampled(search.calls)
         return await looking_ahead(table, search.sizes[0], search.points, search.beta, rng, propose)

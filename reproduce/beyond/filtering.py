@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from found import Found, Model, S
 from softening import softened
+from without_replacement import distinct_ancestors
 
 from amc_agents.smc import log_sum_exp, systematic
 
@@ -23,6 +24,7 @@ async def filtered(
     beta: float,
     rng: np.random.Generator | None = None,
     rho: float | None = None,
+    keep: int | None = None,
 ) -> Found[S]:
     """Weigh and resample the particles; finished particles are retired.
 
@@ -34,6 +36,8 @@ async def filtered(
         rng: for resampling.
         rho: soften the weights of unfinished particles until their effective sample size is rho N (log Z is then
             consistent, but biased); None: do not soften.
+        keep: at each resampling, merge equal states, keep at most this many without replacement, and divide the N slots
+            equally among them, with unequal weights; None: systematic resampling.
     """
     found: Found[S] = Found()
     left = list(sizes)
@@ -62,7 +66,10 @@ async def filtered(
         assert rng is not None
         left = left[1:] or left
         drawable = np.where(ended, -np.inf, log_weights)
-        ancestors = systematic(rng, drawable, left[0])
-        log_weights = np.full(left[0], float(log_sum_exp(drawable)) - np.log(left[0]))
+        if keep is None:
+            ancestors = systematic(rng, drawable, left[0])
+            log_weights = np.full(left[0], float(log_sum_exp(drawable)) - np.log(left[0]))
+        else:
+            ancestors, log_weights = distinct_ancestors(rng, [state.key for state in states], drawable, keep, left[0])
         states, potentials = [states[index] for index in ancestors.tolist()], potentials[ancestors]
     return found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from found import Found, Model, S
-from without_replacement import without_replacement
+from without_replacement import merged_log_weights, shared_out, without_replacement
 
-from amc_agents.smc import log_sum_exp
 from amc_agents.types import FloatArray, IntArray
 
 
@@ -84,22 +83,9 @@ class Sampled:
         return await model.step([states[index] for index in parents.tolist()]), parents, -np.log(shares[parents])
 
 
-def shared_out(calls: int, log_weights: FloatArray) -> IntArray:
-    """`[N]` turns per particle: equal shares, and the remainder to the heaviest particles; at least 1."""
-    n = len(log_weights)
-    shares = np.full(n, max(1, calls // n))
-    heaviest = np.argsort(-log_weights, kind="stable")
-    shares[heaviest[: max(0, calls - int(shares.sum()))]] += 1
-    return shares
-
-
 def merged(
     states: Sequence[S], log_weights: FloatArray, potentials: FloatArray
 ) -> tuple[list[S], FloatArray, FloatArray]:
     """Merge equal states; their weights add up."""
-    groups: dict[Hashable, list[int]] = {}
-    for index, state in enumerate(states):
-        groups.setdefault(state.key, []).append(index)
-    first = [members[0] for members in groups.values()]
-    totals = np.array([float(log_sum_exp(log_weights[members])) for members in groups.values()])
-    return [states[index] for index in first], totals, potentials[first]
+    first, totals = merged_log_weights([state.key for state in states], log_weights)
+    return [states[index] for index in first.tolist()], totals, potentials[first]

@@ -39,6 +39,8 @@ class Search:
     beta: float = 0.1
     rho: float | None = None
     """Softens the weights."""
+    keep: int | None = None
+    """Maximum number of distinct ancestors at a resampling without replacement."""
     calls: int = 15
     """Turns per step of a search that looks ahead."""
     rounds: int = 1
@@ -55,6 +57,8 @@ class Search:
             parts += ["at" + short(self.points), f"beta{self.beta:g}"]
         if self.rho is not None:
             parts.append(f"rho{self.rho:g}")
+        if self.keep is not None:
+            parts.append(f"keep{self.keep}")
         if self.kind == "ahead":
             parts.append(f"calls{self.calls}")
         if self.kind == "iterated":
@@ -63,7 +67,7 @@ class Search:
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "keep" or value is not None}
 
 
 def every(n: int, first: int = 0) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import numpy as np
 
 from amc_agents.smc import log_sum_exp, normalised, systematic
@@ -37,3 +39,42 @@ def without_replacement(rng: np.random.Generator, log_weights: FloatArray, n: in
     new = np.concatenate([log_weights[alive[kept]], np.full(len(drawn), log_threshold)])
     ascending = np.argsort(chosen)
     return alive[chosen[ascending]], new[ascending]
+
+
+def distinct_ancestors(
+    rng: np.random.Generator, keys: Sequence[Hashable], log_weights: FloatArray, keep: int, n: int
+) -> tuple[IntArray, FloatArray]:
+    """Resample to n particles with at most `keep` distinct ancestors, each of a different state.
+
+    Args:
+        rng: source of the draw.
+        keys: `[N]` equal for states whose whole future law agrees.
+        log_weights: `[N]` not all of them -inf.
+        keep: maximum number of ancestors.
+        n: number of offspring, at least `keep`.
+
+    Returns:
+        `[n]` ancestors, and the offspring's log-weights: equal shares of their ancestor's.
+    """
+    first, totals = merged_log_weights(keys, log_weights)
+    chosen, weights = without_replacement(rng, totals, keep)
+    shares = shared_out(n, weights)
+    return np.repeat(first[chosen], shares), np.repeat(weights - np.log(shares), shares)
+
+
+def merged_log_weights(keys: Sequence[Hashable], log_weights: FloatArray) -> tuple[IntArray, FloatArray]:
+    """`[M]` index of the first particle of each state, and `[M]` the states' total log-weights."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
+        groups.setdefault(key, []).append(index)
+    first = np.array([members[0] for members in groups.values()])
+    return first, np.array([float(log_sum_exp(log_weights[members])) for members in groups.values()])
+
+
+def shared_out(calls: int, log_weights: FloatArray) -> IntArray:
+    """`[N]` turns per particle: equal shares, and the remainder to the heaviest particles; at least 1."""
+    n = len(log_weights)
+    shares = np.full(n, max(1, calls // n))
+    heaviest = np.argsort(-log_weights, kind="stable")
+    shares[heaviest[: max(0, calls - int(shares.sum()))]] += 1
+    return shares
