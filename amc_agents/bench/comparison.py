@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 
@@ -24,6 +24,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination
 from amc_agents.lac.node import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
+from amc_agents.prices import Price
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
@@ -34,6 +35,17 @@ PolicyFunction = Callable[[float], BaseChatModel]
 """Sampling temperature -> the policy."""
 AgentFunction = Callable[[BaseChatModel], Any]
 """A chat model -> a compiled graph that it drives."""
+
+
+class Played(NamedTuple):
+    """An agent, as one run of a comparison plays it."""
+
+    agent: Any
+    """A compiled graph."""
+    arguments: Mapping[str, Any]
+    """Arguments of `amc` that belong to the agent and its task, such as `environment`."""
+    input: Mapping[str, Any]
+    """The agent's input."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,9 @@ class Comparison:
     """Makes the scorer of texts by the policy, for decisions whose prior needs it."""
     actions: Sequence[str] | None = None
     """All actions that exist at any step, for methods that use them as candidates."""
+
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """The user's prices by model, for costs in dollars."""
 
     _critics: dict[str, Critic] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -148,6 +163,14 @@ class Comparison:
             config=Config(),
         )
         return deciding.model_copy(update={"sink": sink})
+
+    def played(self, method: Method, task: Task, sink: Sink | None = None) -> Played:
+        """Return the agent of a run, its input, and its arguments of `amc`; the arguments are those of `model_of`."""
+        return Played(
+            self.agent(self.model_of(method, task, sink)),
+            {"environment": lambda _: (self.environment(), task)},
+            {"messages": [("user", task.instruction)]},
+        )
 
     def size_of(self, method: Method) -> int | Adaptive:
         """Return the number of particles of a method."""

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from amc_agents.bench import crafting
 from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
-from amc_agents.bench.engine import run_job
+from amc_agents.bench.engine import Job, run_job
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.records import RunResult
@@ -28,6 +29,61 @@ from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 
 CRAFTING = "crafting"
+
+
+class Plan(Protocol):
+    """Methods and tasks, as plain values: in a registered world, or around the user's own agent (`bench.own`)."""
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """What the methods act in and on, as the end of a title."""
+        ...
+
+    @property
+    def critic_spec(self) -> str:
+        """The critic string."""
+        ...
+
+    @property
+    def has_critic(self) -> bool:
+        """True if a critic is named or shipped."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Maximum number of steps of a trajectory."""
+        ...
+
+    @property
+    def reward_scale(self) -> float:
+        """The return of a success, in whose units beta is tuned."""
+        ...
+
+    @property
+    def n_runs(self) -> int:
+        """Number of runs in all."""
+        ...
+
+    def standard_methods(self, judge: str | None = None) -> list[Method]:
+        """Return the methods that run if none are named."""
+        ...
+
+    def decision_methods(self, critic: str | None, k: int) -> list[Method]:
+        """Return the methods that decide each step among K candidates."""
+        ...
+
+    def comparison(self) -> Comparison:
+        """Return the comparison."""
+        ...
+
+    def job(self, *, keep_decisions: bool = False) -> Job[RunResult]:
+        """Return the runs as a job of the engine."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -71,6 +127,22 @@ class ComparisonPlan:
         return self.band or (crafting.BAND if self.world == CRAFTING else None)
 
     @property
+    def where(self) -> str:
+        """What the methods act in and on, as the end of a title."""
+        band = self.difficulty
+        return f" in the {self.world} world" + (f": tasks of {band[0]} to {band[1]} steps" if band else "")
+
+    @property
+    def horizon(self) -> int:
+        """Maximum number of steps of a trajectory."""
+        return self.world_spec.horizon
+
+    @property
+    def reward_scale(self) -> float:
+        """1: the grids of the registered worlds are in the units of their rewards."""
+        return 1.0
+
+    @property
     def policy(self) -> str:
         """Name or folder of the policy.
 
@@ -102,6 +174,19 @@ class ComparisonPlan:
     def tasks(self) -> list[Task]:
         """Return the tasks."""
         return list(_tasks(self.world, self.difficulty, self.n_tasks, self.split, self.first))
+
+    def standard_methods(self, judge: str | None = None) -> list[Method]:
+        """Return the methods that run if none are named."""
+        return crafting.methods(judge)
+
+    def decision_methods(self, critic: str | None, k: int) -> list[Method]:
+        """Return the methods that decide each step among K candidates."""
+        spec = self.world_spec
+        return crafting.decision_methods(critic, k, spec.oracle, spec.actions is not None)
+
+    def job(self, *, keep_decisions: bool = False) -> PlanJob:
+        """Return the runs as a job of the engine."""
+        return PlanJob(self, keep_decisions)
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
@@ -145,7 +230,7 @@ class PlanJob:
 
 
 def run_plan(
-    plan: ComparisonPlan,
+    plan: Plan,
     out: str | Path,
     *,
     resume: bool = False,
@@ -165,7 +250,7 @@ def run_plan(
         progress: called with the number of stored results, from time to time.
         keep_decisions: store every decision too, in the same folder.
     """
-    job = PlanJob(plan, keep_decisions)
+    job = plan.job(keep_decisions=keep_decisions)
     return run_job(job, out, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from amc_agents.bench.failures import FailedRun, causes_of
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import METRICS
@@ -46,6 +47,7 @@ class MethodCost(_Strict):
     world_model_tokens: float = 0.0
     world_model_cached_tokens: float = 0.0
     steps: float | None = Field(default=None, description="Steps of a trajectory; null in results of older versions.")
+    dollars: float | None = Field(default=None, description="Null if a price or an amount of usage is unknown.")
 
 
 class MethodResult(_Strict):
@@ -60,6 +62,16 @@ class MethodResult(_Strict):
     )
     cost: MethodCost
     notes: list[str] = Field(description="Notes of the runs, such as lost particles or a critic that fell back.")
+
+
+class FailedRuns(_Strict):
+    """The runs of a method that failed: they have no score, and count neither as 0 nor as run."""
+
+    method: str
+    label: str
+    failed: int
+    runs: int = Field(description="All runs of the method, failed runs included.")
+    causes: list[str] = Field(description="The most frequent errors, with their counts.")
 
 
 class PairedDifference(_Strict):
@@ -84,6 +96,7 @@ class Results(_Strict):
     settings: dict[str, Any]
     methods: list[MethodResult]
     comparisons: list[PairedDifference]
+    failures: list[FailedRuns] = Field(default=[], description="Methods with failed runs.")
     seconds: float | None = Field(default=None, description="Total wall time; null if the comparison was resumed.")
 
     def save(self, path: str | Path) -> Path:
@@ -121,6 +134,7 @@ def summarise(
     *,
     command: str = "",
     seconds: float | None = None,
+    failures: Sequence[FailedRun] = (),
 ) -> Results:
     """Compute the means of every metric, and the paired differences of every two methods.
 
@@ -130,6 +144,7 @@ def summarise(
         settings: settings that all records share.
         command: the command that made the records.
         seconds: total wall time; None if the comparison was resumed.
+        failures: the failed runs, which have no record.
 
     Raises:
         ConfigurationError: no record belongs to one of the methods.
@@ -148,8 +163,26 @@ def summarise(
             for metric in METRICS
             if (comparison := _comparison(a, b, metric, by_method[a], by_method[b])) is not None
         ],
+        failures=_failed_by_method(methods, by_method, failures),
         seconds=seconds,
     )
+
+
+def _failed_by_method(
+    methods: Sequence[Method], by_method: Mapping[str, Sequence[RunResult]], failures: Sequence[FailedRun]
+) -> list[FailedRuns]:
+    failed = {method: [run for run in failures if run.method == method.name] for method in methods}
+    return [
+        FailedRuns(
+            method=method.name,
+            label=method.label,
+            failed=len(runs),
+            runs=len(runs) + len(by_method.get(method.name, ())),
+            causes=causes_of(runs),
+        )
+        for method, runs in failed.items()
+        if runs
+    ]
 
 
 def measured(records: Sequence[RunResult], metric: str) -> Measured:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from amc_agents.bench.deployment import deployment_markdown
 from amc_agents.bench.report import Mean, MethodCost, MethodResult, PairedDifference, Results
 from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Estimate
@@ -19,6 +20,7 @@ _COSTS: Mapping[str, CostText] = {
     "tokens out": lambda cost: f"{cost.policy_output_tokens:,.0f}",
     "critic tokens": lambda cost: f"{cost.critic_tokens - cost.critic_cached_tokens:,.0f}",
     "imagined tokens": lambda cost: f"{cost.world_model_tokens - cost.world_model_cached_tokens:,.0f}",
+    "dollars": lambda cost: "-" if cost.dollars is None else f"{cost.dollars:.4f}",
     "time (s)": lambda cost: f"{cost.seconds:.1f}",
 }
 """Costs per task. Cached tokens are not counted for critics and forward models."""
@@ -45,8 +47,9 @@ def markdown(results: Results) -> str:
     """Format the scores and the main differences as Markdown."""
     metrics = used_metrics(results, {metric: METRICS[metric] for metric in _SHOWN})
     costs = used_costs(results)
-    headings = ["method", *metrics.values(), *costs]
-    rows = [row_of(method, metrics, costs) for method in results.methods]
+    failed = failed_cells(results)
+    headings = ["method", *(["failed"] if failed else []), *metrics.values(), *costs]
+    rows = [[label, *([failed[label]] if failed else []), *cells] for label, *cells in rows_of(results, metrics, costs)]
     parts = [table(headings, rows, "l" + "r" * (len(headings) - 1)), caption(results)]
     differences = [
         [pair, metric, f"{difference.difference:+.3f}", f"{difference.low:+.3f} to {difference.high:+.3f}"]
@@ -55,6 +58,7 @@ def markdown(results: Results) -> str:
     if differences:
         parts.append(table(["paired difference", "metric", "mean", "95% interval"], differences, "llrr"))
         parts.append(rival_note(results))
+    parts += [deployment_markdown(results), failure_note(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -96,10 +100,11 @@ def used_metrics(results: Results, headings: Mapping[str, str]) -> dict[str, str
 
 
 def used_costs(results: Results) -> dict[str, CostText]:
-    """Select the costs to show: steps if a method decides each step, imagined tokens if any were used."""
+    """Select the costs to show: steps if a method decides each step, imagined tokens and dollars if there are any."""
     unused = {
         "steps": not any(method.settings.get("decision") for method in results.methods),
         "imagined tokens": not any(method.cost.world_model_tokens for method in results.methods),
+        "dollars": not any(method.cost.dollars for method in results.methods),
     }
     return {name: cost_text for name, cost_text in _COSTS.items() if not unused.get(name)}
 
@@ -108,6 +113,33 @@ def row_of(method: MethodResult, metrics: Mapping[str, str], costs: Mapping[str,
     """Return the cells of a method: its label, scores and costs."""
     scores = [_score_cell(method, metric) for metric in metrics]
     return [method.label, *scores, *(cost_text(method.cost) for cost_text in costs.values())]
+
+
+def rows_of(results: Results, metrics: Mapping[str, str], costs: Mapping[str, CostText]) -> list[list[str]]:
+    """Return the cells of every method; a method whose runs all failed has no scores."""
+    rows = [row_of(method, metrics, costs) for method in results.methods]
+    shown = {method.name for method in results.methods}
+    lost = [failures for failures in results.failures if failures.method not in shown]
+    return rows + [[failures.label, *["-"] * (len(metrics) + len(costs))] for failures in lost]
+
+
+def failed_cells(results: Results) -> dict[str, str]:
+    """Map the label of every method to its number of failed runs; empty if no run failed."""
+    if not results.failures:
+        return {}
+    cells = {method.label: "0" for method in results.methods}
+    return cells | {failures.label: f"{failures.failed} of {failures.runs}" for failures in results.failures}
+
+
+def failure_note(results: Results) -> str:
+    """Say why runs failed, and what that means for the figures; empty if no run failed."""
+    if not results.failures:
+        return ""
+    causes = "; ".join(f"{failures.label}: {', '.join(failures.causes)}" for failures in results.failures)
+    return (
+        "Failed runs have no score: means are over the other runs, and paired differences over the pairs without a "
+        f"failure. --resume runs them again. Causes: {causes}."
+    )
 
 
 def score_text(score: Mean | Estimate | None) -> str:

@@ -1,7 +1,8 @@
 """The folder that holds the results of a job: one JSON line for each work item, written as soon as the item ends.
 
 A results folder holds `settings.json`, which all its results share, and `records*.jsonl` with one JSON object a line.
-A comparison that keeps decisions adds `decisions*.jsonl` (`amc_agents.bench.decisions`). Each process that works on
+A comparison that keeps decisions adds `decisions*.jsonl` (`amc_agents.bench.decisions`), and one whose runs may fail
+`failures*.jsonl` (`amc_agents.bench.failures`). Each process that works on
 the folder writes its own files. The folder of a demo also holds a marker file (`DEMO`).
 """
 
@@ -22,6 +23,7 @@ from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
+FAILURES = "failures*.jsonl"
 LOCKS = ".*lock"
 VERSION = 1
 DEMO = "amc-demo.txt"
@@ -227,7 +229,7 @@ def demo_folder(path: str | Path) -> Iterator[None]:
 
 
 def clear(path: str | Path) -> None:
-    """Remove the results, decisions and settings of a folder, and no other file.
+    """Remove the results, decisions, failures and settings of a folder, and no other file.
 
     Raises:
         ConfigurationError: a run is using the folder.
@@ -236,7 +238,7 @@ def clear(path: str | Path) -> None:
     if not folder.exists():
         return
     with sole_run(folder, doing="a run that writes here"):
-        for pattern in (RECORDS, DECISIONS, SETTINGS):
+        for pattern in (RECORDS, DECISIONS, FAILURES, SETTINGS):
             for file in folder.glob(pattern):
                 file.unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ import numpy as np
 from amc_agents.bench.comparison import Comparison, predicts_return
 from amc_agents.bench.decisions import DecisionsFile, RunDecisions
 from amc_agents.bench.engine import execute_work, results_of
+from amc_agents.bench.failures import STOPS, FailuresFile
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.results_folder import ResultsFolder
@@ -41,6 +42,8 @@ class ComparisonWork:
     keep_decisions: bool = False
     """Store every decision too (`amc_agents.bench.decisions`), for methods that make any."""
     on_run: RunCallback | None = None
+    keep_failures: bool = False
+    """Record a run that fails (`amc_agents.bench.failures`) and go on; False: its error ends the comparison."""
 
     def items(self) -> list[WorkItem]:
         """Return all runs of the comparison."""
@@ -63,12 +66,23 @@ class ComparisonWork:
         with ExitStack() as stack:
             stack.enter_context(quiet_about_identical_particles())
             decisions_file = stack.enter_context(DecisionsFile(out, worker)) if self.keep_decisions else None
+            failures = stack.enter_context(FailuresFile(out, worker)) if self.keep_failures else None
 
-            async def execute(item: WorkItem) -> RunResult:
+            async def execute(item: WorkItem) -> RunResult | None:
                 decisions: list[dict[str, Any]] = []
-                result, run = await run_one(
-                    self.comparison, item.seed, tasks[item.task], methods[item.name], sink=decisions.append
-                )
+                try:
+                    result, run = await run_one(
+                        self.comparison, item.seed, tasks[item.task], methods[item.name], sink=decisions.append
+                    )
+                except STOPS:
+                    raise
+                except Exception as error:
+                    if failures is None:
+                        raise
+                    failures.add(item, error)
+                    return None
+                if failures is not None:
+                    failures.succeeded()
                 # Decisions are stored first: a run that has a result is not repeated.
                 if decisions_file is not None and decisions:
                     decisions_file.add(RunDecisions(*item.key, result.scores.success > 0, tuple(decisions)))
@@ -116,23 +130,24 @@ async def run_one(
 ) -> tuple[RunResult, Run]:
     """Play one run and score it; `sink` receives the records of its decisions, if the method makes any."""
     critic = comparison.critic_of(method)
+    played = comparison.played(method, task, sink)
     graph = amc(
-        comparison.agent(comparison.model_of(method, task, sink)),
+        played.agent,
         "uniform" if method.decision else critic,
         n_particles=comparison.size_of(method),
         resample=method.resample,
         beta=method.beta,
         success_reward=method.success_reward,
         hide_rewards=method.hide_rewards,
-        environment=lambda _: (comparison.environment(), task),
         scheme=method.scheme,
         finished=method.finished,
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         config=Config(),  # The stored settings alone determine a comparison, not the environment variables.
+        **played.arguments,
     )
     started = time.perf_counter()
-    run = await graph.arun({"messages": [("user", task.instruction)]})
+    run = await graph.arun(played.input)
     seconds = time.perf_counter() - started
     await run.aclose()
     scores = scores_of(
@@ -141,7 +156,9 @@ async def run_one(
         pick_means_something=predicts_return(critic) and not method.oracle,
         success=comparison.success,
     )
-    return RunResult(method.name, task.id, seed, scores, cost_of(run, seconds), run.notes, particles_of(run)), run
+    return RunResult(
+        method.name, task.id, seed, scores, cost_of(run, seconds, comparison.prices), run.notes, particles_of(run)
+    ), run
 
 
 def run_seed(seed: int, task_id: str, method: str) -> int:

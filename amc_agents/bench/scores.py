@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from amc_agents.errors import PopulationError
+from amc_agents.prices import Rates
+from amc_agents.prices import cost_of as priced
 from amc_agents.run import Run
 from amc_agents.smc import normalised
 from amc_agents.types import FloatArray, Trajectory
@@ -92,6 +94,8 @@ class Cost:
     world_model_cached_tokens: int = 0
     steps: float | None = None
     """Mean number of steps of the final population's trajectories; None in results of older versions."""
+    dollars: float | None = None
+    """Of all models; None if a price or an amount of usage is unknown."""
 
     @property
     def tokens(self) -> int:
@@ -147,8 +151,15 @@ def particles_of(run: Run) -> Particles:
     )
 
 
-def cost_of(run: Run, seconds: float) -> Cost:
-    """Return the cost of a run that took `seconds` of wall time."""
+def cost_of(run: Run, seconds: float, prices: Mapping[str, Rates] | None = None) -> Cost:
+    """Return the cost of a run that took `seconds` of wall time.
+
+    Args:
+        run: the run.
+        seconds: wall time.
+        prices: the user's prices; see `amc_agents.prices.cost`.
+    """
+    spent = priced(run, prices)
     policy, critic, world = (run.usage.get(role, Usage()) for role in ("policy", "critic", "world model"))
     return Cost(
         policy_calls=policy.calls,
@@ -164,6 +175,7 @@ def cost_of(run: Run, seconds: float) -> Cost:
         world_model_tokens=world.tokens,
         world_model_cached_tokens=world.cached_tokens,
         steps=float(np.mean([len(trajectory.steps) for trajectory in run.population.trajectories])),
+        dollars=None if spent.is_lower_bound else spent.total,
     )
 
 

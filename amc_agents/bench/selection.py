@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from amc_agents.bench import crafting
 from amc_agents.bench.comparison import predicts_return, ready_critic, steered_blindly
 from amc_agents.bench.methods import Method, Tuned, chosen
-from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.own.plan import OwnPlan
+from amc_agents.bench.plan import ComparisonPlan, Plan
 from amc_agents.bench.tuning import retuned
 from amc_agents.lac.types import LacSettings
 from amc_agents.smc import Never
 from amc_agents.smc.schedule import Schedule
+
+SomePlan = TypeVar("SomePlan", ComparisonPlan, OwnPlan)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class MethodChoice:
     """K of the methods that decide each step."""
     changes: MethodChanges = MethodChanges()
 
-    def applied_to(self, plan: ComparisonPlan) -> tuple[ComparisonPlan, list[str]]:
+    def applied_to(self, plan: SomePlan) -> tuple[SomePlan, list[str]]:
         """Return the plan with these methods, and a note for each group of methods that cannot run.
 
         Raises:
@@ -77,12 +80,9 @@ class MethodChoice:
         kept = tuple(method for method in methods if method not in blind and method not in unjudged)
         return replace(plan, methods=kept), notes
 
-    def _named(self, plan: ComparisonPlan) -> list[Method]:
-        methods = retuned(crafting.methods(self.judge), self.tuned)
+    def _named(self, plan: Plan) -> list[Method]:
+        methods = retuned(plan.standard_methods(self.judge), self.tuned)
         if self.names is None:
             return methods
-        spec = plan.world_spec
-        deciding = crafting.decision_methods(
-            self.decision_critic, self.candidates, spec.oracle, spec.actions is not None
-        )
+        deciding = plan.decision_methods(self.decision_critic, self.candidates)
         return chosen([*methods, *deciding], self.names)

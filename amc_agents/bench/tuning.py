@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.comparison import Comparison, predicts_return, ready_critic, steered_blindly
 from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import compare
@@ -28,6 +27,9 @@ from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
 from amc_agents.smc import Adaptive
+
+if TYPE_CHECKING:
+    from amc_agents.bench.plan import Plan
 
 MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.REACT: methods.react,
@@ -156,7 +158,7 @@ def tune(comparison: Comparison, out: str | Path, *, grid: Grid | None = None, f
 
 
 def tuning_grid(
-    names: Sequence[str], plan: ComparisonPlan, temperatures: tuple[float, ...] | None, success_reward: float | None
+    names: Sequence[str], plan: Plan, temperatures: tuple[float, ...] | None, success_reward: float | None
 ) -> Grid:
     """Return the grid for a plan.
 
@@ -170,8 +172,11 @@ def tuning_grid(
         ConfigurationError: a method cannot be tuned, or not with the plan's critic.
     """
     check_names(names)
-    settings = {} if temperatures is None else {"temperatures": temperatures}
-    grid = Grid.of_horizon(plan.world_spec.horizon, success_reward=success_reward, **settings)
+    scale = plan.reward_scale
+    settings: dict[str, Any] = {} if temperatures is None else {"temperatures": temperatures}
+    if scale != 1:
+        settings |= {name: tuple(scale * beta for beta in getattr(Grid, name)) for name in ("betas", "soft_betas")}
+    grid = Grid.of_horizon(plan.horizon, success_reward=success_reward, **settings)
     for name in names:
         if steered_blindly(MAKERS[name](grid.starts[0])) and not predicts_return(ready_critic(plan.critic_spec)):
             raise ConfigurationError(
@@ -284,7 +289,10 @@ def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method
     tuned = dict(chosen)
     if methods.AMC in tuned:
         tuned.setdefault(methods.AMC_HIDDEN, tuned[methods.AMC])
-    return [MAKERS[method.name](tuned[method.name]) if method.name in tuned else method for method in given]
+    return [
+        replace(MAKERS[method.name](tuned[method.name]), label=method.label) if method.name in tuned else method
+        for method in given
+    ]
 
 
 def config_text(tuned: Tuned, *, critic: str, n_particles: int | Adaptive, horizon: int, comment: str) -> str:

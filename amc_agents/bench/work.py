@@ -48,8 +48,8 @@ class ResultLine(Protocol):
 
 
 ResultT = TypeVar("ResultT", bound=ResultLine, covariant=True)
-Execute = Callable[[WorkItem], Awaitable[ResultLine]]
-"""Executes one work item."""
+Execute = Callable[[WorkItem], Awaitable[ResultLine | None]]
+"""Executes one work item; None: it failed and was recorded as a failure, so it has no result."""
 CountCallback = Callable[[int], None]
 """Receives the number of results that are stored so far."""
 
@@ -78,7 +78,9 @@ async def work_off(queue: WorkQueue, execute: Execute, *, n_concurrent: int) -> 
     async def worker() -> None:
         while (item := queue.claim()) is not None:
             await asyncio.sleep(0)  # An executor that never waits would otherwise leave no chance to cancel.
-            queue.complete(item, await execute(item))
+            result = await execute(item)
+            if result is not None:
+                queue.complete(item, result)
 
     await side_by_side(*(worker() for _ in range(n_concurrent)))
 

@@ -16,6 +16,7 @@ from amc_agents.cli.estimate import estimate
 from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
+from amc_agents.cli.new import new
 from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.printable import echo
 from amc_agents.cli.rollout import canary_app, shadow_app
@@ -37,6 +38,7 @@ app = typer.Typer(
 train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (extra: train).")
 
 app.command()(demo)
+app.command()(new)
 app.command()(bench)
 app.command()(tune)
 app.command("import")(import_logs)

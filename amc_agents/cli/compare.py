@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,9 +27,11 @@ from amc_agents.cli.options import (
     particles_of,
     positive,
 )
+from amc_agents.cli.own import Agent, Concurrent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.smc import Schedule
 
 
@@ -70,8 +72,12 @@ def demo(
 
 def bench(
     out: Annotated[Path, typer.Option(help="Results folder; the result of every run is stored as the run ends.")],
+    own: Annotated[
+        str | None, typer.Argument(metavar="[MODULE[:NAME]]", help="Your own agent, as --agent.", show_default=False)
+    ] = None,
+    agent: Agent = None,
     world: World = "crafting",
-    tasks: Tasks = 100,
+    tasks: NumberOrFile = 100,
     first: First = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions of every task, each with its own seed.")] = 1,
     particles: Particles = "15",
@@ -117,16 +123,23 @@ def bench(
     ] = False,
     model: Model = None,
     workers: Workers = None,
+    concurrent: Concurrent = 8,
     resume: Resume = False,
 ) -> None:
-    """Run methods x tasks x seeds, and report means, standard errors and paired differences."""
+    """Run methods x tasks x seeds, and report means, standard errors and paired differences.
+
+    In a world of the library: amc bench --out results --tasks 20
+
+    With your own agent: amc bench my_agent --tasks tasks.jsonl --out results
+
+    Exit status: 0; 1 if runs of your own agent failed (--resume runs them again); 2 after an error.
+    """
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.selection import MethodChanges, MethodChoice
     from amc_agents.bench.tuning import read_chosen
     from amc_agents.cli.comparison import run_and_report, with_methods
     from amc_agents.cli.console import PlainConsole
 
-    check_split(split)
     console = PlainConsole()
     changes = MethodChanges(
         temperature,
@@ -137,15 +150,36 @@ def bench(
     choice = MethodChoice(
         _names(methods), read_chosen(tuned) if tuned else {}, judge, decision_critic, candidates, changes
     )
-    plan = ComparisonPlan(
-        methods=(), n_tasks=tasks, world=world, band=band, split=split, first=first, seeds=tuple(range(seeds)),
-        n_particles=particles_of(particles), critic=critic_name(critic, config), model=model,
+    common: dict[str, Any] = {"n_particles": particles_of(particles), "critic": critic_name(critic, config)}
+    plan: ComparisonPlan | OwnPlan
+    if (named := _one_agent(own, agent)) is not None:
+        refused = {
+            "--world": None if world == "crafting" else world, "--band": band, "--model": model,
+            "--decision-critic": decision_critic, "--keep-decisions": keep_decisions,
+        }  # fmt: skip
+        plan = own_plan(
+            named, tasks, console, split=split, first=first, seeds=seeds, config=config, refused=refused, **common
+        )
+        plan = with_methods(plan, choice, console)
+    else:
+        check_split(split)
+        plan = ComparisonPlan(
+            methods=(), n_tasks=number_of_tasks(tasks), world=world, band=band, split=split, first=first,
+            seeds=tuple(range(seeds)), model=model, **common,
+        )  # fmt: skip
+        plan = with_methods(plan, choice, console)
+    complete = run_and_report(
+        plan, out, console, "Methods", n_workers=workers or available_cpus(), resume=resume,
+        keep_decisions=keep_decisions, n_concurrent=concurrent,
     )  # fmt: skip
-    plan = with_methods(plan, choice, console)
-    run_and_report(
-        plan, out, console, "Methods",
-        n_workers=workers or available_cpus(), resume=resume, keep_decisions=keep_decisions,
-    )  # fmt: skip
+    if not complete:
+        raise typer.Exit(1)
+
+
+def _one_agent(own: str | None, agent: str | None) -> str | None:
+    if own is not None and agent is not None:
+        raise ConfigurationError(f"two agents are named, {own} and {agent}: give one of them")
+    return own or agent
 
 
 def _names(methods: str | None) -> list[str] | None:

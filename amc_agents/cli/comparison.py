@@ -10,20 +10,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from amc_agents.bench import decision_report, plots
 from amc_agents.bench.decisions import read_decisions
+from amc_agents.bench.deployment import deployment_lines
+from amc_agents.bench.failures import causes_of, failed_runs
 from amc_agents.bench.methods import AMC
+from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import Results, summarise
-from amc_agents.bench.report_tables import markdown
+from amc_agents.bench.report_tables import failure_note, markdown
 from amc_agents.bench.runner import quiet_about_identical_particles, run_one
-from amc_agents.bench.selection import MethodChoice
+from amc_agents.bench.selection import MethodChoice, SomePlan
 from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.cli.options import command_line
 from amc_agents.concurrency.background import run_in_background
+from amc_agents.errors import AmcError
 from amc_agents.files import replace_file
 
 
-def with_methods(plan: ComparisonPlan, choice: MethodChoice, console: Console) -> ComparisonPlan:
+def with_methods(plan: SomePlan, choice: MethodChoice, console: Console) -> SomePlan:
     """Choose the methods of a plan, and print which of them cannot run."""
     plan, notes = choice.applied_to(plan)
     for note in notes:
@@ -32,7 +36,7 @@ def with_methods(plan: ComparisonPlan, choice: MethodChoice, console: Console) -
 
 
 def run_and_report(
-    plan: ComparisonPlan,
+    plan: ComparisonPlan | OwnPlan,
     out: Path,
     console: Console,
     title: str,
@@ -40,8 +44,9 @@ def run_and_report(
     n_workers: int,
     resume: bool = False,
     keep_decisions: bool = False,
-) -> None:
-    """Run a plan, print its tables, and write its files.
+    n_concurrent: int = 8,
+) -> bool:
+    """Run a plan, print its tables, and write its files. Return whether no run failed.
 
     Args:
         plan: what to run.
@@ -51,35 +56,47 @@ def run_and_report(
         n_workers: number of processes.
         resume: continue with the results in `out`.
         keep_decisions: store every decision too.
+        n_concurrent: runs in progress at the same time in each process.
     """
     started = time.perf_counter()
     records = run_with_bar(
-        plan, out, console, "runs", resume=resume, n_workers=n_workers, keep_decisions=keep_decisions
-    )
+        plan, out, console, "runs",
+        resume=resume, n_workers=n_workers, keep_decisions=keep_decisions, n_concurrent=n_concurrent,
+    )  # fmt: skip
     seconds = time.perf_counter() - started
+    comparison = plan.comparison()
+    failures = failed_runs(out, comparison.items(), [record.key for record in records])
+    if not records:
+        raise AmcError(f"all {len(failures)} runs failed: {'; '.join(causes_of(failures))}")
     results = summarise(
         records,
         plan.methods,
-        plan.comparison().settings,
+        comparison.settings,
         command=command_line(),
         seconds=None if resume else seconds,
+        failures=failures,
     )
-    band = plan.difficulty
-    title = f"{title} in the {plan.world} world" + (f": tasks of {band[0]} to {band[1]} steps" if band else "")
+    title = f"{title}{plan.where}"
     _print_tables(results, title, console)
     files = [
         results.save(out / "results.json"),
         _write(out / "results.md", markdown(results)),
         plots.method_scores(results, out / "scores.png", title=title),
-        _draw_telling_run(plan, records, out / "genealogy.png"),
+        # Repeating a run of the user's own agent would cost what it costs.
+        _draw_telling_run(plan, records, out / "genealogy.png") if isinstance(plan, ComparisonPlan) else None,
         _write_decision_report(plan, out),
     ]
     console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
     print_files(files, console)
+    for line in deployment_lines(results):
+        console.print(line, soft_wrap=True)
+    if failures:
+        console.print(failure_note(results), soft_wrap=True)
+    return not failures
 
 
 def run_with_bar(
-    plan: ComparisonPlan,
+    plan: ComparisonPlan | OwnPlan,
     out: Path,
     console: Console,
     title: str,
@@ -87,6 +104,7 @@ def run_with_bar(
     resume: bool,
     n_workers: int,
     keep_decisions: bool = False,
+    n_concurrent: int = 8,
 ) -> list[RunResult]:
     """Execute the runs of a plan with a progress bar."""
     with progress_bar(console) as bar:
@@ -98,6 +116,7 @@ def run_with_bar(
             n_workers=n_workers,
             progress=lambda done: bar.update(line, completed=done),
             keep_decisions=keep_decisions,
+            n_concurrent=n_concurrent,
         )
 
 
@@ -127,7 +146,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _write_decision_report(plan: ComparisonPlan, out: Path) -> Path | None:
+def _write_decision_report(plan: ComparisonPlan | OwnPlan, out: Path) -> Path | None:
     """Report on the stored decisions; None if no decision used a critic."""
     keys = {(task.id, seed) for task in plan.tasks() for seed in plan.seeds}
     runs = [run for run in read_decisions(out) if (run.task, run.seed) in keys]

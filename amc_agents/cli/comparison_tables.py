@@ -11,9 +11,10 @@ from amc_agents.bench.report import Results
 from amc_agents.bench.report_tables import (
     CostText,
     caption,
+    failed_cells,
     labelled_differences,
     rival_note,
-    row_of,
+    rows_of,
     used_costs,
     used_metrics,
 )
@@ -76,10 +77,13 @@ def _method_table(
 ) -> Table:
     table = narrow_table(title, note)
     table.add_column("method", no_wrap=True)
+    failed = {} if costs else failed_cells(results)
+    if failed:
+        table.add_column("failed", justify="right", style="red", no_wrap=True)
     for heading in metrics.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in costs:
         table.add_column(heading.replace(" ", "\n"), justify="right", style="dim")
-    for method in results.methods:
-        table.add_row(*row_of(method, metrics, costs))
+    for label, *cells in rows_of(results, metrics, costs):
+        table.add_row(label, *([failed[label]] if failed else []), *cells)
     return table

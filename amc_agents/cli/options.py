@@ -59,7 +59,7 @@ Band = Annotated[
 ]
 World = Annotated[str, typer.Option(help="The world: crafting, or a world that an installed package registers.")]
 First = Annotated[int, typer.Option(min=0, help="Number of the first task of the split.")]
-Split = Annotated[str, typer.Option(help='"test", or "train" for choosing settings.')]
+Split = Annotated[str, typer.Option(help='"test", or "train" for choosing settings; "all" of your own tasks.')]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue with the results in the folder.")]
 SuccessReward = Annotated[
     float | None,

@@ -1,0 +1,108 @@
+"""Failed runs of a comparison on disk: `failures*.jsonl` in the results folder, one failure a line.
+
+A failed run has no result, so that it is neither a 0 nor dropped: reports count it, and a resumed comparison runs it
+again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from amc_agents.bench.results_folder import FAILURES, read_lines
+from amc_agents.bench.work import ItemKey, WorkItem
+from amc_agents.errors import AgentContractError, AmcError, ConfigurationError, MissingExtra, StorageError
+from amc_agents.files import JsonLinesFile
+from amc_agents.quoting import excerpt
+
+STOPS = (ConfigurationError, AgentContractError, StorageError, MissingExtra)
+"""Errors that every run would meet: they end the comparison instead of failing a run."""
+HOPELESS = 8
+"""Number of failures after which a comparison without any success ends."""
+_MOST = 300
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """One failure of one run."""
+
+    method: str
+    task: str
+    seed: int
+    error: str
+    """Class and message."""
+
+    @property
+    def key(self) -> ItemKey:
+        """The key of the run's work item."""
+        return self.method, self.task, self.seed
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> FailedRun:
+        """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
+        return cls(**values)
+
+
+class FailuresFile:
+    """The file in which one process stores its failed runs. A context manager.
+
+    Args:
+        folder: the results folder.
+        worker: names this process's file in a folder that several share.
+    """
+
+    def __init__(self, folder: str | Path, worker: str = "") -> None:
+        self._file = JsonLinesFile(Path(folder) / f"failures{worker and '-'}{worker}.jsonl")
+        self._failed = self._succeeded = 0
+
+    def __enter__(self) -> FailuresFile:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.__exit__(kind, error, at)
+
+    def add(self, item: WorkItem, error: Exception) -> None:
+        """Append a failure.
+
+        Raises:
+            AmcError: so many runs failed, and none succeeded, that the cause must be in the agent or its set-up.
+        """
+        text = excerpt(f"{type(error).__name__}: {error}", _MOST)
+        self._file.append(FailedRun(item.name, item.task, item.seed, text).to_json())
+        self._failed += 1
+        if self._failed >= HOPELESS and not self._succeeded:
+            raise AmcError(f"the first {self._failed} runs all failed, the last with {text}") from error
+
+    def succeeded(self) -> None:
+        """Count a success."""
+        self._succeeded += 1
+
+
+def failed_runs(folder: str | Path, items: Sequence[WorkItem], done: Sequence[ItemKey]) -> list[FailedRun]:
+    """Return the newest failure of every item that has no result, in the order of the items.
+
+    Raises:
+        CheckpointError: a line other than a file's last one cannot be read.
+    """
+    newest: dict[ItemKey, FailedRun] = {}
+    for file in sorted(Path(folder).glob(FAILURES)):
+        for run in read_lines(file, FailedRun.from_json, "a failed run"):
+            newest[run.key] = run
+    finished = set(done)
+    return [newest[item.key] for item in items if item.key not in finished and item.key in newest]
+
+
+def causes_of(failures: Sequence[FailedRun], most: int = 3) -> list[str]:
+    """Return the most frequent errors with their counts."""
+    counts = Counter(failure.error for failure in failures)
+    shown = [f"{count} x {error}" for error, count in counts.most_common(most)]
+    return shown + ([f"and {len(counts) - most} other errors"] if len(counts) > most else [])

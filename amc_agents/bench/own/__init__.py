@@ -1,0 +1,35 @@
+"""Comparisons of the user's own agent on the user's own tasks.
+
+| file | content |
+|---|---|
+| `agent` | the functions of the user's module, as a run of `amc` takes them |
+| `loading` | `module:name` -> agent, checked before anything runs |
+| `tasks` | tasks of a JSON Lines file, and their split |
+| `comparison`, `plan` | the same comparisons as in the library's worlds, with this agent |
+| `rollouts` | play tasks to collect a dataset |
+| `skeleton` | the files of `amc new` |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amc_agents._lazy import lazy_names as _lazy_names
+
+if TYPE_CHECKING:
+    from amc_agents.bench.own.agent import OwnAgent
+    from amc_agents.bench.own.loading import load_own_agent
+    from amc_agents.bench.own.plan import OwnPlan
+    from amc_agents.bench.own.tasks import read_tasks
+
+__all__ = ["OwnAgent", "OwnPlan", "load_own_agent", "read_tasks"]
+
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "OwnAgent": "bench.own.agent",
+        "OwnPlan": "bench.own.plan",
+        "load_own_agent": "bench.own.loading",
+        "read_tasks": "bench.own.tasks",
+    },
+)

@@ -1,0 +1,145 @@
+"""A comparison with the user's own agent, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from amc_agents.bench.methods import Method
+from amc_agents.bench.own.agent import OwnAgent
+from amc_agents.bench.own.comparison import OwnComparison, own_methods, same_agent
+from amc_agents.bench.own.loading import load_own_agent
+from amc_agents.bench.own.tasks import Split, read_tasks, tasks_hash
+from amc_agents.bench.runner import ComparisonWork
+from amc_agents.prices import Price
+from amc_agents.settings import AmcSettings
+from amc_agents.smc import Adaptive
+from amc_agents.types import Task
+
+
+@dataclass(frozen=True)
+class OwnPlan:
+    """The methods of a comparison and its tasks, as plain values that can be sent to worker processes."""
+
+    agent: str
+    """`module` or `module:object`; see `loading.load_own_agent`."""
+    tasks_file: Path
+    methods: tuple[Method, ...] = ()
+    split: Split = "test"
+    first: int = 0
+    """Number of the first task of the split."""
+    seeds: tuple[int, ...] = (0,)
+    n_particles: int | Adaptive = AmcSettings.n_particles
+    critic: str | None = None
+    """None: "uniform"."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """The user's prices by model."""
+
+    @property
+    def own(self) -> OwnAgent:
+        """The agent, loaded when it is first needed. It is not a field, because it need not be picklable."""
+        return _loaded(self.agent)
+
+    @property
+    def where(self) -> str:
+        """What the methods act in and on, as the end of a title."""
+        return f" around {self.agent}: {self.n_tasks} tasks of {self.tasks_file.name} ({self.split})"
+
+    @property
+    def reward_scale(self) -> float:
+        """The return of a success, in whose units beta is tuned."""
+        return self.own.success
+
+    @property
+    def critic_spec(self) -> str:
+        """The critic string."""
+        return self.critic or "uniform"
+
+    @property
+    def has_critic(self) -> bool:
+        """True if the plan names a critic."""
+        return self.critic is not None
+
+    @property
+    def horizon(self) -> int:
+        """Maximum number of steps of a trajectory."""
+        return self.own.horizon
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.tasks())
+
+    @property
+    def n_runs(self) -> int:
+        """Number of runs in all."""
+        return len(self.methods) * self.n_tasks * len(self.seeds)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What determines the results besides the settings of the methods; checked when a command is resumed."""
+        return {
+            "agent": self.agent,
+            "agent_source": self.own.source_hash,
+            "tasks": self.tasks_file.name,
+            "tasks_hash": tasks_hash(self.tasks()),
+            "split": self.split,
+        }
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks."""
+        return read_tasks(self.tasks_file, self.split, first=self.first)
+
+    def standard_methods(self, judge: str | None = None) -> list[Method]:
+        """Return the methods that run if none are named."""
+        return own_methods(self.own, judge)
+
+    def decision_methods(self, critic: str | None, k: int) -> list[Method]:
+        """Return no methods: deciding each step among candidates needs the agent's chat model, which is inside it."""
+        return []
+
+    def job(self, *, keep_decisions: bool = False) -> OwnJob:
+        """Return the runs as a job of the engine. No method here decides, so there are no decisions to keep."""
+        return OwnJob(self)
+
+    def comparison(self, tasks: Sequence[Task] | None = None) -> OwnComparison:
+        """Return the comparison on these tasks; None: on all tasks of the plan."""
+        return OwnComparison(
+            own=self.own,
+            policy=cast(Any, self.own.make_agent),
+            agent=same_agent,
+            environment=_no_common_world,
+            tasks=self.tasks() if tasks is None else tasks,
+            methods=self.methods,
+            seeds=self.seeds,
+            n_particles=self.n_particles,
+            critic=self.critic_spec,
+            horizon=self.horizon,
+            success=self.own.success,
+            about=self.about,
+            prices=self.prices,
+        )
+
+
+@dataclass(frozen=True)
+class OwnJob:
+    """The runs of a plan as a job of the engine. A run that fails is recorded, and the others go on."""
+
+    plan: OwnPlan
+    command: str = "amc bench"
+
+    def prepare(self) -> ComparisonWork:
+        """Load the agent, the tasks and the critics."""
+        return ComparisonWork(self.plan.comparison(), keep_failures=True)
+
+
+@lru_cache(maxsize=8)
+def _loaded(name: str) -> OwnAgent:
+    return load_own_agent(name)
+
+
+def _no_common_world() -> NoReturn:
+    raise NotImplementedError("an own agent makes a world for each task")
