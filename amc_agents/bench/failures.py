@@ -7,7 +7,7 @@ again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +15,19 @@ from typing import Any
 
 from amc_agents.bench.results_folder import FAILURES, read_lines
 from amc_agents.bench.work import ItemKey, WorkItem
-from amc_agents.errors import AgentContractError, AmcError, ConfigurationError, MissingExtra, StorageError
+from amc_agents.errors import (
+    AgentContractError,
+    AmcError,
+    ConfigurationError,
+    CriticError,
+    MissingExtra,
+    PromptTooLong,
+    StorageError,
+)
 from amc_agents.files import JsonLinesFile
 from amc_agents.quoting import excerpt
 
-STOPS = (ConfigurationError, AgentContractError, StorageError, MissingExtra)
-"""Errors that every run would meet: they end the comparison instead of failing a run."""
+_STOPS = (ConfigurationError, AgentContractError, CriticError, StorageError, MissingExtra)
 HOPELESS = 8
 """Number of failures after which a comparison without any success ends."""
 _MOST = 300
@@ -76,7 +83,7 @@ class FailuresFile:
         Raises:
             AmcError: so many runs failed, and none succeeded, that the cause must be in the agent or its set-up.
         """
-        text = excerpt(f"{type(error).__name__}: {error}", _MOST)
+        text = described(error)
         self._file.append(FailedRun(item.name, item.task, item.seed, text).to_json())
         self._failed += 1
         if self._failed >= HOPELESS and not self._succeeded:
@@ -101,8 +108,18 @@ def failed_runs(folder: str | Path, items: Sequence[WorkItem], done: Sequence[It
     return [newest[item.key] for item in items if item.key not in finished and item.key in newest]
 
 
-def causes_of(failures: Sequence[FailedRun], most: int = 3) -> list[str]:
+def stops(error: Exception) -> bool:
+    """Return whether an error ends the comparison: it is a fault of the set-up, which other runs would meet too."""
+    return isinstance(error, _STOPS) and not isinstance(error, PromptTooLong)
+
+
+def described(error: Exception) -> str:
+    """Return the class and the message of an error, for a stored line."""
+    return excerpt(f"{type(error).__name__}: {error}", _MOST)
+
+
+def causes_of(errors: Iterable[str], most: int = 3) -> list[str]:
     """Return the most frequent errors with their counts."""
-    counts = Counter(failure.error for failure in failures)
+    counts = Counter(errors)
     shown = [f"{count} x {error}" for error, count in counts.most_common(most)]
     return shown + ([f"and {len(counts) - most} other errors"] if len(counts) > most else [])

@@ -178,7 +178,7 @@ def _failed_by_method(
             label=method.label,
             failed=len(runs),
             runs=len(runs) + len(by_method.get(method.name, ())),
-            causes=causes_of(runs),
+            causes=causes_of(run.error for run in runs),
         )
         for method, runs in failed.items()
         if runs

@@ -16,7 +16,7 @@ import numpy as np
 from amc_agents.bench.comparison import Comparison, predicts_return
 from amc_agents.bench.decisions import DecisionsFile, RunDecisions
 from amc_agents.bench.engine import execute_work, results_of
-from amc_agents.bench.failures import STOPS, FailuresFile
+from amc_agents.bench.failures import FailuresFile, stops
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.results_folder import ResultsFolder
@@ -74,10 +74,8 @@ class ComparisonWork:
                     result, run = await run_one(
                         self.comparison, item.seed, tasks[item.task], methods[item.name], sink=decisions.append
                     )
-                except STOPS:
-                    raise
                 except Exception as error:
-                    if failures is None:
+                    if failures is None or stops(error):
                         raise
                     failures.add(item, error)
                     return None

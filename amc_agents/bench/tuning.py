@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from amc_agents.bench import methods
 from amc_agents.bench.comparison import Comparison, predicts_return, ready_critic, steered_blindly
+from amc_agents.bench.failures import FailedRun, causes_of
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
@@ -245,6 +246,34 @@ def cells_of(settings: Sequence[tuple[str, Tuned]], records: Sequence[RunResult]
     for record in records:
         runs[record.method].append(record)
     return [Cell.of(name, tuned, runs[cell_name(name, tuned)]) for name, tuned in settings]
+
+
+def without_failed_tasks(
+    records: Sequence[RunResult], failures: Sequence[FailedRun]
+) -> tuple[list[RunResult], str | None]:
+    """Leave out the tasks on which a run of any setting failed, so that all settings are scored on the same tasks.
+
+    Args:
+        records: results of the settings that are compared.
+        failures: their failed runs.
+
+    Returns:
+        The other tasks' results, and a note; None if no run failed.
+
+    Raises:
+        ConfigurationError: no task is left.
+    """
+    lost = {failure.task for failure in failures}
+    kept = [record for record in records if record.task not in lost]
+    if not lost:
+        return kept, None
+    causes = ", ".join(causes_of(failure.error for failure in failures))
+    if not kept:
+        raise ConfigurationError(f"a run failed on every one of the {len(lost)} tasks: {causes}")
+    return kept, (
+        f"left out: {len(lost)} tasks on which a run failed, for all settings of this round ({causes}). The same "
+        "command runs them again"
+    )
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -67,7 +67,9 @@ def run_and_report(
     comparison = plan.comparison()
     failures = failed_runs(out, comparison.items(), [record.key for record in records])
     if not records:
-        raise AmcError(f"all {len(failures)} runs failed: {'; '.join(causes_of(failures))}")
+        raise AmcError(
+            f"all {len(failures)} runs failed: {'; '.join(causes_of(failure.error for failure in failures))}"
+        )
     results = summarise(
         records,
         plan.methods,

@@ -31,7 +31,8 @@ Concurrent = Annotated[
 ]
 
 
-def _number_or_file(text: Any) -> int | Path:
+def number_or_file(text: Any) -> int | Path:
+    """Read the value of --tasks."""
     if isinstance(text, int | Path):
         return text
     if not text.lstrip("-").isdecimal():
@@ -44,7 +45,7 @@ def _number_or_file(text: Any) -> int | Path:
 NumberOrFile = Annotated[
     Any,
     typer.Option(
-        parser=_number_or_file,
+        parser=number_or_file,
         metavar="N|FILE",
         help="N: number of generated tasks, the same ones every time. FILE: tasks for your own agent, a JSON object a "
         "line with id and instruction.",

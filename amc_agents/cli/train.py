@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from amc_agents.cli.options import World
+from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from langchain_core.language_models import BaseChatModel
 
+    from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.cli.console import PlainConsole
+    from amc_agents.training.collecting import CollectionProgress
     from amc_agents.training.value.training import TrainingProgress
     from amc_agents.types import Task
 
@@ -68,10 +71,13 @@ def collect(
             "or provider:model (any LangChain chat model, with its key in the environment). Default: the world's own."
         ),
     ] = None,
+    agent: Agent = None,
     world: World = "crafting",
-    tasks: Annotated[int, typer.Option(min=1, help="Number of generated tasks.")] = 500,
+    tasks: NumberOrFile = 500,
     trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 8,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 1, or your own agent's.")
+    ] = None,
     band: Annotated[
         tuple[int, int] | None,
         typer.Option(
@@ -87,33 +93,87 @@ def collect(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all trajectories.")] = 0,
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
 ) -> None:
-    """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train)."""
-    from rich.progress import Progress as Bar
+    """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train).
 
+    With your own agent: amc collect --agent my_agent --tasks tasks.jsonl --out data
+    """
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.cli.console import PlainConsole
     from amc_agents.runtime.text_agent import text_agent
-    from amc_agents.training.collecting import CollectionProgress
     from amc_agents.training.collecting import collect as collected
 
+    console = PlainConsole()
+    if agent is not None:
+        refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
+        plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
+        _collect_own(plan_of_own, out, console, trajectories, temperature, horizon, seed, concurrent)
+        return
+    temperature = 1.0 if temperature is None else temperature
     difficulty = (band or (4, 14)) if world == CRAFTING else band
-    plan = ComparisonPlan((), tasks, world=world, band=difficulty, split=split, first=first, model=model)
+    plan = ComparisonPlan(
+        (), number_of_tasks(tasks), world=world, band=difficulty, split=split, first=first, model=model
+    )
     chat_model, inputs = _policy(plan.policy, temperature)
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
-    console = PlainConsole()
-    with Bar(console=console) as bar:
-        line = bar.add_task("collecting", total=len(chosen))
-
-        def show(progress: CollectionProgress) -> None:
-            bar.update(line, completed=progress.tasks)
-
+    with _collection_bar(console, len(chosen)) as show:
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
             n_concurrent=concurrent, inputs=inputs, progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")
+
+
+def _collect_own(
+    plan: OwnPlan,
+    out: Path,
+    console: PlainConsole,
+    n_trajectories: int,
+    temperature: float | None,
+    horizon: int | None,
+    seed: int,
+    n_concurrent: int,
+) -> None:
+    import asyncio
+
+    from amc_agents.bench.own.rollouts import OwnRollouts
+    from amc_agents.training.collecting import collect_from
+
+    own, tasks = plan.own, plan.tasks()
+    temperature = own.temperature if temperature is None else temperature
+    rollouts = OwnRollouts(own, n_trajectories, temperature, horizon or own.horizon)
+    settings = {
+        "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,
+        "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
+    }  # fmt: skip
+    with _collection_bar(console, len(tasks)) as show:
+        new = asyncio.run(
+            collect_from(
+                rollouts, tasks, out, policy=own.name, settings=settings, seed=seed, n_concurrent=n_concurrent,
+                progress=show, failed=rollouts.failed,
+            )
+        )  # fmt: skip
+    console.print(f"{new} new trajectories in {out}.")
+    for note in rollouts.notes():
+        console.print(note, soft_wrap=True)
+    console.print(
+        f"Next: amc train value --data {out} --base MODEL --out VALUE, with a language model that reads your agent's "
+        "words as MODEL",
+        soft_wrap=True,
+    )
+    if rollouts.errors:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _collection_bar(console: PlainConsole, n_tasks: int) -> Iterator[Callable[[CollectionProgress], None]]:
+    """Show the number of tasks that are collected."""
+    from rich.progress import Progress as Bar
+
+    with Bar(console=console) as bar:
+        line = bar.add_task("collecting", total=n_tasks)
+        yield lambda progress: bar.update(line, completed=progress.tasks)
 
 
 def value(

@@ -22,6 +22,7 @@ from amc_agents.cli.options import (
     particles_of,
     positive,
 )
+from amc_agents.cli.own import Agent, Concurrent, number_of_tasks, number_or_file, own_plan
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
 
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amc_agents.bench.methods import Tuned
+    from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.tuning import Cell, Score, Tuning
+    from amc_agents.cli.console import PlainConsole
 
 UNTOUCHED = 500_000
 """The first training task of the crafting world on which no shipped model was trained."""
@@ -41,12 +44,15 @@ def tune(
         Path,
         typer.Option(help="Folder for tuning.json, amc.toml and all runs. An interrupted command continues there."),
     ],
+    agent: Agent = None,
     world: World = "crafting",
     tasks: Annotated[
-        int,
+        Any,
         typer.Option(
-            min=2,
-            help="Number of training tasks. 60 tasks separate settings whose scores differ by 0.1, 200 tasks by 0.05.",
+            parser=number_or_file,
+            metavar="N|FILE",
+            help="N: number of training tasks. 60 tasks separate settings whose scores differ by 0.1, 200 tasks by "
+            "0.05. FILE: tasks for your own agent; those of its training split are used.",
         ),
     ] = 60,
     first: Annotated[
@@ -62,35 +68,93 @@ def tune(
     config: ConfigFile = None,
     model: Model = None,
     methods: Annotated[
-        str, typer.Option(help="Comma-separated methods: react, best-of-n, smc, amc, amc-hidden.")
-    ] = "react,best-of-n,amc",
+        str | None,
+        typer.Option(
+            help="Comma-separated methods: react, best-of-n, smc, amc, amc-hidden. Default: react,best-of-n,amc; with "
+            "your own agent and a critic of the whole return, amc-hidden instead of amc."
+        ),
+    ] = None,
     temperatures: Annotated[str | None, typer.Option(help="Temperatures to try. Default: 0.4,0.6,0.8,1,1.2.")] = None,
     success_reward: SuccessReward = None,
     full: Annotated[
         bool, typer.Option("--full", help="Try every combination of settings, instead of one setting after the other.")
     ] = False,
     workers: Workers = None,
+    concurrent: Concurrent = 8,
 ) -> None:
-    """Choose each method's temperature, resampling steps and beta on training tasks, for `amc bench` and `amc()`."""
+    """Choose each method's temperature, resampling steps and beta on training tasks, for `amc bench` and `amc()`.
+
+    With your own agent: amc tune --agent my_agent --tasks tasks.jsonl --critic hf:value --out tuning
+    """
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.bench.tuning import choose, tuning_grid
     from amc_agents.cli.comparison import print_files
     from amc_agents.cli.console import PlainConsole
 
     console = PlainConsole()
-    plan = ComparisonPlan(
-        methods=(), n_tasks=tasks, world=world, band=band, split="train",
-        first=(UNTOUCHED if world == CRAFTING else 0) if first is None else first, seeds=tuple(range(seeds)),
-        n_particles=particles_of(particles), critic=critic_name(critic, config), model=model, plain=True,
-    )  # fmt: skip
-    names = [name.strip() for name in methods.split(",")]
-    grid = tuning_grid(names, plan, _numbers(temperatures), positive("--success-reward", success_reward))
-    tuning = choose(names, grid, _scored_by_runs(plan, out / "runs", workers or available_cpus(), console), full=full)
+    common: dict[str, Any] = {"n_particles": particles_of(particles), "critic": critic_name(critic, config)}
+    plan: ComparisonPlan | OwnPlan
+    chosen = _numbers(temperatures)
+    if agent is not None:
+        refused = {"--world": None if world == "crafting" else world, "--band": band, "--model": model}
+        plan = own_plan(
+            agent, tasks, console, split="train", first=first or 0, seeds=seeds, config=config, refused=refused,
+            **common,
+        )  # fmt: skip
+        chosen = (plan.own.temperature,) if plan.own.temperature_is_fixed else chosen
+    else:
+        plan = ComparisonPlan(
+            methods=(), n_tasks=number_of_tasks(tasks), world=world, band=band, split="train",
+            first=(UNTOUCHED if world == CRAFTING else 0) if first is None else first, seeds=tuple(range(seeds)),
+            model=model, plain=True, **common,
+        )  # fmt: skip
+    names = [name.strip() for name in (methods or _methods_for(plan)).split(",")]
+    grid = tuning_grid(names, plan, chosen, positive("--success-reward", success_reward))
+    score = _scored_by_runs(plan, out / "runs", workers or available_cpus(), console, concurrent)
+    tuning = choose(names, grid, score, full=full)
     console.print(_table(tuning))
     files = _write_files(tuning, plan, out)
     console.print("Written:")
     print_files(files, console)
-    console.print(f"Compare on test tasks: amc bench --tuned {files[0]} --out FOLDER")
+    _print_next(plan, tuning, files, console)
+
+
+def _methods_for(plan: ComparisonPlan | OwnPlan) -> str:
+    """Return the methods to tune if none are named; for an own agent the one that can be deployed, if there is one."""
+    from amc_agents.bench.comparison import predicts_return, ready_critic
+    from amc_agents.bench.plan import ComparisonPlan
+
+    own = not isinstance(plan, ComparisonPlan)
+    return "react,best-of-n," + ("amc-hidden" if own and predicts_return(ready_critic(plan.critic_spec)) else "amc")
+
+
+def _print_next(
+    plan: ComparisonPlan | OwnPlan, tuning: Tuning, files: list[Path | None], console: PlainConsole
+) -> None:
+    from amc_agents.bench.plan import ComparisonPlan
+
+    if isinstance(plan, ComparisonPlan):
+        console.print(f"Compare on test tasks: amc bench --tuned {files[0]} --out FOLDER")
+        return
+    critic = f" --critic {plan.critic}" if plan.critic else ""
+    console.print(
+        f"Compare on test tasks: amc bench {plan.agent} --tasks {plan.tasks_file}{critic} --tuned {files[0]} "
+        "--out FOLDER",
+        soft_wrap=True,
+    )
+    best = _deployed(tuning)
+    if best is not None:
+        console.print(
+            f"Use the settings: amc(make_agent({best.tuned.temperature:g}), ..., config={str(files[1])!r})",
+            soft_wrap=True,
+        )
+
+
+def _deployed(tuning: Tuning) -> Cell | None:
+    """Return the cell whose settings the configuration file gets."""
+    from amc_agents.bench.methods import AMC, AMC_HIDDEN
+
+    return tuning.best.get(AMC) or tuning.best.get(AMC_HIDDEN)
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
@@ -105,38 +169,47 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     return numbers
 
 
-def _scored_by_runs(plan: ComparisonPlan, runs: Path, n_workers: int, console: Any) -> Score:
+def _scored_by_runs(
+    plan: ComparisonPlan | OwnPlan, runs: Path, n_workers: int, console: Any, n_concurrent: int
+) -> Score:
     """Return a function that scores settings by running them in the plan; every run is stored in the folder `runs`."""
     from dataclasses import replace
 
-    from amc_agents.bench.tuning import cells_of, method_of
+    from amc_agents.bench.failures import failed_runs
+    from amc_agents.bench.tuning import cells_of, method_of, without_failed_tasks
     from amc_agents.cli.comparison import run_with_bar
 
     def score(settings: Sequence[tuple[str, Tuned]]) -> list[Cell]:
         methods = tuple(method_of(name, tuned) for name, tuned in settings)
         title = f"{len(settings)} settings"
-        records = run_with_bar(replace(plan, methods=methods), runs, console, title, resume=True, n_workers=n_workers)
-        return cells_of(settings, records)
+        tried = replace(plan, methods=methods)
+        records = run_with_bar(tried, runs, console, title, resume=True, n_workers=n_workers, n_concurrent=n_concurrent)
+        failures = failed_runs(runs, tried.comparison().items(), [record.key for record in records])
+        kept, note = without_failed_tasks(records, failures)
+        if note:
+            console.print(note, soft_wrap=True)
+        return cells_of(settings, kept)
 
     return score
 
 
-def _write_files(tuning: Tuning, plan: ComparisonPlan, out: Path) -> list[Path | None]:
-    from amc_agents.bench.methods import AMC, AMC_HIDDEN, plain_size
+def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> list[Path | None]:
+    from amc_agents.bench.methods import plain_size
+    from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.tuning import config_text
 
     command, path = command_line(), out / "tuning.json"
     settings = {
         "n_particles": plain_size(plan.n_particles), "split": plan.split, "first_task": plan.first,
-        "tasks": plan.n_tasks, "world": plan.world, "band": plan.difficulty,
-        "seeds": len(plan.seeds), "critic": plan.critic_spec,
+        "tasks": plan.n_tasks, "seeds": len(plan.seeds), "critic": plan.critic_spec,
+        **({"world": plan.world, "band": plan.difficulty} if isinstance(plan, ComparisonPlan) else plan.about),
     }  # fmt: skip
     tuning.save(path, command, settings)
-    amc = tuning.best.get(AMC) or tuning.best.get(AMC_HIDDEN)
+    amc = _deployed(tuning)
     if amc is None:
         return [path]
     text = config_text(
-        amc.tuned, critic=plan.critic_spec, n_particles=plan.n_particles, horizon=plan.world_spec.horizon,
+        amc.tuned, critic=plan.critic_spec, n_particles=plan.n_particles, horizon=plan.horizon,
         comment=f"Chosen by `{command}`",
     )  # fmt: skip
     replace_file(out / "amc.toml", text)

@@ -124,17 +124,31 @@ def amc_rollouts(
     _refuse_commits(agent, options)
 
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
-        graph = amc(
-            agent, critic="uniform", n_particles=n_trajectories, resample=Never(), horizon=horizon, seed=seed,
-            environment=lambda state: (environment(), task), config=Config(), **options,
+        return await independent_trajectories(
+            agent, inputs(task) if inputs else {"messages": [("user", task.instruction)]}, n_trajectories,
+            horizon=horizon, seed=seed, environment=lambda state: (environment(), task), **options,
         )  # fmt: skip
-        run = await graph.arun(inputs(task) if inputs else {"messages": [("user", task.instruction)]})
-        await run.aclose()
-        trajectories = run.population.trajectories
-        failures = run.population.failed or (False,) * len(trajectories)
-        return [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
 
     return rollouts
+
+
+async def independent_trajectories(
+    agent: Any, given: Mapping[str, Any], n_trajectories: int, **options: Any
+) -> list[Trajectory]:
+    """Run an agent N times by `amc` without resampling, and return the trajectories of the particles that did not fail.
+
+    Args:
+        agent: a compiled graph.
+        given: its input.
+        n_trajectories: N.
+        **options: other arguments of `amc`.
+    """
+    graph = amc(agent, critic="uniform", n_particles=n_trajectories, resample=Never(), config=Config(), **options)
+    run = await graph.arun(given)
+    await run.aclose()
+    trajectories = run.population.trajectories
+    failures = run.population.failed or (False,) * len(trajectories)
+    return [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
 
 
 async def collect_from(
@@ -148,11 +162,13 @@ async def collect_from(
     n_concurrent: int = 8,
     shard_tasks: int = 32,
     progress: Callable[[CollectionProgress], None] | None = None,
+    failed: Callable[[Task, Exception], None] | None = None,
 ) -> int:
     """Collect from any source of trajectories.
 
-    `rollouts` plays a task. A shard has `shard_tasks` tasks, which are lost if the process is killed. The other
-    arguments are those of `collect`.
+    `rollouts` plays a task. A shard has `shard_tasks` tasks, which are lost if the process is killed. `failed` is
+    called with a task that failed, and the collection goes on; None: the error ends it. The other arguments are those
+    of `collect`.
     """
     pyarrow_or_error()  # fails before anything is played
     recorded = json.dumps(settings or {}, sort_keys=True)
@@ -169,12 +185,22 @@ async def collect_from(
             write_new_tasks(out, [record for records in waiting for record in records])
             waiting.clear()
 
-    async def play(task: Task) -> None:
-        nonlocal finished_tasks, collected
-        task_seed = _task_seed(seed, task)
+    async def finished_by(task: Task, task_seed: int) -> list[Trajectory]:
         trajectories = [trajectory for trajectory in await rollouts(task, task_seed) if trajectory.done]
         if not trajectories:
             raise PopulationError(f"task {task.id!r} has no finished trajectory: raise the horizon, or fix the agent")
+        return trajectories
+
+    async def play(task: Task) -> None:
+        nonlocal finished_tasks, collected
+        task_seed = _task_seed(seed, task)
+        try:
+            trajectories = await finished_by(task, task_seed)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(task, error)
+            return
         waiting.append(
             [
                 LoggedTrajectory(trajectory, group, policy, task_seed, recorded)

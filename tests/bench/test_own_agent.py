@@ -98,7 +98,7 @@ def test_a_method_whose_runs_all_failed_stays_in_the_table(folder):
     text = markdown(summarise(records, plan.methods, {}, failures=failures))
     assert "| Best-of-N | 2 of 2 | - |" in text
     assert "Best-of-N: 2 x E: x" in text
-    assert causes_of(failures) == ["2 x E: x"]
+    assert causes_of(failure.error for failure in failures) == ["2 x E: x"]
 
 
 def test_runs_that_all_fail_end_the_comparison_early(folder):

@@ -126,7 +126,8 @@ class OwnAgent:
                     f"{self.name}: the world {type(world).__name__} gives no rewards (it has no reset and step), so "
                     "the module needs score(state)"
                 )
-            return world, task
+            # Without a task, a critic reads the agent's own first messages, as it does in production.
+            return (world, task) if isinstance(world, Environment) else world
 
         return make
 

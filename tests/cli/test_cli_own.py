@@ -1,0 +1,172 @@
+"""The commands with the user's own agent: new, bench, collect, tune."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amc_agents import Task, amc
+from amc_agents.bench.own import load_own_agent
+from amc_agents.config import Config
+from tests.bench.own_agents import write_agent, write_tasks
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write an agent and 4 test and 4 training tasks into the working directory, and return the agent's name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = write_agent(tmp_path)
+    test = write_tasks(tmp_path, 3).read_text()
+    train = write_tasks(tmp_path, 3, split="train").read_text().replace('"t', '"s').replace('"srain', '"train')
+    (tmp_path / "tasks.jsonl").write_text(test + train)
+    return name
+
+
+SMALL = ("--tasks", "tasks.jsonl", "--workers", "1")
+
+
+def test_bench_ends_with_the_pick_against_the_plain_agent(command, own):
+    critic = ("--critic", f"{own}:Share", "--particles", "3", "--methods", "react,best-of-n,amc-hidden")
+    code, out, err = command("bench", own, "--out", "results", *SMALL, *critic, "--steps", "2")
+    assert code == 0, err
+    assert "3 of 6 tasks: split test." in out
+    assert "a call of pay ends the trajectory" in out
+    lines = out.split("Written:")[1]
+    assert "AMC, rewards hidden: " in lines
+    assert "against plain agent: " in lines
+    assert "model calls" in lines
+    results = json.loads(Path("results/results.json").read_text())
+    assert results["settings"]["agent"] == own
+    assert [method["label"] for method in results["methods"]] == ["plain agent", "Best-of-N", "AMC, rewards hidden"]
+    code, _, err = command("bench", "--agent", own, "--out", "results", *SMALL, *critic, "--steps", "2", "--resume")
+    assert code == 0, err
+
+
+def test_bench_without_a_critic_says_what_is_missing(command, own):
+    code, out, err = command("bench", own, "--out", "r", *SMALL, "--particles", "3", "--methods", "react,best-of-n")
+    assert code == 0, err
+    assert "Nothing here can be deployed: no critic predicts the whole return. Room for one: Best-of-N" in out
+
+
+def test_failed_runs_are_in_the_table_and_in_the_exit_status(command, own, tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0].replace('"ones"', '"trouble": "score", "ones"'), *lines[1:]]))
+    code, out, _ = command("bench", own, "--out", "r", *SMALL, "--methods", "react")
+    assert code == 1
+    assert "1 of 3" in out
+    assert "no score for you" in out
+    code, out, _ = command("collect", "--agent", own, "--out", "d", "--tasks", "tasks.jsonl", "--split", "test")
+    assert code == 1
+    assert "1 tasks failed and are not in the dataset; the same command plays them again" in out
+
+
+def test_collect_writes_a_dataset_of_the_training_tasks(command, own):
+    pytest.importorskip("pyarrow")
+    from amc_agents.training.dataset import read_records
+
+    arguments = ("collect", "--agent", own, "--tasks", "tasks.jsonl", "--out", "data", "--trajectories", "3")
+    code, out, err = command(*arguments)
+    assert code == 0, err
+    assert "9 new trajectories in data" in out
+    assert "amc train value --data data --base MODEL" in out
+    records = read_records("data")
+    assert {record.trajectory.task.id for record in records} == {"s0", "s1", "s2"}
+    assert {record.trajectory.return_ for record in records} <= {0.0, 1.0}
+    assert json.loads(records[0].settings)["temperature"] == 0.8  # the default of make_agent
+    assert '"pay"' in records[0].trajectory.steps[-1].action  # called, and not run
+    assert "0 new trajectories" in command(*arguments)[1]
+
+
+def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
+    critic = f"{own}:Share"
+    code, out, err = command(
+        "tune", "--agent", own, "--out", "tuning", *SMALL, "--critic", critic, "--particles", "3",
+        "--temperatures", "0.5", "--methods", "amc-hidden",
+    )  # fmt: skip
+    assert code == 0, err
+    chosen = json.loads((tmp_path / "tuning/tuning.json").read_text())
+    assert chosen["settings"]["split"] == "train"
+    assert chosen["settings"]["agent"] == own
+    config = Config.load("tuning/amc.toml")
+    assert config.critic == critic
+    agent = load_own_agent(own)
+    graph = agent.make_agent(0.5)
+    task = Task("t", "Say.", {"ones": 1})
+    arguments = agent.arguments_for(task, graph)
+    run = amc(graph, config="tuning/amc.toml", seed=0, **arguments).run(agent.input_of(task))
+    assert run.config["horizon"] == 6
+    assert run.config["beta"] == chosen["chosen"]["amc-hidden"]["beta"]
+    assert f"amc bench {own} --tasks tasks.jsonl --critic {critic} --tuned tuning/tuning.json" in out
+    assert "amc(make_agent(0.5), ..., config='tuning/amc.toml')" in out
+    code, out, err = command("bench", own, "--out", "r", *SMALL, "--critic", critic, "--tuned", "tuning/tuning.json",
+                             "--particles", "3", "--methods", "react,amc-hidden")  # fmt: skip
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["bench", "OWN"], "needs your tasks: --tasks FILE"),
+        (["bench", "--tasks", "tasks.jsonl"], "a file needs your own agent (--agent)"),
+        (["bench", "OWN", "--agent", "OWN", "--tasks", "tasks.jsonl"], "two agents are named"),
+        (["bench", "OWN", "--tasks", "tasks.jsonl", "--world", "wordle"], "--world cannot be combined with --agent"),
+        (["bench", "OWN", "--tasks", "tasks.jsonl", "--methods", "lac"], "no method lac; there are: react"),
+        (["bench", "OWN", "--tasks", "none.jsonl"], "--tasks none.jsonl cannot be read"),
+        (["bench", "OWN", "--tasks", "tasks.jsonl", "--split", "dev"], '"train", "test" or "all"'),
+        (["bench", "nowhere", "--tasks", "tasks.jsonl"], "'nowhere' cannot be imported"),
+        (
+            ["bench", "OWN", "--tasks", "tasks.jsonl", "--critic", "embedded:crafting", "--methods", "amc"],
+            "cannot read",
+        ),
+        (["collect", "--agent", "OWN"], "needs your tasks"),
+        (["tune", "--agent", "OWN", "--tasks", "tasks.jsonl", "--band", "2", "4"], "--band cannot be combined"),
+    ],
+)
+def test_wrong_arguments_are_one_line(command, own, arguments, part):
+    given = [own if argument == "OWN" else argument for argument in arguments]
+    code, _, err = command(*given, "--out", "results", *(() if given[0] == "collect" else ("--workers", "1")))
+    assert code == 2
+    assert part in err
+    assert len(err.splitlines()) == 1
+    assert len(err) <= 500
+
+
+def test_new_writes_an_agent_that_runs_at_once(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command("new", "my-trips", "--tasks", "4")
+    assert code == 0, err
+    assert "cd my-trips && amc bench my_trips --tasks tasks.jsonl --out results" in out
+    folder = tmp_path / "my-trips"
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    code, out, err = command("bench", "my_trips", "--out", "r", *SMALL, "--particles", "2", "--methods", "react,smc")
+    assert code == 0, err
+    assert "2 of 4 tasks: split test." in out
+    code, _, err = command("new", ".")
+    assert code == 2
+    assert "is not empty" in err or "gives no module name" in err
+
+
+def test_the_test_that_new_writes_passes(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command("new", "trips-2", "--tasks", "4")
+    monkeypatch.syspath_prepend(str(tmp_path / "trips-2"))
+    path = tmp_path / "trips-2/test_trips_2.py"
+    module = {"__file__": str(path), "__name__": "test_trips_2"}
+    exec(compile(path.read_text(), str(path), "exec"), module)
+    tests = [test for name, test in module.items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()
+
+
+@pytest.mark.parametrize("name", ["1-agent", "class", "-"])
+def test_new_refuses_a_name_that_no_module_can_have(command, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command("new", "--", name)
+    assert code == 2
+    assert "gives no module name" in err
