@@ -191,6 +191,7 @@ mine = Mine()
         own = load_own_agent(f"{name}:{named}")
         assert own.check() == ["pay"]
         assert own.temperature == 0.4
+        assert own.score is not None
         assert own.score({}, None) == 1.0
 
 

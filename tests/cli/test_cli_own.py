@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_the_test_that_new_writes_passes(command, tmp_path, monkeypatch):
     command("new", "trips-2", "--tasks", "4")
     monkeypatch.syspath_prepend(str(tmp_path / "trips-2"))
     path = tmp_path / "trips-2/test_trips_2.py"
-    module = {"__file__": str(path), "__name__": "test_trips_2"}
+    module: dict[str, Any] = {"__file__": str(path), "__name__": "test_trips_2"}
     exec(compile(path.read_text(), str(path), "exec"), module)
     tests = [test for name, test in module.items() if name.startswith("test_")]
     assert len(tests) == 3
