@@ -56,6 +56,11 @@ class EmbeddedImagination:
         self._tokenizer = engine.tokenizer
         self._depth, self._name = depth, model
 
+    @property
+    def charged_as(self) -> str:
+        """Name of the model under which a budget is charged."""
+        return f"amc_agents:{self._name}"
+
     async def imagine(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """Return `[A]` the trajectories with imagined steps; a trajectory whose observation never ends is unchanged."""
         return list(await asyncio.gather(*map(self._rollout, trajectories)))
@@ -88,13 +93,12 @@ class EmbeddedImagination:
         limit = OBSERVATION_TOKENS if by_world else TURN_TOKENS
         sampling = Sampling(temperature=0.0, max_tokens=limit)
         batcher = self._world if by_world else self._agent
-        model = f"amc_agents:{self._name}"
-        async with claim([Bound(model, len(prompt), limit)]) as claimed:
+        async with claim([Bound(self.charged_as, len(prompt), limit)]) as claimed:
             answer: Answer = await batcher.agenerate(Request(tuple(prompt), sampling, seed=0))
             (completion,) = answer.completions
             usage = Usage(1, answer.prompt_tokens, len(completion.tokens), answer.cached_tokens)
             claimed.settle(usage)
-        record("world model", usage, model=model)
+        record("world model", usage, model=self.charged_as)
         return completion.text.strip() if completion.finish_reason == "stop" else ""
 
 

@@ -34,6 +34,11 @@ class Once(Generic[T]):
         self._lock = threading.Lock()
         self._pending: Future[None] | None = None
 
+    @property
+    def known(self) -> T | None:
+        """The value; None: it was not computed yet, or was dropped."""
+        return self._value
+
     async def get(self) -> T:
         """Return the value. Raises what `make` raises."""
         while True:

@@ -33,6 +33,11 @@ class EmbeddedScorer:
         self._model, self._tokenizer, self._name = model, tokenizer, name
         self.usage = Usage()
 
+    @property
+    def charged_as(self) -> str:
+        """Name of the model under which a budget is charged."""
+        return self._name
+
     @classmethod
     def load(cls, model: str | Path = "crafting") -> EmbeddedScorer:
         """Load a shipped model by name, or a model folder."""

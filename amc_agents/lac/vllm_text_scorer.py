@@ -65,6 +65,11 @@ class CompletionsScorer:
         self._model = Once(self._find_model)
         self._known: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def charged_as(self) -> str | None:
+        """Name of the model under which a budget is charged; None: the server was not asked for it yet."""
+        return self._model.known or self._wanted
+
     async def log_likelihoods(self, messages: Messages, texts: Sequence[Text], temperature: float) -> FloatArray:
         """Return `[N]` log-probabilities of the scored parts after the dialogue, end token included.
 

@@ -33,6 +33,7 @@ from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.door import NodeAtDoor
+from amc_agents.runtime.known_models import check_prices
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.world import RecordingWorld, Worlds
 from amc_agents.spending import Spender, spenders
@@ -84,6 +85,8 @@ async def start(
             notes = await _connect(chosen.critic, settings, meter, purse)
     if deadline.passed:
         raise _too_late(deadline, settings)
+    if purse is not None:
+        check_prices(purse.budget, purse.prices, wrapped.agent, chosen.critic, call.context, worlds, task)
     emit = get_stream_writer()
     runner = _runner(
         wrapped,

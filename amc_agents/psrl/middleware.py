@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any, ClassVar, NotRequired, Unpack
 
 from langchain.agents.middleware import AgentMiddleware, AgentState
@@ -82,7 +82,8 @@ class ExploringMiddleware(AgentMiddleware[Any, Any, Any]):
             return await handler(request)
 
     async def _start(self, state: Any, place: Place) -> dict[str, Any]:
-        return {self.channel: await self.explorer.start(state.get(self.channel), state["messages"], place)}
+        with bounded(self.explorer.budget, None, self):
+            return {self.channel: await self.explorer.start(state.get(self.channel), state["messages"], place)}
 
     async def _observe(self, state: Any, place: Place) -> dict[str, Any] | None:
         episode = state[self.channel]
@@ -167,15 +168,24 @@ class PosteriorSampling(ExploringMiddleware):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        with self._failures_noted(request.state), bounded(self.explorer.budget):
+        with (
+            self._failures_noted(request.state),
+            self._paying(request),
+        ):
             return handler(self._with_hypothesis(request))
 
     @override
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
-        with self._failures_noted(request.state), bounded(self.explorer.budget):
+        with (
+            self._failures_noted(request.state),
+            self._paying(request),
+        ):
             return await handler(self._with_hypothesis(request))
+
+    def _paying(self, request: ModelRequest[Any]) -> AbstractContextManager[None]:
+        return bounded(self.explorer.budget, None, self, self._policy or request.model)
 
     def _with_hypothesis(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         text = hypothesis_prompt(self._episode(request)["hypothesis"], self._prompt)
@@ -246,7 +256,7 @@ class InformationDirected(ExploringMiddleware):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Answer:
-        with self._failures_noted(request.state), bounded(self.explorer.budget):
+        with self._failures_noted(request.state), bounded(self.explorer.budget, None, self, request.model):
             actions, episode = self._explorer.actions_at(request.messages), self._episode(request)
             if not actions:
                 return handler(request)
@@ -258,7 +268,7 @@ class InformationDirected(ExploringMiddleware):
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> Answer:
-        with self._failures_noted(request.state), bounded(self.explorer.budget):
+        with self._failures_noted(request.state), bounded(self.explorer.budget, None, self, request.model):
             actions, episode = self._explorer.actions_at(request.messages), self._episode(request)
             if not actions:
                 return await handler(request)

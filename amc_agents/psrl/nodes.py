@@ -98,11 +98,11 @@ def posterior_sampling_nodes(
         return [with_system_text(first, hypothesis_prompt(values["episode"]["hypothesis"], prompt)), *messages]
 
     def call(state: Any) -> Record:
-        with bounded(explorer.budget):
+        with bounded(explorer.budget, None, explorer, model):
             return {"messages": [model.invoke(with_hypothesis(state))]}
 
     async def acall(state: Any) -> Record:
-        with bounded(explorer.budget):
+        with bounded(explorer.budget, None, explorer, model):
             return {"messages": [await model.ainvoke(with_hypothesis(state))]}
 
     return _nodes(explorer, effect("read")(RunnableLambda(call, acall, name="act")))

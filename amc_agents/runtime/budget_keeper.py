@@ -17,6 +17,7 @@ from langchain_core.tracers.context import register_configure_hook
 from amc_agents.budget import Bound, Budget, Purse
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.prices import Rates
+from amc_agents.runtime.known_models import check_prices
 from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, usage_of
 from amc_agents.spending import Claim, claimed, claimed_in_thread, paying, spenders
 from amc_agents.usage import Usage
@@ -113,11 +114,21 @@ def paying_from(purse: Purse | None) -> Iterator[None]:
 
 
 @contextmanager
-def bounded(budget: Budget | None, prices: Mapping[str, Rates] | None = None) -> Iterator[None]:
-    """Bound all requests inside the block by a budget; do nothing if it is None or bounds this context already."""
+def bounded(budget: Budget | None, prices: Mapping[str, Rates] | None = None, *users: Any) -> Iterator[None]:
+    """Bound all requests inside the block by a budget; do nothing if it is None or bounds this context already.
+
+    Args:
+        budget: the budget.
+        prices: prices of the configuration file.
+        *users: objects whose models the block may call.
+
+    Raises:
+        UnboundedRequest: the budget limits dollars, and a model within reach of `users` has no price.
+    """
     if budget is None or any(spender.purse.budget is budget for spender in spenders()):
         yield
         return
+    check_prices(budget, {**(prices or {}), **budget.prices}, *users)
     purse = Purse(budget, prices)
     try:
         with paying_from(purse):

@@ -256,7 +256,7 @@ class DecidingModel(BaseChatModel):
         below = run.get_child()
         try:
             seeded = nullcontext() if rng is None else use_rng(rng)
-            with running_below(below), bounded(self.budget, self.prices), seeded:
+            with running_below(below), bounded(self.budget, self.prices, self, chosen.critic), seeded:
                 connected = await self._connected(chosen)
                 result = await self._decide(request._replace(chosen=connected, callbacks=below))
         except BaseException as error:

@@ -149,6 +149,11 @@ class ServerEmbeddings:
         return f"vllm:{self._server.base_url}?model={self._model}"
 
     @property
+    def charged_as(self) -> str:
+        """Name of the model under which a budget is charged."""
+        return self._model
+
+    @property
     def interruptions(self) -> int:
         """Number of times the connection was lost after the first answer."""
         return self._server.interruptions
@@ -178,6 +183,11 @@ class LangChainEmbeddings:
         keep_secrets_of(embeddings)
         model = getattr(embeddings, "model", None) or getattr(embeddings, "model_name", None) or ""
         self.spec = spec or f"object:{type(embeddings).__name__}:{model}"
+
+    @property
+    def charged_as(self) -> str:
+        """Name of the model under which a budget is charged."""
+        return self.spec
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
         """Embed each text. LangChain does not report requests and tokens, so usage is missing. Raises `CriticError`."""

@@ -137,6 +137,12 @@ class VLLMCritic:
         return self._checkpoint
 
     @property
+    def charged_as(self) -> str | None:
+        """Name of the model under which a budget is charged; None: the server was not asked for it yet."""
+        session = self._session.known
+        return self._model if session is None else session.served.name
+
+    @property
     def predicts(self) -> str:
         """The predicted quantity: "future", the return still to come, or "return", the whole return."""
         return self.checkpoint.target

@@ -47,6 +47,11 @@ class ScoringCritic(ABC):
         self._lock = threading.RLock()
 
     @property
+    def charged_as(self) -> str:
+        """Name of the model under which a budget is charged."""
+        return self.name
+
+    @property
     def predicts(self) -> str:
         """The predicted quantity: "future", the return still to come, or "return", the whole return."""
         return self.checkpoint.target

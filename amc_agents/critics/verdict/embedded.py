@@ -60,6 +60,11 @@ class EmbeddedVerdictReader:
         self._lock = threading.RLock()
         self._checked = False
 
+    @property
+    def charged_as(self) -> str:
+        """Name of the model under which a budget is charged."""
+        return self.name
+
     async def prepare(self) -> VerdictCheckpoint:
         """Return the checkpoint. Raises `CheckpointError` at the first use if golden log-odds are not reproduced."""
         await asyncio.to_thread(self._check)

@@ -163,6 +163,12 @@ class CompletionsReader:
         self._max_batch, self._tolerance = max_batch, tolerance
         self._attached = Once(self._attach)
 
+    @property
+    def charged_as(self) -> str | None:
+        """Name of the model under which a budget is charged; None: the server was not asked for it yet."""
+        attached = self._attached.known
+        return self._model if attached is None else attached.served.name
+
     async def prepare(self) -> VerdictCheckpoint | None:
         """Find the model and its tokenizer, and compare golden log-odds.
 

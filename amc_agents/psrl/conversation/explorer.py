@@ -170,7 +170,7 @@ class Explorer:
         """Run `work` as a separate run in the trace, and send its record to the custom stream as an event."""
 
         async def run(_: Record) -> Record:
-            with counting() as meter, bounded(self.budget):
+            with counting() as meter, bounded(self.budget, None, self):
                 record = await work()
             usage = {role: used.as_plain() for role, used in meter.read().items()}
             return {"type": f"{self.method}.{event}", **record, "usage": usage}

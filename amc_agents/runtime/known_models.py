@@ -1,0 +1,129 @@
+"""Find the models that a run may call and the names that they are charged under, before any of them is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from types import CodeType, ModuleType
+from typing import Any, TypeGuard
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.llms import BaseLLM
+from langchain_core.runnables import RunnableBinding
+from langgraph.store.base import BaseStore
+
+from amc_agents.budget import Budget
+from amc_agents.prices import Rates
+from amc_agents.runtime.metering import WRAPPER_TYPES
+from amc_agents.usage import Usage
+
+
+def check_prices(budget: Budget, prices: Mapping[str, Rates], *things: Any) -> None:
+    """Check that every model within reach of some objects has a price, if the budget limits dollars.
+
+    Args:
+        budget: the budget.
+        prices: the prices that apply, those of the budget included.
+        *things: agents, critics, worlds, functions, ...
+
+    Raises:
+        UnboundedRequest: a model has no price.
+    """
+    if "dollars" in budget.limits:
+        for name in sorted(model_names(things)):
+            budget.amounts(Usage(calls=1, input_tokens=1, output_tokens=1), name, prices)
+
+
+def model_names(things: Iterable[Any]) -> set[str]:
+    """Return the names of the models within reach of some objects, as requests to them are charged.
+
+    The search follows attributes, containers, nodes, tools, closures, and the globals that your own functions use. A
+    component that makes requests itself, not through a LangChain model, has an attribute `charged_as`: the name, or
+    None before it is known.
+    """
+    names: set[str] = set()
+    seen: dict[int, Any] = {}
+    waiting = deque((thing, 0) for thing in things)
+    while waiting and len(seen) < _MOST_OBJECTS:
+        thing, depth = waiting.popleft()
+        if isinstance(thing, _LEAVES) or id(thing) in seen:
+            continue
+        seen[id(thing)] = thing  # Kept, so that no other object gets its id.
+        if (name := _name_of(thing)) is not None:
+            names.add(name)
+        elif depth < _DEPTH:
+            waiting.extend((child, depth + 1) for child in _children(thing))
+    return names
+
+
+def _name_of(thing: Any) -> str | None:
+    """Return the name under which the thing's own requests are charged; None: it makes none, or it is not known."""
+    if isinstance(thing, RunnableBinding) and _makes_requests(thing.bound):
+        return _request_name(thing.bound, thing.kwargs)
+    if _makes_requests(thing):
+        return _request_name(thing, {})
+    # Found without `__getattr__`: a proxy of a world would send a request to its process.
+    name = None if inspect.getattr_static(thing, "charged_as", None) is None else thing.charged_as
+    return name if isinstance(name, str) else None
+
+
+def _makes_requests(thing: Any) -> TypeGuard[BaseChatModel | BaseLLM]:
+    return isinstance(thing, BaseChatModel | BaseLLM) and thing._llm_type not in WRAPPER_TYPES
+
+
+def _request_name(model: BaseChatModel | BaseLLM, options: Mapping[str, Any]) -> str:
+    """Return the name that LangChain gives to the callbacks of a request."""
+    facts = model._get_ls_params(**options)
+    provider, name = facts.get("ls_provider") or "", facts.get("ls_model_name") or ""
+    return f"{provider}:{name}" if provider and name else name
+
+
+def _children(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, dict):
+        yield from list(thing.values())
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
+        yield from thing
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif inspect.isroutine(thing):
+        yield from _used_by(thing)
+    else:
+        yield from list(vars(thing).values()) if hasattr(thing, "__dict__") else ()
+        if is_dataclass(thing):
+            yield from (getattr(thing, field.name, None) for field in fields(thing))
+        if callable(thing):
+            yield from _used_by(type(thing).__call__)
+
+
+def _used_by(function: Callable[..., Any]) -> Iterator[Any]:
+    """Yield the object of a method, and the variables that a function uses."""
+    for name in ("__self__", "__func__", "__wrapped__", "__defaults__", "__kwdefaults__"):
+        yield getattr(function, name, None)
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # A variable that has no value yet.
+            yield cell.cell_contents
+    code = getattr(function, "__code__", None)
+    if code is not None and not (getattr(function, "__module__", None) or "").startswith(_LIBRARIES):
+        variables = function.__globals__
+        yield from (variables[name] for name in _names_in(code) if name in variables)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names in a function, its inner functions and comprehensions."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
+_LEAVES = (ModuleType, type, str, bytes, bytearray, int, float, complex, type(None), BaseStore)
+_LIBRARIES = ("amc_agents.", "langchain", "langgraph", "pydantic", "asyncio", "concurrent", "threading", "httpx")
+"""Modules whose functions have no models of the user in their globals."""
+_DEPTH = 12
+"""Greatest distance from a given object."""
+_MOST_OBJECTS = 50_000
+"""Most objects that are examined."""
