@@ -1,0 +1,32 @@
+"""Steps per second and cost of forks of the generated games.
+
+    python benchmarks/forks.py
+"""
+
+import asyncio
+import os
+import time
+
+from amc_agents_jericho import JerichoWorld, generate_tasks
+
+N_STEPS, N_FORKS = 2_000, 100
+
+
+async def main() -> None:
+    """Measure, and print."""
+    world = JerichoWorld()
+    await world.reset(next(generate_tasks(1, "train")))
+    start = time.process_time()
+    for _ in range(N_STEPS):
+        await world.step("look")
+    print(f"{N_STEPS / (time.process_time() - start):.0f} steps per second of CPU time")
+    start = time.process_time()
+    for seed in range(N_FORKS):
+        await (await world.fork(seed)).close()
+    print(f"fork and close: {1000 * (time.process_time() - start) / N_FORKS:.1f} ms of CPU time")
+    print(f"load average {os.getloadavg()[0]:.1f}")
+    await world.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
