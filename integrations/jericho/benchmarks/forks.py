@@ -1,6 +1,6 @@
 """Steps per second and cost of forks of the generated games.
 
-    python benchmarks/forks.py
+python benchmarks/forks.py
 """
 
 import asyncio
