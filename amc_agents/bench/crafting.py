@@ -15,10 +15,13 @@ from amc_agents.bench.methods import (
     best_of_n,
     judged,
     lac_variants,
+    lats,
     listed_variants,
     react,
     react_greedy,
     smc,
+    stopping,
+    tree_of_thoughts,
     vote,
     without_critic_first,
 )
@@ -36,6 +39,8 @@ SMC = Tuned(temperature=0.6, steps=(6, 12), beta=0.1)
 """Equal to Best-of-N here: with a reward only at the end, f = 0 gives all live particles the same weight."""
 AMC = Tuned(temperature=0.4, steps=(6, 12), beta=0.1)
 AMC_HIDDEN = AMC
+TREE_OF_THOUGHTS = Tuned(temperature=0.6)
+LATS = Tuned(temperature=0.6)
 VOTE = Tuned(temperature=0.6)
 LAC = Tuned(temperature=0.6, alpha=1.0)
 """A first choice on 20 training tasks with the value model; `reproduce/lac.py` tunes it for a given critic."""
@@ -45,6 +50,17 @@ def methods(judge: str | None = None) -> list[Method]:
     """Return the standard methods with their tuned settings, and SMC with a chat model as judge if `judge` is given."""
     standard = [react(REACT), react_greedy(), best_of_n(BEST_OF_N), smc(SMC), amc(AMC), amc_hidden(AMC_HIDDEN)]
     return standard + (judged(judge, AMC) if judge else [])
+
+
+def search_methods(success: float = 1.0) -> list[Method]:
+    """Return tree searches, and Best-of-N and AMC that end at the first success as these do. They run only if named.
+
+    Args:
+        success: smallest return that counts as a success.
+    """
+    # Best-of-N in parallel with rewards in sight: f = 0 and no resampling.
+    parallel = replace(best_of_n(BEST_OF_N), critic="uniform")
+    return [tree_of_thoughts(TREE_OF_THOUGHTS), lats(LATS), stopping(parallel, success), stopping(amc(AMC), success)]
 
 
 def decision_methods(

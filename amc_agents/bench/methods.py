@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.settings import AmcSettings, Finished
@@ -41,6 +42,10 @@ class Method:
     finished: Finished = AmcSettings.finished
     listed: bool = False
     """The candidates are all actions that the world lists; samples only contribute their thoughts."""
+    stop_at: float | None = AmcSettings.stop_at
+    """A return at which the run ends; None: never."""
+    tree: TreeSettings | None = None
+    """Settings of a tree search instead of a run of particles; None: no tree search."""
 
     @property
     def single(self) -> bool:
@@ -68,7 +73,9 @@ class Method:
         if self.decision is not None:
             plain |= {"decision": _plain(self.decision), "oracle": self.oracle}
         defaults = {setting.name: setting.default for setting in fields(self)}
-        later = ("listed", "success_reward", "scheme", "finished")
+        later = ("listed", "success_reward", "scheme", "finished", "stop_at")
+        if self.tree is not None:
+            plain["tree"] = asdict(self.tree)
         return plain | {name: getattr(self, name) for name in later if getattr(self, name) != defaults[name]}
 
 
@@ -94,12 +101,14 @@ REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
     "react", "react-greedy", "best-of-n", "smc", "amc", "amc-hidden",
 )  # fmt: skip
 VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
+TREE_OF_THOUGHTS, LATS = "tot", "lats"
 LAC_ORACLE, LAC_ORACLE_GREEDY = "lac-oracle", "lac-oracle-greedy"
 VOTE_LIST, LAC_LIST, LAC_LIST_ORACLE = "vote-list", "lac-list", "lac-list-oracle"
 ALPHAS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Weights of the critic in the paper (LAC, table 12)."""
 GROUPS = {
     "decisions": (REACT, REACT_GREEDY, VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY),
+    "trees": (TREE_OF_THOUGHTS, LATS),
     "alphas": tuple(f"lac-alpha-{alpha:g}" for alpha in ALPHAS),
 }
 """Names of several methods at once."""
@@ -133,6 +142,23 @@ def amc(tuned: Tuned) -> Method:
 def amc_hidden(tuned: Tuned) -> Method:
     """Resample and pick by the critic only, as in deployment."""
     return replace(amc(tuned), name=AMC_HIDDEN, label="AMC, rewards hidden", hide_rewards=True)
+
+
+def tree_of_thoughts(tuned: Tuned = Tuned(), *, width: int = 5, samples: int = 3) -> Method:
+    """Keep the best states of each step by the critic: as many policy calls per step as width x samples particles."""
+    tree = TreeSettings("beam", samples, width)
+    return Method(TREE_OF_THOUGHTS, "Tree of Thoughts", tuned.temperature, tree=tree)
+
+
+def lats(tuned: Tuned = Tuned(), *, max_calls: int = 200, samples: int = 5) -> Method:
+    """Search by UCT with the critic's values, within a number of policy calls."""
+    return Method(LATS, "LATS", tuned.temperature, tree=TreeSettings("mcts", samples, max_calls=max_calls))
+
+
+def stopping(method: Method, success: float = 1.0) -> Method:
+    """Return the method with the end at its first success, as tree search ends, for comparisons at equal calls."""
+    name, label = f"{method.name}-stop", f"{method.label}, first success ends it"
+    return replace(method, name=name, label=label, hide_rewards=False, stop_at=success)
 
 
 def vote(tuned: Tuned = Tuned(), *, greedy: bool = False) -> Method:

@@ -77,6 +77,10 @@ class Plan(Protocol):
         """Return the methods that decide each step among K candidates."""
         ...
 
+    def search_methods(self) -> list[Method]:
+        """Return tree searches, and the methods that they are compared with."""
+        ...
+
     def comparison(self) -> Comparison:
         """Return the comparison."""
         ...
@@ -183,6 +187,10 @@ class ComparisonPlan:
         """Return the methods that decide each step among K candidates."""
         spec = self.world_spec
         return crafting.decision_methods(critic, k, spec.oracle, spec.actions is not None)
+
+    def search_methods(self) -> list[Method]:
+        """Return tree searches, and Best-of-N and AMC that end at the first success as these do."""
+        return crafting.search_methods(self.world_spec.success)
 
     def job(self, *, keep_decisions: bool = False) -> PlanJob:
         """Return the runs as a job of the engine."""

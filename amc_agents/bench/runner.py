@@ -21,6 +21,7 @@ from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.results_folder import ResultsFolder
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
+from amc_agents.bench.tree.search import tree_search
 from amc_agents.bench.work import Execute, WorkItem
 from amc_agents.config import Config
 from amc_agents.population.graph import amc
@@ -127,6 +128,23 @@ async def run_one(
     comparison: Comparison, seed: int, task: Task, method: Method, *, sink: Sink | None = None
 ) -> tuple[RunResult, Run]:
     """Play one run and score it; `sink` receives the records of its decisions, if the method makes any."""
+    started = time.perf_counter()
+    play = _play if method.tree is None else _search
+    run = await play(comparison, seed, task, method, sink)
+    seconds = time.perf_counter() - started
+    await run.aclose()
+    scores = scores_of(
+        run,
+        single=comparison.size_of(method) == 1 and not method.oracle,
+        pick_means_something=predicts_return(comparison.critic_of(method)) and not method.oracle,
+        success=comparison.success,
+    )
+    cost = cost_of(run, seconds, comparison.prices)
+    return RunResult(method.name, task.id, seed, scores, cost, run.notes, particles_of(run)), run
+
+
+async def _play(comparison: Comparison, seed: int, task: Task, method: Method, sink: Sink | None) -> Run:
+    """Play a run of particles."""
     critic = comparison.critic_of(method)
     played = comparison.played(method, task, sink)
     graph = amc(
@@ -139,24 +157,28 @@ async def run_one(
         hide_rewards=method.hide_rewards,
         scheme=method.scheme,
         finished=method.finished,
+        stop_at=method.stop_at,
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         config=Config(),  # The stored settings alone determine a comparison, not the environment variables.
         **played.arguments,
     )
-    started = time.perf_counter()
-    run = await graph.arun(played.input)
-    seconds = time.perf_counter() - started
-    await run.aclose()
-    scores = scores_of(
-        run,
-        single=comparison.size_of(method) == 1 and not method.oracle,
-        pick_means_something=predicts_return(critic) and not method.oracle,
+    return await graph.arun(played.input)
+
+
+async def _search(comparison: Comparison, seed: int, task: Task, method: Method, sink: Sink | None) -> Run:
+    """Run a tree search, which makes no decisions that `sink` could record."""
+    assert method.tree is not None
+    return await tree_search(
+        comparison.model_of(method, task, sink),
+        comparison.critic_of(method),
+        comparison.environment,
+        task,
+        method.tree,
+        horizon=comparison.horizon,
+        seed=run_seed(seed, task.id, method.name),
         success=comparison.success,
     )
-    return RunResult(
-        method.name, task.id, seed, scores, cost_of(run, seconds, comparison.prices), run.notes, particles_of(run)
-    ), run
 
 
 def run_seed(seed: int, task_id: str, method: str) -> int:

@@ -85,4 +85,5 @@ class MethodChoice:
         if self.names is None:
             return methods
         deciding = plan.decision_methods(self.decision_critic, self.candidates)
-        return chosen([*methods, *deciding], self.names)
+        searching = retuned(plan.search_methods(), self.tuned)
+        return chosen([*methods, *deciding, *searching], self.names)

@@ -38,6 +38,8 @@ MAKERS: dict[str, Callable[[Tuned], Method]] = {
     methods.SMC: methods.smc,
     methods.AMC: methods.amc,
     methods.AMC_HIDDEN: methods.amc_hidden,
+    methods.TREE_OF_THOUGHTS: methods.tree_of_thoughts,
+    methods.LATS: methods.lats,
 }
 """The methods that can be tuned, by name."""
 RESAMPLED = (methods.SMC, methods.AMC, methods.AMC_HIDDEN)

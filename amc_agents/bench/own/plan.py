@@ -101,6 +101,10 @@ class OwnPlan:
         """Return no methods: deciding each step among candidates needs the agent's chat model, which is inside it."""
         return []
 
+    def search_methods(self) -> list[Method]:
+        """Return no methods: a tree search samples the agent's chat model, which is inside it."""
+        return []
+
     def job(self, *, keep_decisions: bool = False) -> OwnJob:
         """Return the runs as a job of the engine. No method here decides, so there are no decisions to keep."""
         return OwnJob(self)

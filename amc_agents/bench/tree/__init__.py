@@ -1,0 +1,1 @@
+"""Tree search over forkable worlds: Tree of Thoughts, and LATS."""

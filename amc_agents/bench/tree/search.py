@@ -1,0 +1,118 @@
+"""Tree of Thoughts and LATS, with the value of a critic.
+
+Tree of Thoughts (Yao et al. 2023), breadth first: every state of the beam is expanded by K samples, and the `width`
+best new states are kept. LATS (Zhou et al. 2024): from the root, follow UCT to a state that was not expanded, expand
+it, go on with the best child by the critic until an episode ends, and back its return up. Its reflections are left out,
+since not every policy can write them, and its value is the critic's alone. Both stop at the first success, and return
+the ended episode with the highest return.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+from langchain_core.language_models import BaseChatModel
+
+from amc_agents.bench.tree.growth import Growth
+from amc_agents.bench.tree.node import Node
+from amc_agents.bench.tree.settings import TreeSettings
+from amc_agents.errors import PopulationError
+from amc_agents.run import Population, Run
+from amc_agents.runtime.metering import PolicyMeter, counting_requests
+from amc_agents.types import Critic, Environment, Task
+from amc_agents.usage import Meter, metering
+
+
+async def tree_search(
+    policy: BaseChatModel,
+    critic: Critic,
+    make: Callable[[], Environment],
+    task: Task,
+    settings: TreeSettings,
+    *,
+    horizon: int,
+    seed: int,
+    success: float = math.inf,
+) -> Run:
+    """Search for a good trajectory.
+
+    Args:
+        policy: the chat model that proposes turns, at its sampling temperature.
+        critic: evaluates states, in the world's reward units.
+        make: creates a world that can be forked.
+        task: the task.
+        settings: the kind of the search, and its size.
+        horizon: maximum number of steps of a trajectory.
+        seed: seed of the run.
+        success: a return at which the search ends.
+
+    Returns:
+        The run: its population holds all ended episodes, with equal weights.
+
+    Raises:
+        PopulationError: the calls did not suffice to end a single episode.
+    """
+    meter = Meter()
+    growth = Growth(policy, critic, task, horizon=horizon, seed=seed)
+    with metering(meter), counting_requests(PolicyMeter(meter)):
+        try:
+            root = await growth.root(make())
+            search = _beam if settings.kind == "beam" else _mcts
+            await search(growth, root, settings, success)
+        finally:
+            await growth.close()
+    return _run(growth, settings, meter, seed)
+
+
+async def _beam(growth: Growth, root: Node, settings: TreeSettings, success: float) -> None:
+    beam = [root]
+    while beam and growth.best_return < success:
+        children = await growth.expand(beam, settings.samples)
+        live = [child for child in children if not child.trajectory.done]
+        beam = sorted(live, key=lambda child: child.value, reverse=True)[: settings.width]
+
+
+async def _mcts(growth: Growth, root: Node, settings: TreeSettings, success: float) -> None:
+    def goes_on() -> bool:
+        return growth.calls + settings.samples <= settings.max_calls and growth.best_return < success
+
+    while goes_on() and not root.closed:
+        node = _selected(root, settings.exploration)
+        while goes_on() and not node.trajectory.done:
+            children = await growth.expand([node], settings.samples)
+            node = max(children, key=lambda child: child.value)
+        if node.trajectory.done:
+            node.back_up(node.trajectory.return_)
+
+
+def _selected(root: Node, exploration: float) -> Node:
+    """Follow UCT from the root to a state that has not been expanded."""
+    node = root
+    while node.children:
+        node = max((child for child in node.children if not child.closed), key=lambda child: child.uct(exploration))
+    return node
+
+
+def _run(growth: Growth, settings: TreeSettings, meter: Meter, seed: int) -> Run:
+    if not growth.ended:
+        raise PopulationError(
+            f"the tree search ended no episode within {growth.calls} calls of the policy: raise max_calls"
+        )
+    trajectories = tuple(node.trajectory for node in growth.ended)
+    returns, even = np.array([trajectory.return_ for trajectory in trajectories]), np.zeros(len(trajectories))
+    best = int(returns.argmax())
+    return Run(
+        best=trajectories[best],
+        best_index=best,
+        population=Population(trajectories, even, even, returns),
+        history=(),
+        log_evidence=math.nan,
+        usage=meter.read(),
+        seed=seed,
+        config=asdict(settings),
+        select="return",
+        deployable=False,
+    )
