@@ -6,14 +6,14 @@
     python reproduce/baselines.py report docs/results/baselines      # tables, with paired intervals
 
 Every method sees rewards and ends at its first success. Each stage stores every run as it ends, in a folder of its own,
-and goes on where it was interrupted. Best-of-N and AMC keep the settings that `amc tune` chose for them on training tasks
-of the same difficulty (`amc_agents.bench.crafting`). No model, and no setting, was chosen on the held-out tasks.
+and goes on where it was interrupted. Best-of-N and AMC keep the settings that `amc tune` chose for them on training
+tasks of the same difficulty (`amc_agents.bench.crafting`). No model, and no setting, was chosen on the held-out tasks.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from amc_agents.bench import crafting
 from amc_agents.bench.methods import Method, Tuned, amc, best_of_n, lats, stopping, tree_of_thoughts
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult, read_run_results
-from amc_agents.bench.statistics import estimate
+from amc_agents.bench.statistics import Measured, estimate, paired
 
 TEMPERATURES = (0.4, 0.6, 0.8, 1.0)
-TUNING_TASKS = ComparisonPlan(methods=(), n_tasks=24, split="train", first=60_000, plain=True)
+TUNING_TASKS = ComparisonPlan(methods=(), n_tasks=16, split="train", first=60_000, plain=True)
 HELD_OUT_TASKS = ComparisonPlan(methods=(), n_tasks=200, split="test", first=30_000, plain=True)
 SAME_N = {"width": 5, "samples": 3}
 """As many policy calls per step as 15 particles, if no two turns are equal."""
@@ -60,6 +60,7 @@ def tree_methods() -> list[Method]:
     return [tree_of_thoughts(beam, **SAME_N), wide, lats(search, max_calls=MAX_CALLS)]
 
 
+HEADING = "| method | success | policy calls | critic calls | tokens | difference |"
 STAGES = {
     "tune": (tuned_methods, TUNING_TASKS),
     "particles": (particle_methods, HELD_OUT_TASKS),
@@ -68,16 +69,41 @@ STAGES = {
 """Stage -> its methods and tasks."""
 
 
-def report(records: Sequence[RunResult]) -> None:
-    """Print a table of all methods on the tasks that every method has finished, and the paired differences."""
-    runs = {name: {one.task: one for one in records if one.method == name} for name in {one.method for one in records}}
+def report(out: Path) -> None:
+    """Print the tuning, and the comparison on the tasks that every method has finished."""
+    print("Tuning:\n")
+    print_table(read_run_results(out / "tune"), None)
+    print("\nHeld-out tasks, and the difference of success to AMC with its 95% interval:\n")
+    print_table([*read_run_results(out / "particles"), *read_run_results(out / "trees")], "amc-stop")
+
+
+def print_table(records: Sequence[RunResult], reference: str | None) -> None:
+    """Print a row for each method, over the tasks that all methods have finished."""
+    runs: dict[str, dict[str, RunResult]] = {}
+    for record in records:
+        runs.setdefault(record.method, {})[record.task] = record
     tasks = sorted(set.intersection(*(set(of) for of in runs.values())))
-    print(f"{len(tasks)} tasks\n\n| method | success | policy calls | critic calls | tokens |\n|---|---:|---:|---:|---:|")
-    for name, of in sorted(runs.items()):
-        success = estimate([of[task].scores.success for task in tasks])
-        cost = [of[task].cost for task in tasks]
-        means = [np.mean(column) for column in zip(*((c.policy_calls, c.critic_calls, c.tokens) for c in cost), strict=True)]
-        print(f"| {name} | {success.mean:.3f} ± {success.error:.3f} | " + " | ".join(f"{mean:,.0f}" for mean in means) + " |")
+    print(f"{len(tasks)} tasks\n\n{HEADING}\n|---|---:|---:|---:|---:|---:|")
+    for name, of in runs.items():
+        success = successes(of, tasks)
+        rate = estimate(success)
+        row = [name, f"{rate.mean:.3f} ± {rate.standard_error or 0:.3f}"]
+        costs = [of[task].cost for task in tasks]
+        for amounts in ([c.policy_calls for c in costs], [c.critic_calls for c in costs], [c.tokens for c in costs]):
+            row.append(f"{np.mean(amounts):,.0f}")
+        row.append("" if reference in (None, name) else difference(success, successes(runs[str(reference)], tasks)))
+        print(f"| {' | '.join(row)} |")
+
+
+def successes(runs: Mapping[str, RunResult], tasks: Sequence[str]) -> Measured:
+    """Return the success of each task."""
+    return {(task, runs[task].seed): runs[task].scores.success for task in tasks}
+
+
+def difference(success: Measured, reference: Measured) -> str:
+    """Format a paired difference."""
+    found = paired(success, reference)
+    return f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
 def main() -> None:
@@ -85,13 +111,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=[*STAGES, "report"])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     chosen = parser.parse_args()
     if chosen.stage == "report":
         report(chosen.out)
         return
     methods, plan = STAGES[chosen.stage]
     folder = chosen.out / chosen.stage
-    run_plan(replace(plan, methods=tuple(methods())), folder, resume=folder.exists())
+    run_plan(replace(plan, methods=tuple(methods())), folder, resume=folder.exists(), n_workers=chosen.workers)
 
 
 if __name__ == "__main__":
