@@ -39,7 +39,7 @@ FLOORS = (
     {"training"},
     {"bench", "importing"},
     {"rollout"},
-    {"serve", "doctor"},
+    {"serve", "doctor", "report"},
     {"cli"},
 )
 DOORS = {"", "_moved", "middleware"}

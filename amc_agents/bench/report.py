@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from amc_agents.bench.failures import FailedRun, causes_of
-from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Measured, estimate, paired
@@ -127,9 +126,27 @@ def results_schema() -> dict[str, Any]:
     return Results.model_json_schema()
 
 
+class Described(Protocol):
+    """A method: what results say about it."""
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        ...
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the settings as plain values."""
+        ...
+
+
 def summarise(
     records: Sequence[RunResult],
-    methods: Sequence[Method],
+    methods: Sequence[Described],
     settings: Mapping[str, Any],
     *,
     command: str = "",
@@ -169,7 +186,7 @@ def summarise(
 
 
 def _failed_by_method(
-    methods: Sequence[Method], by_method: Mapping[str, Sequence[RunResult]], failures: Sequence[FailedRun]
+    methods: Sequence[Described], by_method: Mapping[str, Sequence[RunResult]], failures: Sequence[FailedRun]
 ) -> list[FailedRuns]:
     failed = {method: [run for run in failures if run.method == method.name] for method in methods}
     return [
@@ -191,7 +208,7 @@ def measured(records: Sequence[RunResult], metric: str) -> Measured:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _method_result(method: Method, records: Sequence[RunResult]) -> MethodResult:
+def _method_result(method: Described, records: Sequence[RunResult]) -> MethodResult:
     scores = {metric: values for metric in METRICS if (values := measured(records, metric))}
     costs = {name: _mean_cost(records, name) for name in MethodCost.model_fields}
     return MethodResult(

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 
 from amc_agents.bench.deployment import deployment_markdown
+from amc_agents.bench.methods import REACT
 from amc_agents.bench.report import Mean, MethodCost, MethodResult, PairedDifference, Results
 from amc_agents.bench.scores import METRICS
 from amc_agents.bench.statistics import Estimate
+from amc_agents.bench.tuning import Cell
 from amc_agents.markdown import table
 
 CostText = Callable[[MethodCost], str]
@@ -25,7 +27,7 @@ _COSTS: Mapping[str, CostText] = {
 }
 """Costs per task. Cached tokens are not counted for critics and forward models."""
 
-_SHOWN = ("success", "oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinct")
+SHOWN = ("success", "oracle", "deployable", "top5", "mean", "top5_distinct", "mean_distinct")
 """Metrics of the Markdown table; the JSON has all of them."""
 
 _ALONE = ("react-greedy", "vote", "vote-greedy", "vote-list")
@@ -45,7 +47,7 @@ _MAIN_DIFFERENCES = {
 
 def markdown(results: Results) -> str:
     """Format the scores and the main differences as Markdown."""
-    metrics = used_metrics(results, {metric: METRICS[metric] for metric in _SHOWN})
+    metrics = used_metrics(results, {metric: METRICS[metric] for metric in SHOWN})
     costs = used_costs(results)
     failed = failed_cells(results)
     headings = ["method", *(["failed"] if failed else []), *metrics.values(), *costs]
@@ -149,6 +151,15 @@ def score_text(score: Mean | Estimate | None) -> str:
     if score.standard_error is None or not math.isfinite(score.standard_error):
         return f"{score.mean:.3f}"
     return f"{score.mean:.3f} ± {score.standard_error:.3f}"
+
+
+def setting_row(cell: Cell) -> list[str]:
+    """Return the cells of a tried setting: temperature, resampling steps, beta, pick and top 5."""
+    tuned = cell.tuned
+    steps = ", ".join(map(str, tuned.steps))
+    beta = f"{tuned.beta:g}" + (" (eq. 5)" if tuned.success_reward else "") if steps else "-"
+    top5 = score_text(None if cell.method == REACT else cell.scores["top5"])
+    return [f"{tuned.temperature:g}", steps or "-", beta, score_text(cell.pick), top5]
 
 
 def caption(results: Results) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,6 +35,25 @@ class Estimate(NamedTuple):
     tasks: int
     seeds: int
     """Number of different seeds."""
+
+
+class HasStandardError(Protocol):
+    """A mean over tasks: an `Estimate`, or a mean as results store it."""
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        ...
+
+    @property
+    def standard_error(self) -> float | None:
+        """Over tasks; None with a single task."""
+        ...
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        ...
 
 
 class Paired(NamedTuple):
@@ -92,6 +111,18 @@ def paired(a: Measured, b: Measured, *, seed: int = 0, n_resamples: int = N_RESA
         means = bootstrap_means(differences, np.random.default_rng(seed), n_resamples)
         low, high = map(float, np.percentile(means, [2.5, 97.5]))
     return Paired(mean, low, high, error, len(differences), len({key[1] for key in common}))
+
+
+def mean_interval(mean: HasStandardError) -> tuple[float, float] | None:
+    """Return the 95% interval of a mean over tasks, by Student's t; None with a single task.
+
+    >>> [round(end, 2) for end in mean_interval(Estimate(0.5, 0.1, 10, 1))]
+    [0.27, 0.73]
+    """
+    if mean.standard_error is None or mean.tasks < 2:
+        return None
+    half = t_quantile(mean.tasks - 1) * mean.standard_error
+    return mean.mean - half, mean.mean + half
 
 
 def bootstrap_means(values: FloatArray, rng: np.random.Generator, n_resamples: int) -> FloatArray:

@@ -25,8 +25,8 @@ from amc_agents.bench.report import measured
 from amc_agents.bench.runner import compare
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.errors import ConfigurationError
-from amc_agents.files import replace_file
+from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import read_json_object, replace_file
 from amc_agents.smc import Adaptive
 
 if TYPE_CHECKING:
@@ -104,10 +104,14 @@ class Cell:
         return cell_name(self.method, self.tuned)
 
     @property
+    def pick(self) -> Estimate:
+        """The pick that a setting is chosen by: the deployable pick if rewards are hidden, else the oracle's."""
+        return self.scores["deployable" if self.method == methods.AMC_HIDDEN else "oracle"]
+
+    @property
     def merit(self) -> tuple[float, float]:
         """(average of pick and top 5, mean particle): the best cell has the largest."""
-        pick = self.scores["deployable" if self.method == methods.AMC_HIDDEN else "oracle"]
-        return (pick.mean + self.scores["top5"].mean) / 2, self.scores["mean"].mean
+        return (self.pick.mean + self.scores["top5"].mean) / 2, self.scores["mean"].mean
 
     def as_plain(self) -> dict[str, Any]:
         """Convert to JSON values."""
@@ -293,6 +297,27 @@ def tuned_of(plain: Mapping[str, Any]) -> Tuned:
     """Read the setting of a cell from JSON values."""
     known = {"temperature", "beta", "success_reward", "alpha", "k"}
     return Tuned(steps=tuple(plain["steps"]), **{key: plain[key] for key in known & plain.keys()})
+
+
+def read_tuning(path: Path) -> tuple[Tuning, dict[str, Any]]:
+    """Read a tuning.json: its cells, and the command and settings that made it.
+
+    Raises:
+        CheckpointError: the file cannot be read, or is not a tuning.json.
+    """
+    remedy = "expected the tuning.json that `amc tune` writes"
+    content = read_json_object(path, remedy=remedy)
+    try:
+        tried = [_cell_of(cell) for cell in content["cells"]]
+        best = {name: _cell_of(cell) for name, cell in content["chosen"].items()}
+        return Tuning(tried, best), {"command": content["command"], "settings": content["settings"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}): {remedy}") from error
+
+
+def _cell_of(plain: Mapping[str, Any]) -> Cell:
+    scores = {metric: Estimate(**score) for metric, score in plain["scores"].items()}
+    return Cell(plain["method"], tuned_of(plain), scores)
 
 
 def read_chosen(path: Path) -> dict[str, Tuned]:

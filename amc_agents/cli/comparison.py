@@ -85,11 +85,12 @@ def run_and_report(
         _write(out / "results.md", markdown(results)),
         plots.method_scores(results, out / "scores.png", title=title),
         # Repeating a run of the user's own agent would cost what it costs.
-        _draw_telling_run(plan, records, out / "genealogy.png") if isinstance(plan, ComparisonPlan) else None,
+        *(_write_telling_run(plan, records, out) if isinstance(plan, ComparisonPlan) else []),
         _write_decision_report(plan, out),
     ]
     console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
     print_files(files, console)
+    console.print(f"Look at the results: amc report {out}", soft_wrap=True)
     for line in deployment_lines(results):
         console.print(line, soft_wrap=True)
     if failures:
@@ -156,11 +157,11 @@ def _write_decision_report(plan: ComparisonPlan | OwnPlan, out: Path) -> Path | 
     return _write(out / "decisions.md", text) if text else None
 
 
-def _draw_telling_run(plan: ComparisonPlan, records: list[RunResult], path: Path) -> Path | None:
-    """Repeat the most telling AMC run with its seed, and draw it; None if no AMC run resampled in a single round."""
+def _write_telling_run(plan: ComparisonPlan, records: list[RunResult], out: Path) -> list[Path | None]:
+    """Repeat the most telling AMC run with its seed, store it, and draw it if it resampled in a single round."""
     amc_records = [record for record in records if record.method == AMC]
     if not amc_records:
-        return None
+        return []
     # A run in which some particles succeed shows the effect of resampling.
     record = max(amc_records, key=lambda record: (record.scores.success, -abs(record.scores.mean - 0.4)))
     comparison = plan.comparison()
@@ -168,8 +169,10 @@ def _draw_telling_run(plan: ComparisonPlan, records: list[RunResult], path: Path
     method = next(method for method in plan.methods if method.name == AMC)
     with quiet_about_identical_particles():
         _, run = run_in_background(run_one(comparison, record.seed, task, method), n_workers=1)
+    stored = run.save(out)
     points = [point.step for point in run.history]
     several_rounds = points != sorted(points)
     if several_rounds or not any(point.ancestors is not None for point in run.history):
-        return None
-    return plots.genealogy(run, path, title=f"AMC at work: {getattr(task.payload, 'goal', task.id)}")
+        return [stored]
+    title = f"AMC at work: {getattr(task.payload, 'goal', task.id)}"
+    return [stored, plots.genealogy(run, out / "genealogy.png", title=title)]

@@ -116,6 +116,7 @@ def tune(
     files = _write_files(tuning, plan, out)
     console.print("Written:")
     print_files(files, console)
+    console.print(f"Look at all settings: amc report {out}", soft_wrap=True)
     _print_next(plan, tuning, files, console)
 
 
@@ -219,15 +220,10 @@ def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> l
 def _table(tuning: Tuning) -> Any:
     from rich.table import Column, Table
 
-    from amc_agents.bench.report_tables import score_text
+    from amc_agents.bench.report_tables import setting_row
 
     scores = (Column(heading, no_wrap=True) for heading in ("pick", "top 5"))
     table = Table("method", "temperature", "resampling after", "beta", *scores)
     for name, cell in tuning.best.items():
-        tuned = cell.tuned
-        pick = score_text(cell.scores["deployable" if name == "amc-hidden" else "oracle"])
-        top5 = score_text(None if name == "react" else cell.scores["top5"])
-        beta = f"{tuned.beta:g}" + (" (eq. 5)" if tuned.success_reward else "")
-        steps = ", ".join(map(str, tuned.steps))
-        table.add_row(name, f"{tuned.temperature:g}", steps or "-", beta if steps else "-", pick, top5)
+        table.add_row(name, *setting_row(cell))
     return table

@@ -30,7 +30,7 @@ def document(
         kicker: a few words above the headline that say what the page is about.
         summary: a paragraph below the headline.
         footer: how the page was made.
-        library: JavaScript of a plotting library, which the page's charts need; it may evaluate expressions.
+        library: JavaScript of a plotting library, which the page's charts need.
     """
     scripts = [*([library] if library else []), _resource("page.js")]
     header = element(
@@ -42,7 +42,7 @@ def document(
     body = [header, element("main", *sections), element("footer", footer) if footer else None]
     head = [
         Html('<meta charset="utf-8">'),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts, evaluates=bool(library))),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Html('<meta name="color-scheme" content="light dark">'),
         Html('<meta name="referrer" content="no-referrer">'),
@@ -82,13 +82,12 @@ def inline_script(text: str) -> str:
     return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def _policy(scripts: Sequence[str], *, evaluates: bool) -> str:
+def _policy(scripts: Sequence[str]) -> str:
     """Allow these scripts and inline styles, and nothing from anywhere else."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
     )
-    evaluation = " 'unsafe-eval'" if evaluates else ""
-    return f"default-src 'none'; script-src {hashes}{evaluation}; style-src 'unsafe-inline'; img-src data:"
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
 
 
 @lru_cache(maxsize=4)

@@ -108,9 +108,11 @@
   };
   document.querySelectorAll(".chart").forEach((chart) => {
     const spec = JSON.parse(chart.querySelector("script.spec").textContent);
-    const view = new amcCharts.View(amcCharts.parse(spec), {
-      renderer: "svg", container: chart.querySelector(".plot"), hover: true,
+    const plot = chart.querySelector(".plot");
+    // The interpreter of expressions needs no permission to evaluate code.
+    const settings = { mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false, tooltip: showTip };
+    amcEmbed(plot, spec, settings).catch((error) => {
+      plot.textContent = `This chart could not be drawn: ${error.message}`;
     });
-    view.tooltip(showTip).runAsync();
   });
 })();

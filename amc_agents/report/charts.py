@@ -1,0 +1,174 @@
+"""The charts of a report, as Vega-Lite specifications of plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from amc_agents.report.plotting import SERIES, SHAPES, Spec
+
+
+class Dot(NamedTuple):
+    """A mean with its interval."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    text: str
+    """The mean and its interval, as a tooltip shows them."""
+    cost: float | None = None
+
+
+def dots(points: Sequence[Dot], axis: str) -> Spec:
+    """Draw a row with an interval for each name, in their order."""
+    values = [{"method": dot.name, "score": dot.text, **dot._asdict()} for dot in points]
+    y = {"field": "method", "type": "nominal", "sort": None, "axis": {"title": None, "labelColor": "var(--ink)"}}
+    tooltip = [{"field": "method"}, {"field": "score"}]
+    return {
+        "data": {"values": values},
+        "height": {"step": 34},
+        "encoding": {"y": y, "tooltip": tooltip},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2.5, "color": SERIES[0]},
+                "encoding": {"x": _quantity("low", axis), "x2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "size": 110, "color": SERIES[0]},
+                "encoding": {"x": _quantity("mean", axis)},
+            },
+        ],
+    }
+
+
+def against_cost(points: Sequence[Dot], names: Sequence[str], axis: str, cost_axis: str) -> Spec:
+    """Draw scores with intervals over the cost; the cost is logarithmic where it spans more than a factor of 10.
+
+    Args:
+        points: the scores.
+        names: all series of the page, so that a series looks alike in every chart.
+        axis: title of the vertical axis.
+        cost_axis: title of the horizontal axis.
+    """
+    costs = [dot.cost for dot in points if dot.cost]
+    wide = len(costs) == len(points) and max(costs) > 10 * min(costs)
+    scale: dict[str, Any] = {"type": "log", "nice": False, "padding": 16} if wide else {"padding": 16, "zero": not wide}
+    x = {"field": "cost", "type": "quantitative", "title": cost_axis, "scale": scale,
+         "axis": {"grid": False, "format": "~s"}}  # fmt: skip
+    colour, shape = _looks(names, {dot.name for dot in points})
+    tooltip = [{"field": "method"}, {"field": "score"}, {"field": "cost", "format": ",.0f", "title": cost_axis}]
+    return {
+        "data": {"values": [{"method": dot.name, "score": dot.text, **dot._asdict()} for dot in points]},
+        "encoding": {"x": x, "color": colour, "tooltip": tooltip},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"y": _quantity("low", axis, zero=False), "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "size": 130},
+                "encoding": {"y": _quantity("mean", axis, zero=False), "shape": shape},
+            },
+        ],
+    }
+
+
+def calibration(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Spec:
+    """Draw observed against predicted outcomes, with the diagonal.
+
+    Args:
+        rows: `predicted`, `observed`, `low`, `high`, `method`, `trajectories` of each bin.
+        names: all series of the page.
+    """
+    ends = [row[key] for row in rows for key in ("predicted", "low", "high")]
+    span = [min([0.0, *ends]), max([1.0, *ends])]
+    colour, shape = _looks(names, {row["method"] for row in rows})
+    x = {"type": "quantitative", "title": "value", "scale": {"domain": span}}
+    y = {"type": "quantitative", "title": "mean return", "scale": {"domain": span}}
+    diagonal = {
+        "data": {"values": [{"p": end} for end in span]},
+        "mark": {"type": "line", "strokeDash": [4, 4], "color": "var(--muted)", "strokeWidth": 1.5},
+        "encoding": {"x": {**x, "field": "p"}, "y": {**y, "field": "p"}},
+    }
+    tooltip = [
+        {"field": "method"},
+        *({"field": name, "format": ".3f"} for name in ("predicted", "observed")),
+        {"field": "trajectories"},
+    ]
+    bins = {
+        "data": {"values": list(rows)},
+        "encoding": {"x": {**x, "field": "predicted"}, "color": colour, "tooltip": tooltip},
+        "layer": [
+            {"mark": {"type": "rule", "strokeWidth": 2},
+             "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}}},
+            {"mark": {"type": "point", "size": 90}, "encoding": {"y": {**y, "field": "observed"}, "shape": shape}},
+        ],
+    }  # fmt: skip
+    return {"layer": [diagonal, bins], "height": 300}
+
+
+def curves(rows: Sequence[dict[str, Any]], names: Sequence[str], x: str, y: str) -> Spec:
+    """Draw a line with its band for each series.
+
+    Args:
+        rows: `x`, `mean`, `low`, `high`, `method` of each point.
+        names: all series of the page.
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+    """
+    colour, shape = _looks(names, {row["method"] for row in rows})
+    at = {"field": "x", "type": "quantitative", "title": x, "axis": {"grid": False, "tickMinStep": 1},
+          "scale": {"nice": False}}  # fmt: skip
+    tooltip = [{"field": "method"}, {"field": "x", "title": x}, {"field": "mean", "format": ".3f", "title": y}]
+    return {
+        "data": {"values": list(rows)},
+        "height": 300,
+        "encoding": {"x": at, "color": colour},
+        "layer": [
+            {
+                "mark": {"type": "area", "opacity": 0.14},
+                "encoding": {"y": _quantity("low", y, zero=False), "y2": {"field": "high"}},
+            },
+            {"mark": {"type": "line", "strokeWidth": 2.5}, "encoding": {"y": _quantity("mean", y, zero=False)}},
+            {
+                "mark": {"type": "point", "size": 60},
+                "encoding": {"y": _quantity("mean", y, zero=False), "shape": shape, "tooltip": tooltip},
+            },
+        ],
+    }
+
+
+def bars(rows: Sequence[dict[str, Any]], x: str, y: str) -> Spec:
+    """Draw a bar for each bin of a histogram: `low`, `high` and `count` of each."""
+    tooltip = [{"field": "low", "title": "from", "format": "~g"}, {"field": "high", "title": "to", "format": "~g"},
+               {"field": "count", "format": ","}]  # fmt: skip
+    return {
+        "data": {"values": list(rows)},
+        "height": 220,
+        "mark": {"type": "bar", "color": SERIES[0], "binSpacing": 2},
+        "encoding": {
+            "x": {"field": "low", "type": "quantitative", "title": x, "bin": {"binned": True}, "axis": {"grid": False}},
+            "x2": {"field": "high"},
+            "y": {"field": "count", "type": "quantitative", "title": y},
+            "tooltip": tooltip,
+        },
+    }
+
+
+def _quantity(field: str, title: str, *, zero: bool = True) -> dict[str, Any]:
+    return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": zero, "nice": True}}
+
+
+def _looks(names: Sequence[str], shown: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the encodings of colour and shape of the series that a chart shows."""
+
+    def encoding(looks: Sequence[str]) -> dict[str, Any]:
+        scale = {
+            "domain": [name for name in names if name in shown],
+            "range": [looks[place % len(looks)] for place, name in enumerate(names) if name in shown],
+        }
+        legend = {"symbolOpacity": 1}
+        return {"field": "method", "type": "nominal", "scale": scale, "sort": None, "legend": legend}
+
+    return encoding(SERIES), encoding(SHAPES)
