@@ -19,6 +19,7 @@ from amc_agents.cli.import_logs import import_logs
 from amc_agents.cli.new import new
 from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.printable import echo
+from amc_agents.cli.report import report
 from amc_agents.cli.rollout import canary_app, shadow_app
 from amc_agents.cli.score import score
 from amc_agents.cli.serve import serve_app
@@ -46,6 +47,7 @@ app.command()(collect)
 app.command()(doctor)
 app.command()(estimate)
 app.command()(explore)
+app.command()(report)
 app.command()(score)
 app.add_typer(train_app, name="train")
 app.add_typer(serve_app, name="serve")

@@ -176,22 +176,8 @@ def _print_report(report: ImportReport, out: Path, console: PlainConsole) -> Non
     from rich.table import Table
 
     table = Table(title="imported", show_header=False)
-    for label, number in (
-        ("new trajectories", report.trajectories),
-        ("steps", report.steps),
-        ("tokens, about", report.tokens),
-        ("with a known outcome", report.outcomes_known),
-        ("without an outcome yet", report.outcomes_unknown),
-        ("cut off before an answer", report.cut_off),
-        ("pending calls of commit tools", report.pending_commits),
-        ("outcomes updated", report.outcomes_updated),
-        ("imported before", report.imported_before),
-        ("duplicates in the source", report.duplicates),
-        ("not finished yet", report.unfinished),
-        ("refused", report.refused),
-    ):
-        if number or label == "new trajectories":
-            table.add_row(label, f"{number:,}")
+    for label, number in report.counts():
+        table.add_row(label, f"{number:,}")
     console.print(table)
     for note in report.notes():
         console.print(note)

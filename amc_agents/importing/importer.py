@@ -14,7 +14,7 @@ from amc_agents.importing.outcomes import Outcomes, outcome_in, read_outcomes
 from amc_agents.importing.personal import personal_data, texts_of
 from amc_agents.importing.reading import Source, kind_of, read
 from amc_agents.importing.redaction import Redact, redacted, stored_id
-from amc_agents.importing.report import ImportReport
+from amc_agents.importing.report import REFUSED, ImportReport
 from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, digest
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.stored import ImportedFrom, StoredRuns, update_outcomes, with_outcome
@@ -98,7 +98,7 @@ class _Import:
         self.stored = StoredRuns(self.folder)
 
     def add_all(self, source: Source) -> None:
-        refused = self.folder / "refused.jsonl"
+        refused = self.folder / REFUSED
         refused.unlink(missing_ok=True)
         reading = replace(self.reading, known=self._is_known)
         try:

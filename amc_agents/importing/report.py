@@ -7,7 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from amc_agents.files import replace_file
+from amc_agents.errors import CheckpointError
+from amc_agents.files import read_json_object, replace_file
+
+IMPORT_REPORT = "import-report.json"
+REFUSED = "refused.jsonl"
+"""One line for each refused record: where it is, and the reason."""
 
 
 @dataclass(slots=True)
@@ -78,10 +83,44 @@ class ImportReport:
             )
         return notes
 
+    def counts(self) -> list[tuple[str, int]]:
+        """Return (label, number) of what an import counts, without the zeros."""
+        labelled = (
+            ("new trajectories", self.trajectories),
+            ("steps", self.steps),
+            ("tokens, about", self.tokens),
+            ("with a known outcome", self.outcomes_known),
+            ("without an outcome yet", self.outcomes_unknown),
+            ("cut off before an answer", self.cut_off),
+            ("pending calls of commit tools", self.pending_commits),
+            ("outcomes updated", self.outcomes_updated),
+            ("imported before", self.imported_before),
+            ("duplicates in the source", self.duplicates),
+            ("not finished yet", self.unfinished),
+            ("refused", self.refused),
+        )
+        return [(label, n) for label, n in labelled if n or label == "new trajectories"]
+
+    @classmethod
+    def load(cls, folder: Path) -> ImportReport:
+        """Read what `save` wrote.
+
+        Raises:
+            CheckpointError: the file cannot be read, or is not the report of an import.
+        """
+        path, remedy = folder / IMPORT_REPORT, "delete the file, or import again"
+        content = read_json_object(path, remedy=remedy)
+        try:
+            report = cls(**content)
+        except TypeError as error:
+            raise CheckpointError(f"{path} is not the report of an import ({error}): {remedy}") from error
+        report.reasons, report.personal_data = Counter(report.reasons), Counter(report.personal_data)
+        return report
+
     def save(self, folder: Path) -> None:
         """Write `import-report.json` to the dataset's folder, atomically."""
         replace_file(
-            folder / "import-report.json",
+            folder / IMPORT_REPORT,
             json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, indent=1),
         )
 

@@ -13,7 +13,7 @@ from amc_agents.page.markup import Child, Html, element, embedded_json, escaped,
 
 def document(
     title: str,
-    headline: Child,
+    headline: str,
     sections: Iterable[Html],
     *,
     kicker: Child = None,
@@ -36,7 +36,7 @@ def document(
     header = element(
         "header",
         element("p", kicker, class_="kicker") if kicker else None,
-        element("h1", headline),
+        element("h1", _unbroken(headline)),
         element("p", summary, class_="summary") if summary else None,
     )
     body = [header, element("main", *sections), element("footer", footer) if footer else None]
@@ -80,6 +80,14 @@ def inline_script(text: str) -> str:
     "a = '<\\/script>'"
     """
     return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _unbroken(sentence: str) -> Html:
+    """Keep words with hyphens and numbers with signs on one line."""
+    words = (
+        element("span", word, class_="whole") if "-" in word and len(word) < 24 else word for word in sentence.split()
+    )
+    return join(words, " ")
 
 
 def _policy(scripts: Sequence[str]) -> str:

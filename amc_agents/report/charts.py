@@ -27,7 +27,7 @@ def dots(points: Sequence[Dot], axis: str) -> Spec:
     tooltip = [{"field": "method"}, {"field": "score"}]
     return {
         "data": {"values": values},
-        "height": {"step": 34},
+        "height": 34 * len(points),
         "encoding": {"y": y, "tooltip": tooltip},
         "layer": [
             {
@@ -108,35 +108,68 @@ def calibration(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Spec:
     return {"layer": [diagonal, bins], "height": 300}
 
 
-def curves(rows: Sequence[dict[str, Any]], names: Sequence[str], x: str, y: str) -> Spec:
+def curves(
+    rows: Sequence[dict[str, Any]],
+    names: Sequence[str],
+    x: str,
+    y: str,
+    *,
+    domain: tuple[float, float] | None = None,
+) -> Spec:
     """Draw a line with its band for each series.
 
     Args:
-        rows: `x`, `mean`, `low`, `high`, `method` of each point.
+        rows: `x`, `mean`, `low`, `high`, `method` of each point; x is a whole number.
         names: all series of the page.
         x: title of the horizontal axis.
         y: title of the vertical axis.
+        domain: the values that y can take; bands are cut there. None: those of the rows.
     """
     colour, shape = _looks(names, {row["method"] for row in rows})
     at = {"field": "x", "type": "quantitative", "title": x, "axis": {"grid": False, "tickMinStep": 1},
           "scale": {"nice": False}}  # fmt: skip
-    tooltip = [{"field": "method"}, {"field": "x", "title": x}, {"field": "mean", "format": ".3f", "title": y}]
+    tooltip = [{"field": "method"}, {"field": "x", "title": x}, *_TOOLTIP]
+    scale = {"zero": False} if domain is None else {"domain": list(domain)}
+
+    def height(field: str) -> dict[str, Any]:
+        return {"field": field, "type": "quantitative", "title": y, "scale": scale}
+
     return {
         "data": {"values": list(rows)},
         "height": 300,
         "encoding": {"x": at, "color": colour},
         "layer": [
             {
-                "mark": {"type": "area", "opacity": 0.14},
-                "encoding": {"y": _quantity("low", y, zero=False), "y2": {"field": "high"}},
+                "mark": {"type": "area", "opacity": 0.14, "clip": True},
+                "encoding": {"y": height("low"), "y2": {"field": "high"}},
             },
-            {"mark": {"type": "line", "strokeWidth": 2.5}, "encoding": {"y": _quantity("mean", y, zero=False)}},
+            {"mark": {"type": "line", "strokeWidth": 2.5}, "encoding": {"y": height("mean")}},
             {
                 "mark": {"type": "point", "size": 60},
-                "encoding": {"y": _quantity("mean", y, zero=False), "shape": shape, "tooltip": tooltip},
+                "encoding": {"y": height("mean"), "shape": shape, "tooltip": tooltip},
             },
         ],
     }
+
+
+def groups(rows: Sequence[dict[str, Any]], names: Sequence[str], x: str, y: str) -> Spec:
+    """Draw the means of several series side by side at each of a few values of x; arguments as in `curves`."""
+    colour, shape = _looks(names, {row["method"] for row in rows})
+    at = {"field": "x", "type": "ordinal", "title": x, "axis": {"labelAngle": 0}}
+    beside = {"field": "method", "type": "nominal", "scale": {"domain": colour["scale"]["domain"]}}
+    return {
+        "data": {"values": list(rows)},
+        "height": 300,
+        "encoding": {"x": at, "xOffset": beside, "color": colour,
+                     "tooltip": [{"field": "method"}, {"field": "x", "title": x}, *_TOOLTIP]},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"y": _quantity("low", y), "y2": {"field": "high"}},
+            },
+            {"mark": {"type": "point", "size": 90}, "encoding": {"y": _quantity("mean", y), "shape": shape}},
+        ],
+    }  # fmt: skip
 
 
 def bars(rows: Sequence[dict[str, Any]], x: str, y: str) -> Spec:
@@ -154,6 +187,9 @@ def bars(rows: Sequence[dict[str, Any]], x: str, y: str) -> Spec:
             "tooltip": tooltip,
         },
     }
+
+
+_TOOLTIP = [{"field": name, "format": ".3f"} for name in ("mean", "low", "high")]
 
 
 def _quantity(field: str, title: str, *, zero: bool = True) -> dict[str, Any]:

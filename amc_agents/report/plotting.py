@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from amc_agents.errors import MissingExtra
@@ -29,10 +30,10 @@ def library() -> str:
         MissingExtra: vl-convert-python is not installed.
     """
     try:
-        from vl_convert import javascript_bundle
+        bundle = import_module("vl_convert").javascript_bundle
     except ModuleNotFoundError as error:
         raise MissingExtra("vl-convert-python", "report") from error
-    return inline_script(javascript_bundle("window.amcEmbed = vegaEmbed;"))
+    return inline_script(bundle("window.amcEmbed = vegaEmbed;"))
 
 
 def chart(title: str, subtitle: Child, spec: Spec, *, description: str) -> Html:

@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from amc_agents.bench.methods import REACT
 from amc_agents.bench.records import RunResult, read_run_results
-from amc_agents.bench.report_tables import setting_row
-from amc_agents.bench.statistics import mean_interval
+from amc_agents.bench.report_tables import score_text, setting_row
+from amc_agents.bench.statistics import Estimate, mean_interval
 from amc_agents.bench.tuning import Cell, Tuning, read_tuning
 from amc_agents.page.document import document, figures, section
 from amc_agents.page.markup import Child, Html, definitions, details, element, join, table
-from amc_agents.report.charts import curves
+from amc_agents.report.charts import groups
 from amc_agents.report.notes import notes_table
 from amc_agents.report.numbers import short
 from amc_agents.report.plotting import chart, charts
 
 TUNING = "tuning.json"
-_HEADER = ["method", "temperature", "resampling after", "beta", "pick", "95% interval", "top 5"]
+_PICKS = {"deployable": "deployable pick", "oracle": "oracle's pick"}
+_HEADER = ["method", "temperature", "resampling after", "beta", *_PICKS.values(), "top 5"]
 
 
 def tune_page(path: Path, library: str) -> str:
@@ -41,8 +43,8 @@ def tune_page(path: Path, library: str) -> str:
         figures(_figures(tuning, records)),
         section("Chosen settings", _settings_table(list(tuning.best.values())),
                 note="The best average of pick and top 5 on training tasks. The pick is the deployable pick for "
-                "methods that hide rewards, and the oracle's pick for the others."),
-        section("Score by temperature", charts(_by_temperature(tuning)),
+                "methods that hide rewards, and the oracle's pick for the others. Below a pick: its 95% interval."),
+        section("Score by temperature", charts(*(_by_temperature(tuning, pick) for pick in _PICKS)),
                 note="At each temperature, the setting with the best average of pick and top 5."),
         section("All settings", *_tried(tuning)),
         section("Failures and notes", notes_table(records, {})),
@@ -61,15 +63,25 @@ def tune_page(path: Path, library: str) -> str:
 
 
 def headline(tuning: Tuning) -> str:
-    """State the chosen setting of the best method."""
-    name, cell = max(tuning.best.items(), key=lambda item: item[1].merit)
+    """State the chosen setting of the method with the best pick: the deployable pick if a method has any."""
+    pick = next(pick for pick in _PICKS if any(pick in cell.scores for cell in tuning.best.values()))
+    scored = [(name, cell) for name, cell in tuning.best.items() if pick in cell.scores and not _alone(cell)]
+    scored = scored or [(name, cell) for name, cell in tuning.best.items() if pick in cell.scores]
+    name, cell = max(scored, key=lambda item: item[1].scores[pick].mean)
     steps = f", resampling after {', '.join(map(str, cell.tuned.steps))}" if cell.tuned.steps else ""
-    return f"{name} does best at temperature {cell.tuned.temperature:g}{steps}: pick {cell.pick.mean:.3f}{_ends(cell)}."
+    score = cell.scores[pick]
+    ends = "" if mean_interval(score) is None else f" [{_interval(score)}]"
+    return f"{name}: temperature {cell.tuned.temperature:g}{steps}; {_PICKS[pick]} {score.mean:.3f}{ends}."
 
 
-def _ends(cell: Cell) -> str:
-    ends = mean_interval(cell.pick)
-    return "" if ends is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]"
+def _alone(cell: Cell) -> bool:
+    """Return whether a setting is of single trajectories."""
+    return cell.method == REACT
+
+
+def _interval(score: Estimate) -> str:
+    low, high = mean_interval(score) or (score.mean, score.mean)
+    return f"{low:.3f} to {high:.3f}"
 
 
 def _figures(tuning: Tuning, records: list[RunResult]) -> Iterator[tuple[str, Child]]:
@@ -85,25 +97,34 @@ def _figures(tuning: Tuning, records: list[RunResult]) -> Iterator[tuple[str, Ch
 def _settings_table(cells: list[Cell]) -> Html:
     rows: list[list[Child]] = []
     for cell in cells:
-        temperature, steps, beta, pick, top5 = setting_row(cell)
-        rows.append([cell.method, temperature, steps, beta, pick, _ends(cell).strip(" []").replace(", ", " to "), top5])
+        *setting, _, top5 = setting_row(cell)
+        rows.append([cell.method, *setting, *(_pick_cell(cell.scores.get(pick)) for pick in _PICKS), top5])
     return table(_HEADER, rows, "lrlrrrr")
 
 
-def _by_temperature(tuning: Tuning) -> Html:
+def _pick_cell(score: Estimate | None) -> Child:
+    if score is None or mean_interval(score) is None:
+        return score_text(score)
+    return join([score_text(score), element("span", _interval(score), class_="interval")])
+
+
+def _by_temperature(tuning: Tuning, pick: str) -> Html | None:
     best: dict[tuple[str, float], Cell] = {}
     for cell in tuning.tried:
-        key = (cell.method, cell.tuned.temperature)
-        best[key] = max(best.get(key, cell), cell, key=lambda one: one.merit)
+        if pick in cell.scores:
+            key = (cell.method, cell.tuned.temperature)
+            best[key] = max(best.get(key, cell), cell, key=lambda one: one.merit)
+    if not best:
+        return None
     rows: list[dict[str, Any]] = []
     for (method, temperature), cell in sorted(best.items()):
-        low, high = mean_interval(cell.pick) or (cell.pick.mean, cell.pick.mean)
-        rows.append({"method": method, "x": temperature, "mean": cell.pick.mean, "low": low, "high": high})
+        score = cell.scores[pick]
+        low, high = mean_interval(score) or (score.mean, score.mean)
+        rows.append({"method": method, "x": temperature, "mean": score.mean, "low": low, "high": high})
     described = "; ".join(f"{row['method']} at {row['x']:g}: {row['mean']:.3f}" for row in rows)
-    return chart(
-        "Pick", "Mean return on training tasks, with its 95% interval",
-        curves(rows, list(tuning.best), "temperature", "mean return"), description=described,
-    )  # fmt: skip
+    spec = groups(rows, list(tuning.best), "temperature", "mean return")
+    subtitle = "Mean return on training tasks, with its 95% interval"
+    return chart(_PICKS[pick].capitalize(), subtitle, spec, description=described)
 
 
 def _tried(tuning: Tuning) -> Iterator[Html]:

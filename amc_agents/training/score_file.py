@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
@@ -114,6 +115,41 @@ class ScoreFile:
 
     def _part(self, number: int) -> Path:
         return self._parts / f"part-{number:06d}.parquet"
+
+
+class ScoredStates(NamedTuple):
+    """`[S]` states of the finished trajectories of a score file."""
+
+    values: FloatArray
+    targets: FloatArray
+    tasks: npt.NDArray[Any]
+    """Task of each state."""
+
+
+def is_score_file(path: str | Path) -> bool:
+    """Return whether a file was written by `amc score`."""
+    try:
+        _plan_of(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def scored_states(path: str | Path) -> ScoredStates:
+    """Read the values and outcomes of all states of finished trajectories with a known outcome.
+
+    Raises:
+        CheckpointError: the file is not a score file.
+    """
+    _plan_of(path)
+    _, parquet = pyarrow_or_error()
+    table = parquet.read_table(path, columns=["task_id", "values", "targets"])
+    table = table.filter(table["targets"].is_valid())
+    values = table["values"].combine_chunks()
+    lengths = values.value_lengths().to_numpy()
+    tasks = np.repeat(np.array(table["task_id"].to_pylist(), dtype=object), lengths)
+    targets = table["targets"].combine_chunks().flatten().to_numpy()
+    return ScoredStates(values.flatten().to_numpy(), targets, tasks)
 
 
 def score_metrics(path: str | Path, success: float = 1.0) -> dict[str, Any]:

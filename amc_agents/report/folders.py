@@ -1,0 +1,77 @@
+"""Recognise a folder of results, and build its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from amc_agents.bench.results_folder import RECORDS, SETTINGS
+from amc_agents.errors import ConfigurationError
+from amc_agents.page.run_page import run_page
+from amc_agents.page.run_view import read_run
+from amc_agents.report.bench_page import RESULTS, bench_page
+from amc_agents.report.dataset_page import dataset_page
+from amc_agents.report.plotting import library
+from amc_agents.report.tune_page import TUNING, tune_page
+from amc_agents.run import RUN_FILE
+from amc_agents.training.dataset import shards
+
+
+class Kind(NamedTuple):
+    """A kind of folder."""
+
+    written_by: str
+    """What writes such a folder."""
+    contains: str
+    """The files by which it is recognised."""
+    matches: Callable[[Path], bool]
+    page: Callable[[Path], str]
+    """Builds the page of a folder."""
+
+
+def _is_bench(folder: Path) -> bool:
+    return (folder / RESULTS).exists() or ((folder / SETTINGS).exists() and any(folder.glob(RECORDS)))
+
+
+KINDS = (
+    Kind("amc tune", TUNING, lambda folder: (folder / TUNING).exists(), lambda folder: tune_page(folder, library())),
+    Kind("amc bench or amc demo", f"{RESULTS} or {RECORDS}", _is_bench, lambda folder: bench_page(folder, library())),
+    Kind(
+        "amc import or amc collect",
+        "trajectories-*.parquet",
+        lambda folder: bool(shards(folder)),
+        lambda folder: dataset_page(folder, library()),
+    ),
+    # Last, since a comparison stores a run as well.
+    Kind(
+        "run.save",
+        RUN_FILE,
+        lambda folder: (folder / RUN_FILE).exists(),
+        lambda folder: run_page(read_run(folder / RUN_FILE)),
+    ),
+)
+"""The kinds of folders, in the order in which they are tried."""
+
+
+def report_page(folder: str | Path) -> str:
+    """Build the page of a folder of results.
+
+    Args:
+        folder: the folder of a run, a comparison, a tuning or a dataset.
+
+    Raises:
+        ConfigurationError: the folder is none of these.
+        CheckpointError: a file of the folder cannot be read.
+        MissingExtra: a library that the page needs is not installed.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ConfigurationError(
+            f"{path} is not a folder: give the folder of a run, a comparison, a tuning or a dataset"
+        )
+    kind = next((kind for kind in KINDS if kind.matches(path)), None)
+    if kind is None:
+        looked_for = "; ".join(f"{kind.contains} ({kind.written_by})" for kind in KINDS)
+        raise ConfigurationError(f"{path} holds no results: expected {looked_for}")
+    return kind.page(path)
