@@ -7,7 +7,7 @@ again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -100,12 +100,18 @@ def failed_runs(folder: str | Path, items: Sequence[WorkItem], done: Sequence[It
     Raises:
         CheckpointError: a line other than a file's last one cannot be read.
     """
+    newest = {run.key: run for run in open_failures(folder, done)}
+    return [newest[item.key] for item in items if item.key in newest]
+
+
+def open_failures(folder: str | Path, done: Collection[ItemKey]) -> list[FailedRun]:
+    """Return the newest failure of every run of a folder that has no result. Raises as `failed_runs`."""
     newest: dict[ItemKey, FailedRun] = {}
     for file in sorted(Path(folder).glob(FAILURES)):
         for run in read_lines(file, FailedRun.from_json, "a failed run"):
             newest[run.key] = run
     finished = set(done)
-    return [newest[item.key] for item in items if item.key not in finished and item.key in newest]
+    return [run for key, run in newest.items() if key not in finished]
 
 
 def stops(error: Exception) -> bool:

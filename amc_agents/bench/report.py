@@ -188,7 +188,7 @@ def summarise(
 def _failed_by_method(
     methods: Sequence[Described], by_method: Mapping[str, Sequence[RunResult]], failures: Sequence[FailedRun]
 ) -> list[FailedRuns]:
-    failed = {method: [run for run in failures if run.method == method.name] for method in methods}
+    failed = [(method, [run for run in failures if run.method == method.name]) for method in methods]
     return [
         FailedRuns(
             method=method.name,
@@ -197,7 +197,7 @@ def _failed_by_method(
             runs=len(runs) + len(by_method.get(method.name, ())),
             causes=causes_of(run.error for run in runs),
         )
-        for method, runs in failed.items()
+        for method, runs in failed
         if runs
     ]
 

@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from amc_agents.bench.deployment import HEADINGS, deployment_note, deployment_rows
+from amc_agents.bench.failures import open_failures
 from amc_agents.bench.final_values import FinalValues, final_values
 from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.report import Mean, MethodResult, PairedDifference, Results, summarise
 from amc_agents.bench.report_tables import (
     SHOWN,
     caption,
+    failed_cells,
+    failure_note,
     labelled_differences,
     rival_note,
-    row_of,
+    rows_of,
     score_text,
     used_costs,
     used_metrics,
@@ -93,8 +97,9 @@ class BenchFolder:
         settings = saved.settings if saved else stored["settings"]
         methods = [_StoredMethod(name, labels.get(name, name), plain) for name, plain in stored["methods"].items()]
         results = summarise(
-            records, methods, settings, command=saved.command if saved else "", seconds=saved.seconds if saved else None
-        )
+            records, methods, settings, command=saved.command if saved else "",
+            seconds=saved.seconds if saved else None, failures=open_failures(path, [record.key for record in records]),
+        )  # fmt: skip
         # A folder of several commands keeps the order of the last one's table.
         order = {name: place for place, name in enumerate(labels)}
         shown = sorted(results.methods, key=lambda method: order.get(method.name, len(order)))
@@ -140,6 +145,7 @@ def bench_sections(folder: BenchFolder) -> list[Html]:
         figures(_figures(folder)),
         section("Scores", score_table(results), _score_charts(results)),
         _differences(results),
+        _deployment(results),
         section(
             "Score against cost", _cost_charts(results),
             note="Up and to the left is better. Tokens are those that were computed: cached ones are left out.",
@@ -176,15 +182,16 @@ def headline(results: Results) -> str:
 def score_table(results: Results) -> Html:
     """Show the scores as the command line prints them, with 95% intervals."""
     metrics = used_metrics(results, {metric: METRICS[metric] for metric in SHOWN})
-    rows = []
-    for method in results.methods:
-        label, *cells = row_of(method, metrics, {})
-        row: list[Child] = [label]
+    failed, methods = failed_cells(results), {method.label: method for method in results.methods}
+    rows: list[list[Child]] = []
+    for label, *cells in rows_of(results, metrics, {}):
+        row: list[Child] = [label, *([failed[label]] if failed else [])]
         for metric, cell in zip(metrics, cells, strict=True):
-            row.append(cell if cell == "-" else join([cell, _interval(method.scores[metric])]))
+            row.append(cell if cell == "-" else join([cell, _interval(methods[label].scores[metric])]))
         rows.append(row)
+    header = ["method", *(["failed runs"] if failed else []), *metrics.values()]
     note = "Below each mean: its 95% interval over tasks (Student's t)."
-    return table(["method", *metrics.values()], rows, "l" + "r" * len(metrics), caption=note)
+    return table(header, rows, "l" + "r" * (len(header) - 1), caption=note)
 
 
 def _interval(mean: Mean) -> Html | None:
@@ -292,6 +299,15 @@ def _differences(results: Results) -> Html | None:
     )  # fmt: skip
 
 
+def _deployment(results: Results) -> Html | None:
+    """Show what the decision for or against a method needs, as the command line prints it."""
+    rows, note = deployment_rows(results), deployment_note(results)
+    if not rows and not note:
+        return None
+    drawn = table(HEADINGS, rows, "llrrlrrr") if rows else None
+    return section("Worth switching on?", drawn, note=note)
+
+
 def _critic(folder: BenchFolder) -> Html | None:
     """Show how well values predict and rank returns, for the methods whose values predict the whole return."""
     evaluated = [
@@ -357,7 +373,7 @@ def _telling_run(folder: BenchFolder) -> Html | None:
 
 def _cost_table(results: Results) -> Html:
     costs = used_costs(results)
-    rows = [row_of(method, {}, costs) for method in results.methods]
+    rows = rows_of(results, {}, costs)
     unknown = sum(method.cost.calls_without_usage > 0 for method in results.methods)
     lower = f" {unknown} methods have calls without reported usage: their tokens are lower bounds." if unknown else ""
     note = f"Seconds while runs share the machine. Critic tokens without cached ones.{lower}"
@@ -365,9 +381,10 @@ def _cost_table(results: Results) -> Html:
 
 
 def _notes(folder: BenchFolder) -> Html:
+    failures = failure_note(folder.results)
     if folder.records:
         labels = {method.name: method.label for method in folder.results.methods}
-        return notes_table(folder.records, labels)
+        return join([element("p", failures) if failures else None, notes_table(folder.records, labels)])
     rows: list[list[Child]] = [[method.label, note] for method in folder.results.methods for note in method.notes]
     return table(["method", "note"], rows, "ll") if rows else element("p", "The summary has no notes.")
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
 from rich.console import Console
 
+from amc_agents.bench.deployment import deployment_rows
 from amc_agents.bench.report import Results
 from amc_agents.bench.report_tables import caption
 from amc_agents.bench.statistics import mean_interval
@@ -100,6 +102,28 @@ def test_the_stored_run_can_be_explored(bench_folder, make_run):
 
 def test_failures_are_counted(bench_folder):
     assert bench_page(bench_folder(), "").count('<td class="number">2</td><td>a particle failed</td>') == 3
+
+
+def test_failed_runs_are_counted_and_explained(bench_folder):
+    folder = bench_folder()
+    lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text("".join(lines[:-1]))
+    lost = json.loads(lines[-1])
+    failure = {name: lost[name] for name in ("method", "task", "seed")} | {"error": f"OSError: lost{HOSTILE}"}
+    (folder / "failures.jsonl").write_text(json.dumps(failure) + "\n")
+    page = bench_page(folder, "")
+    assert "1 of 24" in page
+    assert "OSError: lost&lt;/script&gt;" in page
+
+
+def test_the_decision_for_a_method_is_shown_as_on_the_command_line(bench_folder):
+    folder = bench_folder()
+    page = bench_page(folder, "")
+    rows = deployment_rows(Results.load(folder / "results.json"))
+    assert rows
+    assert [
+        cell for row in rows for cell in row if f"<td>{cell}</td>" not in page and f">{cell}</td>" not in page
+    ] == []
 
 
 def test_no_text_becomes_markup(bench_folder):
