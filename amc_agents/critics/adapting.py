@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from amc_agents.concurrency.threads import DaemonThreads
-from amc_agents.critics.validation import failing_as_critic_error
+from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import CriticError, CriticSpecError
 from amc_agents.types import Critic, Trajectory
 
@@ -52,13 +52,15 @@ def adapted(critic: Any) -> Any:
     """Wrap an object or a function as a critic with async methods; return an async critic unchanged.
 
     Raises:
-        CriticSpecError: the object has no method of a critic, or a method with the wrong arguments.
+        CriticSpecError: the object has no method of a critic, a method with the wrong arguments, or a sync method that
+            does not return one number per trajectory.
     """
     if isinstance(critic, type):
         raise CriticSpecError(f"{_EXPECTED}; got the class {critic.__name__}: pass an instance, {critic.__name__}(...)")
     methods = {} if isinstance(critic, Mapping) else _methods(critic)  # a mapping has a method `values`, too
     if not methods and callable(critic):
         _require_call(critic, critic, name_of(critic), _JUDGING["values"])
+        _try_without_trajectories(critic, name_of(critic))
         return _Adapted(critic, {"values": critic})
     if not methods.keys() & _JUDGING.keys():
         raise CriticSpecError(f"{_EXPECTED}; got {type(critic).__name__}")
@@ -70,6 +72,9 @@ def adapted(critic: Any) -> Any:
             f"critic {name_of(critic)} has predicts={predicts!r}: expected 'future', the return still to come, or "
             "'return', the whole return"
         )
+    for name in ("values", "log_odds"):
+        if name in methods:
+            _try_without_trajectories(methods[name], f"{name_of(critic)}.{name}")
     return critic if all(map(_is_async, methods.values())) else _Adapted(critic, methods)
 
 
@@ -140,6 +145,50 @@ def _require_call(critic: Any, method: Callable[..., Any], name: str, arguments:
         raise CriticSpecError(
             f"critic {name_of(critic)}: {name}{signature} cannot be called as {name}({', '.join(arguments)}), as a "
             "critic is called"
+        ) from None
+
+
+class _NoTrajectories(tuple[Trajectory, ...]):
+    """An empty batch, which notices that it is taken for a single trajectory."""
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Trajectory, name):
+            raise _TakenForATrajectory(name)
+        raise AttributeError(f"a batch of trajectories has no attribute {name!r}")
+
+
+class _TakenForATrajectory(BaseException):
+    """Not an `Exception`, so that the critic's own error handling does not hide it."""
+
+
+def _try_without_trajectories(method: Callable[..., Any], name: str) -> None:
+    """Call a sync method with no trajectories, which costs no call of a model, and check what it returns.
+
+    A method that cannot be called without trajectories passes: a run never does that.
+
+    Raises:
+        CriticSpecError: the answer has another form than `[N]` numbers, or the method takes a single trajectory.
+    """
+    if _is_async(method):
+        return
+    try:
+        answer = method(_NoTrajectories())
+    except _TakenForATrajectory as error:
+        raise CriticSpecError(
+            f"critic {name} reads `{error}` of its argument, so it takes a single trajectory: expected a function of a "
+            "sequence of N trajectories that returns N numbers, such as [... for trajectory in trajectories]"
+        ) from None
+    except Exception:
+        return
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        return
+    try:
+        checked_values(answer, 0, name)
+    except CriticError as error:
+        raise CriticSpecError(
+            f"{error} (called with 0 trajectories where the graph is built): expected N numbers for N trajectories"
         ) from None
 
 

@@ -8,6 +8,8 @@
     judge:provider:model         a chat model, asked for a number
     foa:provider:model           a chat model, prompted as in Fleet of Agents
     verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
+    classify:http://host:8000?label=0         any classifier or reward model on vLLM
+    openhands:http://host:8000?tools=FILE     the critic of OpenHands on vLLM
     goal:path                    a goal-conditioned value function over embeddings
     my_package.critics:make      an object in your code: a critic, a function of trajectories, or a factory of critics
     vendor:target                a kind from an installed package (entry points of the group "amc_agents.critics")
@@ -160,6 +162,8 @@ KINDS: dict[str, str | CriticFactory] = {
     "embedded": "amc_agents.critics.value.embedded",
     "hf": "amc_agents.critics.value.hf",
     "vllm": "amc_agents.critics.value.pooling",
+    "classify": "amc_agents.critics.classifier.critic",
+    "openhands": "amc_agents.critics.classifier.openhands",
     "judge": "amc_agents.critics.judge.critic",
     "foa": "amc_agents.critics.judge.foa",
     "verdict": "amc_agents.critics.verdict.critic",
@@ -169,7 +173,7 @@ KINDS: dict[str, str | CriticFactory] = {
 
 _OPTIONS_OF_KEYS = ("key_env", "base_url")
 """Options that name an environment variable to send, or the URL to which a chat model's key is sent."""
-_OPTIONS_OF_FILES = ("adapter", "checkpoint", "embeddings", "summary")
+_OPTIONS_OF_FILES = ("adapter", "checkpoint", "embeddings", "summary", "system", "tools")
 """Options that name a folder, or something that is loaded from one."""
 
 

@@ -43,7 +43,7 @@ NATURES: Mapping[str, str] = MappingProxyType(
     {
         "uniform": "`uniform`",
         "value": "a value model (`embedded:`, `hf:`, `vllm:`)",
-        "judge": "a judge (`judge:`, `foa:`)",
+        "judge": "a judge (`judge:`, `foa:`, `classify:`, `openhands:`)",
         "verdict": "a verdict (`verdict:`)",
         "goal": "a goal critic (`goal:`), or an object with `reach`",
         "action": "an object with `q_values`",

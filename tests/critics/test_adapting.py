@@ -89,6 +89,32 @@ def test_amc_takes_them(critic):
     assert run.config["critic"] == name_of(critic)
 
 
+def test_a_sync_critic_is_tried_once_with_no_trajectories():
+    calls = []
+
+    def remembers(trajectories):
+        calls.append(len(trajectories))
+        return [0.0 for _ in trajectories]
+
+    made = adapted(remembers)
+    assert calls == [0]
+    adapted(made)
+    parse_critic(made)
+    assert calls == [0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda trajectories: [trajectories[0].return_ for _ in range(3)],
+        lambda trajectories: np.stack([np.zeros(2) for _ in trajectories])[:, 0],
+        lambda trajectories: trajectories.missing,
+    ],
+)
+def test_a_function_that_needs_at_least_one_trajectory_is_accepted(function):
+    assert nature_of(adapted(function)) == "object"
+
+
 def test_an_async_critic_is_returned_unchanged():
     critic = Async()
     assert adapted(critic) is critic
@@ -129,6 +155,20 @@ class WrongPrediction(Sync):
     predicts = "returns"
 
 
+def one_trajectory(trajectory):
+    return float(len(trajectory.steps))
+
+
+class OneNumber:
+    def values(self, trajectories):
+        return 0.5
+
+
+class Column:
+    def log_odds(self, trajectories):
+        return np.zeros((len(trajectories), 1))
+
+
 REFUSED = {
     "number": (3, "expected a critic or its string.*got int"),
     "no method": (object(), "expected a critic or its string.*got object"),
@@ -141,6 +181,13 @@ REFUSED = {
     "function without arguments": (lambda: [], r"\(\) cannot be called as <lambda>\(trajectories\)"),
     "keyword alone": (lambda *, trajectories: [], r"cannot be called as <lambda>\(trajectories\)"),
     "reach": (WrongReach(), r"cannot be called as WrongReach.reach\(trajectory, thought, goals\)"),
+    "a single trajectory": (one_trajectory, "one_trajectory reads `steps` of its argument, so it takes a single traj"),
+    "a single number": (OneNumber(), r"OneNumber.values answered values of shape \[\], expected \[0\]"),
+    "a column": (Column(), r"Column.log_odds answered values of shape \[0, 1\], expected \[0\]"),
+    "nothing": (lambda trajectories: None, "answered nan|NoneType|shape"),
+    "a mapping": (lambda trajectories: {}, "answered dict, expected"),
+    "text": (lambda trajectories: "0.5", "answered str|shape"),
+    "a number too many": (lambda trajectories: [0.0, *(1.0 for _ in trajectories)], r"shape \[1\], expected \[0\]"),
     "predicts": (WrongPrediction(), "has predicts='returns': expected 'future'"),
 }
 

@@ -1,0 +1,1 @@
+"""Ready classifiers and reward models on vLLM as critics: `classify:` and `openhands:`."""
