@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from amc_agents.cli.calibrate import calibrate
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.doctor import doctor
 from amc_agents.cli.estimate import estimate
@@ -44,6 +45,7 @@ app.command()(bench)
 app.command()(tune)
 app.command("import")(import_logs)
 app.command()(collect)
+app.command()(calibrate)
 app.command()(doctor)
 app.command()(estimate)
 app.command()(explore)

@@ -10,6 +10,7 @@
     verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
     classify:http://host:8000?label=0         any classifier or reward model on vLLM
     openhands:http://host:8000?tools=FILE     the critic of OpenHands on vLLM
+    calibrated:FOLDER            any of these, calibrated to your outcomes by `amc calibrate`
     goal:path                    a goal-conditioned value function over embeddings
     my_package.critics:make      an object in your code: a critic, a function of trajectories, or a factory of critics
     vendor:target                a kind from an installed package (entry points of the group "amc_agents.critics")
@@ -128,7 +129,7 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
         )
     embedded = kind == "embedded" or (kind == "verdict" and target.startswith("embedded:"))
     names_files = (
-        kind in ("hf", "goal")
+        kind in ("hf", "goal", "calibrated")
         or any(option in options for option in _OPTIONS_OF_FILES)
         or (embedded and not _is_shipped(target.rpartition(":")[2]))
         # LangChain's provider that loads a model from any path.
@@ -159,6 +160,7 @@ def _find_factory(kind: str) -> CriticFactory | None:
 
 KINDS: dict[str, str | CriticFactory] = {
     "uniform": "amc_agents.critics.uniform",
+    "calibrated": "amc_agents.critics.value.calibrated",
     "embedded": "amc_agents.critics.value.embedded",
     "hf": "amc_agents.critics.value.hf",
     "vllm": "amc_agents.critics.value.pooling",

@@ -42,7 +42,7 @@ METHODS = ("amc", "lac", "pnlc")
 NATURES: Mapping[str, str] = MappingProxyType(
     {
         "uniform": "`uniform`",
-        "value": "a value model (`embedded:`, `hf:`, `vllm:`)",
+        "value": "a value model (`embedded:`, `hf:`, `vllm:`, `calibrated:`)",
         "judge": "a judge (`judge:`, `foa:`, `classify:`, `openhands:`)",
         "verdict": "a verdict (`verdict:`)",
         "goal": "a goal critic (`goal:`), or an object with `reach`",

@@ -73,13 +73,13 @@ def score(
     """
     if per_part < 1:
         raise ConfigurationError(f"per_part is {per_part}: expected at least 1")
-    value_critic = _value_critic(critic)
+    built = value_critic(critic)
     count = sum(map(sum, selected(data).values()))
     plan = ScoringPlan(
         critic=critic if isinstance(critic, str) else type(critic).__name__,
-        checkpoint=_fingerprint(value_critic),
-        predicts=getattr(value_critic, "predicts", "future"),
-        beta=getattr(value_critic, "beta", None),
+        checkpoint=_fingerprint(built),
+        predicts=getattr(built, "predicts", "future"),
+        beta=getattr(built, "beta", None),
         data=dataset_hash(data),
         per_part=per_part,
     )
@@ -94,7 +94,7 @@ def score(
         if file.has(number):
             pace.skip(len(records))
             continue
-        values = state_values(value_critic, [record.trajectory for record in records])
+        values = state_values(built, [record.trajectory for record in records])
         file.write(number, [_scored(*pair, plan.predicts) for pair in zip(records, values, strict=True)])
         pace.add(len(records), sum(map(len, values)))
     if pace.trajectories != count:
@@ -144,7 +144,7 @@ async def _state_by_state(critic: Critic, trajectories: Sequence[Trajectory]) ->
     return values_of_all
 
 
-def _value_critic(critic: str | Critic) -> Critic:
+def value_critic(critic: str | Critic) -> Critic:
     """Build the critic and connect it to its server, which tells what it predicts."""
     built = parse_critic(critic)
     if not isinstance(built, Critic):

@@ -13,12 +13,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from amc_agents.critics.render import PLAIN
 from amc_agents.training.dataset import read_trajectories
 
-STEPS, BATCH, CONTEXT = 500, 16, 256
+STEPS, BATCH, CONTEXT = 400, 16, 400
 
 
 def main(data: str, out: str) -> None:
     """Write a transformers folder with a byte-level tokenizer."""
     torch.manual_seed(0)
+    # A model this small is faster on a single thread.
+    torch.set_num_threads(1)
     texts = ["".join(PLAIN.segments(trajectory)) for trajectory in read_trajectories(data)]
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,8 +53,8 @@ def main(data: str, out: str) -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 100 == 99:
-            print(f"step {step + 1}: loss {loss.item():.3f}, {time.monotonic() - start:.0f} s")
+        if step % 50 == 49:
+            print(f"step {step + 1}: loss {loss.item():.3f}, {time.monotonic() - start:.0f} s", flush=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

@@ -140,6 +140,8 @@ def test_the_package_of_critics_has_the_function_and_loads_nothing_heavy():
     "spec",
     [
         "hf:folder",
+        "calibrated:folder",
+        "openhands:http://127.0.0.1:8000?tools=file",
         "goal:folder",
         "goal:folder?embeddings=hashed:8",
         "embedded:crafting?adapter=folder",

@@ -18,8 +18,8 @@ from amc_agents.critics.isotonic import check_rising, rising_pools
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.types import FloatArray
 
-Kind = Literal["affine", "isotonic"]
-"""A straight line, or any non-decreasing curve."""
+Kind = Literal["affine", "isotonic", "logistic"]
+"""A straight line, any non-decreasing curve, or for two outcomes the logistic curve of Platt scaling."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,40 @@ class IsotonicCalibration:
         return {"kind": "isotonic", "value": list(self.value), "calibrated": list(self.calibrated)}
 
 
-ValueCalibration = AffineCalibration | IsotonicCalibration
+@dataclass(frozen=True)
+class LogisticCalibration:
+    """A non-decreasing logistic curve between two outcomes (Platt scaling): low + (high - low) sigmoid(slope v + c)."""
+
+    slope: float
+    intercept: float
+    low: float
+    """The worse outcome, in reward units."""
+    high: float
+    """The better outcome."""
+
+    def __post_init__(self) -> None:
+        """Refuse a curve that would reverse the critic's ranking."""
+        numbers = (self.slope, self.intercept, self.low, self.high)
+        if not (all(map(math.isfinite, numbers)) and self.slope >= 0 and self.low < self.high):
+            raise CheckpointError(
+                f"a logistic calibration has slope {self.slope}, intercept {self.intercept}, outcomes {self.low} and "
+                f"{self.high}: expected finite numbers, a slope of at least 0, and ascending outcomes"
+            )
+
+    def __call__(self, values: FloatArray) -> FloatArray:
+        """Return `[n]` calibrated values of `[n]` values."""
+        logits = self.slope * np.asarray(values, dtype=np.float64) + self.intercept
+        calibrated: FloatArray = self.low + (self.high - self.low) * _sigmoid(logits)
+        return calibrated
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        return {
+            "kind": "logistic", "slope": self.slope, "intercept": self.intercept, "low": self.low, "high": self.high,
+        }  # fmt: skip
+
+
+ValueCalibration = AffineCalibration | IsotonicCalibration | LogisticCalibration
 
 
 def calibration_from_json(plain: Mapping[str, Any]) -> ValueCalibration:
@@ -80,7 +113,12 @@ def calibration_from_json(plain: Mapping[str, Any]) -> ValueCalibration:
             return AffineCalibration(float(slope), float(intercept))
         case {"kind": "isotonic", "value": list(value), "calibrated": list(calibrated)}:
             return IsotonicCalibration(tuple(map(float, value)), tuple(map(float, calibrated)))
-    raise CheckpointError(f"expected an affine or isotonic calibration, got {plain!r}")
+        case {
+            "kind": "logistic", "slope": int() | float() as slope, "intercept": int() | float() as intercept,
+            "low": int() | float() as low, "high": int() | float() as high,
+        }:  # fmt: skip
+            return LogisticCalibration(float(slope), float(intercept), float(low), float(high))
+    raise CheckpointError(f"expected an affine, isotonic or logistic calibration, got {plain!r}")
 
 
 def fit_value_calibration(
@@ -90,18 +128,20 @@ def fit_value_calibration(
     groups: npt.NDArray[Any],
     weights: FloatArray | None = None,
 ) -> ValueCalibration:
-    """Fit a calibration by (weighted) least squares.
+    """Fit a calibration by (weighted) least squares; a logistic one by maximum likelihood.
 
     Args:
-        kind: "affine" has two parameters and suits few tasks; "isotonic" is more flexible and needs many tasks.
+        kind: "affine" and "logistic" have two parameters and suit few tasks; "isotonic" is more flexible and needs
+            many tasks. "logistic" is for two different targets.
         values: `[n]` uncalibrated values of held-out states, in reward units.
         targets: `[n]` their training targets.
         groups: `[n]` the task of each state.
         weights: `[n]` positive weights of the training loss, which keep the values' meaning; None: equal weights.
 
     Raises:
-        ConfigurationError: the kind is unknown, lengths differ, a number is not finite, a weight is not positive, or
-            all states belong to the same task: the fit would describe that task rather than the critic.
+        ConfigurationError: the kind is unknown or does not suit the targets, lengths differ, a number is not finite, a
+            weight is not positive, or all states belong to the same task: the fit would describe that task rather than
+            the critic.
 
     >>> values, targets = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 1.5, 2.0, 2.5])
     >>> fit_value_calibration("affine", values, targets, np.array([0, 0, 1, 1]))
@@ -126,7 +166,9 @@ def fit_value_calibration(
         return _steps(values, targets, weights)
     if kind == "affine":
         return _line(values, targets, weights)
-    raise ConfigurationError(f"a calibration is 'affine' or 'isotonic', got {kind!r}")
+    if kind == "logistic":
+        return _curve(values, targets, weights)
+    raise ConfigurationError(f"a calibration is 'affine', 'isotonic' or 'logistic', got {kind!r}")
 
 
 def _steps(values: FloatArray, targets: FloatArray, weights: FloatArray) -> IsotonicCalibration:
@@ -144,3 +186,45 @@ def _line(values: FloatArray, targets: FloatArray, weights: FloatArray) -> Affin
     # If values rise where outcomes fall, no non-decreasing line is better than the mean.
     slope = max(0.0, covariance / spread) if spread > 0 else 0.0
     return AffineCalibration(slope, height - slope * centre)
+
+
+def _curve(values: FloatArray, targets: FloatArray, weights: FloatArray) -> LogisticCalibration:
+    """Fit by Newton's method, with Platt's targets, which are less certain than 0 and 1 where states are few."""
+    low, high = float(targets.min()), float(targets.max())
+    good = targets == high
+    if low == high or not np.all(good | (targets == low)):
+        raise ConfigurationError(
+            f"a logistic calibration needs targets of exactly two values, got {len(np.unique(targets))}: use 'affine' "
+            "or 'isotonic'"
+        )
+    centre, spread = float(values.mean()), float(values.std()) or 1.0
+    scaled = np.stack([(values - centre) / spread, np.ones_like(values)], axis=1)
+    n_good, n_bad = float(weights[good].sum()), float(weights[~good].sum())
+    smoothed = np.where(good, (n_good + 1) / (n_good + 2), 1 / (n_bad + 2))
+    fitted = np.array([0.0, math.log((n_good + 1) / (n_bad + 1))])
+    for _ in range(_NEWTON_STEPS):
+        chance = _sigmoid(scaled @ fitted)
+        gradient = scaled.T @ (weights * (chance - smoothed)) + _RIDGE * fitted * (1, 0)
+        hessian = (scaled * (weights * chance * (1 - chance))[:, None]).T @ scaled + np.diag([_RIDGE, _RIDGE])
+        step = np.linalg.solve(hessian, gradient)
+        fitted = fitted - step * min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-12))
+        if float(np.abs(step).max()) < _TOLERANCE:
+            break
+    if fitted[0] <= 0:
+        # If values rise where outcomes fall, no rising curve is better than the share of good outcomes.
+        return LogisticCalibration(0.0, math.log((n_good + 1) / (n_bad + 1)), low, high)
+    slope = float(fitted[0] / spread)
+    return LogisticCalibration(slope, float(fitted[1]) - slope * centre, low, high)
+
+
+def _sigmoid(logits: FloatArray) -> FloatArray:
+    # By tanh, because exp of a large number would overflow.
+    chances: FloatArray = 0.5 * (1.0 + np.tanh(0.5 * logits))
+    return chances
+
+
+_NEWTON_STEPS = 100
+_LONGEST_STEP = 2.0
+"""Bound of a Newton step, which could overshoot where the curve is flat."""
+_RIDGE = 1e-6
+_TOLERANCE = 1e-9

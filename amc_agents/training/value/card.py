@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.value_calibration import AffineCalibration
+from amc_agents.critics.value.value_calibration import AffineCalibration, LogisticCalibration
 from amc_agents.errors import MissingExtra
 from amc_agents.files import replace_file
 from amc_agents.markdown import block, code, text, value_table
@@ -146,6 +146,9 @@ def _describe_calibration(checkpoint: ValueCheckpoint) -> str:
         return ""
     if isinstance(curve, AffineCalibration):
         return f"{curve.slope:.4g} x value {curve.intercept:+.4g}"
+    if isinstance(curve, LogisticCalibration):
+        logit = f"{curve.slope:.4g} x value {curve.intercept:+.4g}"
+        return f"{curve.low:.4g} + {curve.high - curve.low:.4g} x sigmoid({logit})"
     low, high = curve.calibrated[0], curve.calibrated[-1]
     return f"a rising curve of {len(curve.value)} corners (isotonic regression), from {low:.4g} to {high:.4g}"
 
