@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from amc_agents.critics.value.value_calibration import (
 )
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.critic_calibration import CalibrationStates, calibrate_critic, cross_fitted
-from amc_agents.training.dataset import LoggedTrajectory, write_shard
+from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, write_shard
 from amc_agents.types import Step, Task, Trajectory
 from tests.population.worlds import number_agent, start, sum_world
 
@@ -151,16 +152,15 @@ def test_critics_that_cannot_be_calibrated_are_refused(data, tmp_path, critic, k
         calibrate_critic(critic, data, tmp_path / "out", kind=kind)
 
 
-def test_a_model_of_eq_5_and_a_critic_of_these_data_are_refused(data, tmp_path, trained, monkeypatch):
-    from amc_agents.training import critic_calibration
-
+def test_a_model_of_eq_5_and_a_critic_of_these_data_are_refused(data, tmp_path, monkeypatch):
+    checkpoint = SimpleNamespace(data_hash=dataset_hash(data))
     with monkeypatch.context() as patch:
-        patch.setattr(critic_calibration, "dataset_hash", lambda folder: trained.checkpoint.data_hash)
+        patch.setattr(FromText, "checkpoint", checkpoint, raising=False)
         with pytest.raises(ConfigurationError, match=r"was trained on .*--calibration"):
-            calibrate_critic(f"hf:{trained.out}", data, tmp_path / "out")
-        monkeypatch.setattr(FromText, "beta", 0.5, raising=False)
-        with pytest.raises(ConfigurationError, match=r"was trained by eq\. 5"):
             calibrate_critic(f"{MODULE}:honest", data, tmp_path / "out")
+    monkeypatch.setattr(FromText, "beta", 0.5, raising=False)
+    with pytest.raises(ConfigurationError, match=r"was trained by eq\. 5"):
+        calibrate_critic(f"{MODULE}:honest", data, tmp_path / "out")
 
 
 def test_too_few_tasks_or_outcomes_are_refused():

@@ -6,15 +6,19 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from amc_agents.critics.render import PLAIN, Encoder
 from amc_agents.critics.tokenizing import TemplateTokenizer
+from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded import WordTokenizer, model_folder
 from amc_agents.training.data_checks import check_data
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.known_words import check_words, warning_of
+from amc_agents.training.ranking import ranking
+from amc_agents.training.splits import held_out_tasks
 from amc_agents.training.value.training import EMBEDDED, train_value
 from amc_agents.types import Step, Task, Trajectory
 
@@ -139,27 +143,42 @@ def test_subwords_with_an_unknown_token_are_counted_and_bytes_can_spell_every_te
 
 
 def test_a_training_reports_its_warnings_and_its_ranking(base_model, toy_trajectories, tmp_path):
-    records = [
-        LoggedTrajectory(each, index % 4, settings=json.dumps({"world": "toy"}))
-        for index, each in enumerate(toy_trajectories(24, 4))
-    ]
+    whole = toy_trajectories(12, 4)
+    records = [LoggedTrajectory(each, at % 4, settings=json.dumps({"world": "toy"})) for at, each in enumerate(whole)]
     # A late outcome does not take part.
-    late = replace(records[0].trajectory, steps=(*records[0].trajectory.steps[:-1], Step("a", "b", reward=math.nan)))
+    late = replace(whole[0], steps=(*whole[0].steps[:-1], Step("a", "b", reward=math.nan)))
     write_shard(tmp_path / "data", [*records, replace(records[0], trajectory=late, group=4)])
     warned = []
-    settings = replace(EMBEDDED, epochs=5, validation_share=0.5)
+    # Some trajectories are longer than 60 tokens, so that they are trained and scored in several windows.
+    settings = replace(EMBEDDED, epochs=1, validation_share=0.5, max_tokens=60)
     checkpoint = train_value(base_model, tmp_path / "data", tmp_path / "value", settings, warn=warned.append)
     same_instruction, benchmark = warned  # the toy problem draws an instruction for several tasks
     assert "under another id" in same_instruction
     assert "played in a benchmark" in benchmark
     assert checkpoint.metrics["warnings"] == warned
-    rank = checkpoint.metrics["ranking"]
-    assert (rank["comparison"], rank["verdict"]) == ("siblings", "ranks")
-    assert rank["auc"]["tasks"] <= 12
-    assert rank["by_step"]["1"]["mean"] > 0.8
+    held_out = held_out_tasks({each.task.id for each in whole}, 0.5, np.random.default_rng(0))
+    chosen = [each for each in whole if each.task.id in held_out]
+    values = HFCritic(tmp_path / "value").state_values(chosen)
+    expected = ranking(zip(chosen, values, strict=True), predicts="future").as_plain()
+    reported = checkpoint.metrics["ranking"]
+    assert reported["comparison"] == "siblings"
+    assert (reported["auc"]["pairs"], reported["auc"]["tasks"]) == (expected["auc"]["pairs"], expected["auc"]["tasks"])
+    assert reported["auc"]["mean"] == pytest.approx(expected["auc"]["mean"], abs=0.02)
     card = (tmp_path / "value" / "README.md").read_text()
     assert "## Does it rank siblings?" in card
-    assert rank["sentences"][0].split(".")[0] in card
+    assert reported["sentences"][0].split(".")[0] in card
     assert "All trajectories were played in a benchmark" in card
+
+
+def test_a_model_that_learnt_the_problem_ranks_siblings(trained):
+    report = trained.checkpoint.metrics["ranking"]
+    assert (report["comparison"], report["verdict"]) == ("siblings", "ranks")
+    assert report["by_step"]["1"]["mean"] > 0.9
+    assert report["rivals"]["instruction"]["lead"]["low"] > 0
+
+
+def test_a_training_on_equal_outcomes_is_refused_before_it_begins(base_model, toy_trajectories, tmp_path):
+    successes = [each for each in toy_trajectories(6, 4) if each.return_ == 1]
     with pytest.raises(ConfigurationError, match="have the outcome 1"):
-        train_value(base_model, [each for each in toy_trajectories(6, 4) if each.return_ == 1], tmp_path / "equal")
+        train_value(base_model, successes, tmp_path / "equal")
+    assert list(tmp_path.iterdir()) == []
