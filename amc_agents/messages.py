@@ -16,7 +16,8 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from amc_agents.types import Step, Task, Trajectory
 
 _ACTION = re.compile(r"\bAction:")
-_THOUGHT = "Thought:"
+_THOUGHTS = ("Thought:", "Reflection:")
+"""Words that open a thought: of ReAct, and of ReflAct."""
 
 
 def split_turn(text: str) -> tuple[str, str]:
@@ -24,16 +25,18 @@ def split_turn(text: str) -> tuple[str, str]:
 
     >>> split_turn("Thought: look first\nAction: open the door")
     ('look first', 'open the door')
+    >>> split_turn("Reflection: I am at the door.\nAction: open it")
+    ('I am at the door.', 'open it')
     >>> split_turn("finish")
     ('', 'finish')
     """
     # A single regular expression for both parts backtracks: cubic in a run of spaces.
     turn = text.strip()
-    thinks = turn.startswith(_THOUGHT)
-    action = _ACTION.search(turn, len(_THOUGHT)) if thinks else _ACTION.match(turn)
+    opening = next((word for word in _THOUGHTS if turn.startswith(word)), "")
+    action = _ACTION.search(turn, len(opening)) if opening else _ACTION.match(turn)
     if action is None:
         return "", turn
-    thought = turn[len(_THOUGHT) : action.start()] if thinks else ""
+    thought = turn[len(opening) : action.start()] if opening else ""
     return thought.strip(), turn[action.end() :].strip()
 
 

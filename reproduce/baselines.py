@@ -30,10 +30,11 @@ TUNING_TASKS = ComparisonPlan(methods=(), n_tasks=16, split="train", first=60_00
 HELD_OUT_TASKS = ComparisonPlan(methods=(), n_tasks=200, split="test", first=30_000, plain=True)
 SAME_N = {"width": 5, "samples": 3}
 """As many policy calls per step as 15 particles, if no two turns are equal."""
-SAME_CALLS = {"width": 8, "samples": 3}
-MAX_CALLS = 350
-"""Limit of LATS, whose mean is below it, since a success ends the search."""
-CHOSEN = {"tot": 0.8, "lats": 0.8}
+SAME_CALLS = {"width": 10, "samples": 3}
+"""About as many policy calls as AMC with 15 particles, on the training tasks."""
+TUNING_CALLS, MAX_CALLS = 350, 500
+"""Limits of LATS: in the tuning, and with about as many calls in the mean as AMC. A success ends the search before."""
+CHOSEN = {"tot": 0.4, "lats": 0.6}
 """Temperatures that `tune` found."""
 
 
@@ -42,7 +43,7 @@ def tuned_methods() -> list[Method]:
     settings = [Tuned(temperature=temperature) for temperature in TEMPERATURES]
     searches = [
         *(tree_of_thoughts(tuned, **SAME_N) for tuned in settings),
-        *(lats(tuned, max_calls=MAX_CALLS) for tuned in settings),
+        *(lats(tuned, max_calls=TUNING_CALLS) for tuned in settings),
     ]
     return [replace(method, name=f"{method.name} T={method.temperature}") for method in searches]
 

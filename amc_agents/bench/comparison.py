@@ -24,6 +24,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination
 from amc_agents.lac.node import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
+from amc_agents.pnlc.node import critique_refine_model
 from amc_agents.prices import Price
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
@@ -147,6 +148,9 @@ class Comparison:
             sink: receives the record of each decision.
         """
         policy, settings = self.policy(method.temperature), method.decision
+        if method.planning is not None:
+            choosing: Any = asdict(method.planning)
+            return critique_refine_model(policy, **choosing, config=Config()).model_copy(update={"sink": sink})
         if settings is None:
             return policy
         imagines = settings.use_critic and settings.depth and self.imagination is not None
@@ -169,7 +173,7 @@ class Comparison:
         return Played(
             self.agent(self.model_of(method, task, sink)),
             {"environment": lambda _: (self.environment(), task)},
-            {"messages": [("user", task.instruction)]},
+            {"messages": [*([("system", method.system)] if method.system else []), ("user", task.instruction)]},
         )
 
     def size_of(self, method: Method) -> int | Adaptive:

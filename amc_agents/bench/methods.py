@@ -10,6 +10,7 @@ from typing import Any
 from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
+from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.settings import AmcSettings, Finished
 from amc_agents.smc import Adaptive, AtSteps, Never
 from amc_agents.smc.schedule import Schedule
@@ -46,6 +47,12 @@ class Method:
     """A return at which the run ends; None: never."""
     tree: TreeSettings | None = None
     """Settings of a tree search instead of a run of particles; None: no tree search."""
+    trials: int | None = None
+    """Number of trials of Reflexion, which takes the place of a run of particles; None: no Reflexion."""
+    planning: PnlcSettings | None = None
+    """Settings by which the policy chooses among its own turns, without a critic; None: the step is sampled."""
+    system: str | None = None
+    """System message before the task's instruction; None: no such message."""
 
     @property
     def single(self) -> bool:
@@ -73,9 +80,11 @@ class Method:
         if self.decision is not None:
             plain |= {"decision": _plain(self.decision), "oracle": self.oracle}
         defaults = {setting.name: setting.default for setting in fields(self)}
-        later = ("listed", "success_reward", "scheme", "finished", "stop_at")
+        later = ("listed", "success_reward", "scheme", "finished", "stop_at", "trials", "system")
         if self.tree is not None:
             plain["tree"] = asdict(self.tree)
+        if self.planning is not None:
+            plain["planning"] = asdict(self.planning) | {"returns": list(self.planning.returns)}
         return plain | {name: getattr(self, name) for name in later if getattr(self, name) != defaults[name]}
 
 
@@ -102,8 +111,17 @@ REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
 )  # fmt: skip
 VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
 TREE_OF_THOUGHTS, LATS = "tot", "lats"
+REFLACT, SELF_PLAN, REFLEXION = "reflact", "self-plan", "reflexion"
 LAC_ORACLE, LAC_ORACLE_GREEDY = "lac-oracle", "lac-oracle-greedy"
 VOTE_LIST, LAC_LIST, LAC_LIST_ORACLE = "vote-list", "lac-list", "lac-list-oracle"
+REFLECTING = """\
+At every turn, first reflect: state where you are and what you have, in relation to the goal of the task. Then choose
+the next action by this reflection. Answer in this form, and write nothing else:
+
+Reflection: <your state in relation to the goal>
+Action: <the next action>\
+"""
+"""Instruction of ReflAct (Kim et al. 2025), in our words."""
 ALPHAS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Weights of the critic in the paper (LAC, table 12)."""
 GROUPS = {
@@ -153,6 +171,27 @@ def tree_of_thoughts(tuned: Tuned = Tuned(), *, width: int = 5, samples: int = 3
 def lats(tuned: Tuned = Tuned(), *, max_calls: int = 200, samples: int = 5) -> Method:
     """Search by UCT with the critic's values, within a number of policy calls."""
     return Method(LATS, "LATS", tuned.temperature, tree=TreeSettings("mcts", samples, max_calls=max_calls))
+
+
+def reflexion(tuned: Tuned = Tuned(), *, trials: int = 3) -> Method:
+    """Repeat the task after a reflection on each failure. The policy must be able to write reflections."""
+    return Method(REFLEXION, "Reflexion", tuned.temperature, n_particles=1, critic="uniform", trials=trials)
+
+
+def self_plan(tuned: Tuned = Tuned()) -> Method:
+    """Let the policy itself choose among K of its turns at each step. It must be able to answer questions."""
+    planning = PnlcSettings(critique="self", refine=False, k=tuned.k)
+    return Method(SELF_PLAN, "Self-Plan", tuned.temperature, n_particles=1, critic="uniform", planning=planning)
+
+
+def reflact(tuned: Tuned = Tuned()) -> Method:
+    """Sample a trajectory whose thoughts compare the state with the goal. The policy must follow instructions."""
+    return replace(with_reflection(react(tuned)), name=REFLACT, label="ReflAct")
+
+
+def with_reflection(method: Method) -> Method:
+    """Return a method whose policy writes ReflAct's reflections instead of thoughts."""
+    return replace(method, name=f"{method.name}-reflact", label=f"{method.label} (ReflAct)", system=REFLECTING)
 
 
 def stopping(method: Method, success: float = 1.0) -> Method:

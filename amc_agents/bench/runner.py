@@ -19,6 +19,7 @@ from amc_agents.bench.engine import execute_work, results_of
 from amc_agents.bench.failures import FailuresFile, stops
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
+from amc_agents.bench.reflexion import reflexion
 from amc_agents.bench.results_folder import ResultsFolder
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
 from amc_agents.bench.tree.search import tree_search
@@ -129,13 +130,13 @@ async def run_one(
 ) -> tuple[RunResult, Run]:
     """Play one run and score it; `sink` receives the records of its decisions, if the method makes any."""
     started = time.perf_counter()
-    play = _play if method.tree is None else _search
+    play = _search if method.tree else _retry if method.trials else _play
     run = await play(comparison, seed, task, method, sink)
     seconds = time.perf_counter() - started
     await run.aclose()
     scores = scores_of(
         run,
-        single=comparison.size_of(method) == 1 and not method.oracle,
+        single=comparison.size_of(method) == 1 and not method.oracle and method.trials is None,
         pick_means_something=predicts_return(comparison.critic_of(method)) and not method.oracle,
         success=comparison.success,
     )
@@ -175,6 +176,20 @@ async def _search(comparison: Comparison, seed: int, task: Task, method: Method,
         comparison.environment,
         task,
         method.tree,
+        horizon=comparison.horizon,
+        seed=run_seed(seed, task.id, method.name),
+        success=comparison.success,
+    )
+
+
+async def _retry(comparison: Comparison, seed: int, task: Task, method: Method, sink: Sink | None) -> Run:
+    """Run Reflexion, which makes no decisions that `sink` could record."""
+    assert method.trials is not None
+    return await reflexion(
+        comparison.model_of(method, task, sink),
+        comparison.environment,
+        task,
+        trials=method.trials,
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         success=comparison.success,

@@ -41,11 +41,21 @@ class Growth:
         """The highest return of an ended episode; -inf before the first."""
         return max((node.trajectory.return_ for node in self.ended), default=-np.inf)
 
-    async def root(self, world: Environment) -> Node:
-        """Start the task in a new world."""
+    async def root(self, world: Environment, instruction: str | None = None) -> Node:
+        """Start the task in a new world.
+
+        Args:
+            world: a new world.
+            instruction: what the policy reads first; None: the task's instruction.
+        """
         self._open.add(world)
         await world.reset(self._task)
-        return Node(Trajectory(self._task), (HumanMessage(self._task.instruction),), world)
+        return Node(Trajectory(self._task), (HumanMessage(instruction or self._task.instruction),), world)
+
+    async def ask(self, prompt: str) -> str:
+        """Return the policy's answer to a prompt outside of any episode."""
+        self.calls += 1
+        return (await self._call([HumanMessage(prompt)], self.calls - 1)).text
 
     async def expand(self, nodes: Sequence[Node], samples: int) -> list[Node]:
         """Add the children of several states, and evaluate them in one batch. Returns all of them, in order."""

@@ -10,8 +10,9 @@ the ended episode with the highest return.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel
@@ -64,7 +65,7 @@ async def tree_search(
             await search(growth, root, settings, success)
         finally:
             await growth.close()
-    return _run(growth, settings, meter, seed)
+    return run_of(growth, asdict(settings), meter, seed)
 
 
 async def _beam(growth: Growth, root: Node, settings: TreeSettings, success: float) -> None:
@@ -96,11 +97,14 @@ def _selected(root: Node, exploration: float) -> Node:
     return node
 
 
-def _run(growth: Growth, settings: TreeSettings, meter: Meter, seed: int) -> Run:
+def run_of(growth: Growth, config: Mapping[str, Any], meter: Meter, seed: int) -> Run:
+    """Return the ended episodes of a search as a run, with equal weights.
+
+    Raises:
+        PopulationError: no episode ended.
+    """
     if not growth.ended:
-        raise PopulationError(
-            f"the tree search ended no episode within {growth.calls} calls of the policy: raise max_calls"
-        )
+        raise PopulationError(f"no episode ended within {growth.calls} calls of the policy: raise max_calls")
     trajectories = tuple(node.trajectory for node in growth.ended)
     returns, even = np.array([trajectory.return_ for trajectory in trajectories]), np.zeros(len(trajectories))
     best = int(returns.argmax())
@@ -112,7 +116,7 @@ def _run(growth: Growth, settings: TreeSettings, meter: Meter, seed: int) -> Run
         log_evidence=math.nan,
         usage=meter.read(),
         seed=seed,
-        config=asdict(settings),
+        config=config,
         select="return",
         deployable=False,
     )

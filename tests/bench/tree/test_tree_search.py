@@ -109,7 +109,7 @@ async def test_the_same_seed_gives_the_same_search():
 
 
 async def test_too_few_calls_for_an_episode_are_an_error():
-    with pytest.raises(PopulationError, match="no episode within 4 calls"):
+    with pytest.raises(PopulationError, match="no episode ended within 4 calls"):
         await searched(TreeSettings("mcts", samples=2, max_calls=5))
 
 
