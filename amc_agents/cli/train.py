@@ -328,6 +328,7 @@ def value(
         )  # fmt: skip
     print_metrics(checkpoint.metrics, console)
     console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS")
+    console.print("With your own agent: amc bench MODULE --tasks FILE, with the same options")
     leave_together()
 
 

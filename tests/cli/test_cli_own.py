@@ -12,6 +12,7 @@ from amc_agents import Task, amc
 from amc_agents.bench.own import load_own_agent
 from amc_agents.config import Config
 from tests.bench.own_agents import write_agent, write_tasks
+from tests.scripted_http import scripted_server
 
 
 @pytest.fixture
@@ -163,6 +164,41 @@ def test_the_test_that_new_writes_passes(command, tmp_path, monkeypatch):
     assert len(tests) == 3
     for test in tests:
         test()
+
+
+PRICES = '[prices."small"]\ninput = 1000.0\noutput = 2000.0\n'
+
+
+def test_a_real_chat_model_is_one_changed_line(command, tmp_path, monkeypatch):
+    pytest.importorskip("langchain_openai")
+    command("new", tmp_path / "flights", "--tasks", "4")
+    monkeypatch.chdir(tmp_path / "flights")
+    monkeypatch.syspath_prepend(str(tmp_path / "flights"))
+    module = Path("flights.py")
+    lines = module.read_text().splitlines()
+    (line,) = [number for number, line in enumerate(lines) if line.startswith("MODEL = None")]
+    lines[line] = 'MODEL = "openai:small"'
+    module.write_text("\n".join(lines))
+    Path("amc.toml").write_text(PRICES)
+
+    def answer(asked):
+        call = {"name": "reserve", "arguments": '{"part": "flight", "quality": "cheap"}'}
+        first = len(asked["messages"]) == 1
+        message = {"role": "assistant", "content": None if first else "That is all."}
+        if first:
+            message["tool_calls"] = [{"id": "c", "type": "function", "function": call}]
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        return 200, {"model": "small", "choices": [{"index": 0, "message": message}], "usage": usage}
+
+    with scripted_server({"POST /v1/chat/completions": answer}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        code, _, err = command("bench", "flights", "--out", "r", *SMALL, "--methods", "react", "--config", "amc.toml")
+    assert code == 0, err
+    cost = json.loads(Path("r/results.json").read_text())["methods"][0]["cost"]
+    assert (cost["policy_calls"], cost["policy_output_tokens"]) == (2, 20)
+    assert cost["dollars"] == pytest.approx((200 * 1000 + 20 * 2000) / 1e6)
+    assert {asked["temperature"] for _, asked, _ in server.asked} == {1.0}
 
 
 @pytest.mark.parametrize("name", ["1-agent", "class", "-"])
