@@ -115,9 +115,9 @@ def _without_pick(results: Results) -> str:
     best = max(many, key=lambda method: method.scores["oracle"].mean)
     room = best.scores["oracle"].mean - plain.scores["oracle"].mean
     return (
-        f"Nothing here can be deployed: no critic predicts the whole return. Room for one: {best.label}'s best "
-        f"trajectory returns {room:+.3f} against {plain.label}, but only who sees the rewards can pick it. Train a "
-        "critic (amc collect, amc train value) and name it by --critic."
+        "No method here has a deployable pick, because no critic predicts the whole return. The oracle's pick of "
+        f"{best.label} is {room:+.3f} above the {plain.label}: so much room does a critic have at this N. Train one "
+        "(amc collect, amc train value) and pass it as --critic."
     )
 
 

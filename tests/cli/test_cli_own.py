@@ -50,7 +50,8 @@ def test_bench_ends_with_the_pick_against_the_plain_agent(command, own):
 def test_bench_without_a_critic_says_what_is_missing(command, own):
     code, out, err = command("bench", own, "--out", "r", *SMALL, "--particles", "3", "--methods", "react,best-of-n")
     assert code == 0, err
-    assert "Nothing here can be deployed: no critic predicts the whole return. Room for one: Best-of-N" in out
+    assert "No method here has a deployable pick, because no critic predicts the whole return" in out
+    assert "The oracle's pick of Best-of-N is +" in out
 
 
 def test_failed_runs_are_in_the_table_and_in_the_exit_status(command, own, tmp_path):
