@@ -253,3 +253,21 @@ def test_a_score_that_is_no_number_fails_the_run(folder):
     assert run(plan, folder / "out") == []
     (failure,) = failed_runs(folder / "out", plan.comparison().items(), [])
     assert "score returned None" in failure.error
+
+
+def test_runs_share_neither_a_memory_nor_an_agent(folder):
+    more = """
+from langgraph.checkpoint.memory import InMemorySaver
+
+made = []
+without_memory = make_agent
+
+
+def make_agent(temperature=0.8):
+    made.append(temperature)
+    return without_memory(temperature).copy(update={"checkpointer": InMemorySaver()})
+"""
+    name = write_agent(folder, more=more)
+    write_tasks(folder, 2)
+    assert len(run(plan_of(folder, name, [react(Tuned(temperature=0.3))]), folder / "out")) == 2
+    assert sys.modules[name].made == [0.3, 0.3]
