@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from amc_agents.cli import interrupted
 from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.files import cause_and_remedy
 from amc_agents.quoting import printable as escaped
@@ -19,6 +20,10 @@ def main() -> None:
         _require("typer")
         _require("rich")
         import_module("amc_agents.cli.commands").app()
+    except SystemExit as stop:
+        if stop.code == interrupted.STATUS:
+            _print_error(interrupted.advice(sys.argv[1:]))
+        raise
     except AmcError as error:
         _fail(str(error))
     except OSError as error:
@@ -35,5 +40,9 @@ def _require(package: str) -> None:
 
 
 def _fail(message: str) -> None:
-    sys.stderr.write(escaped(f"amc: {message}\n"))
+    _print_error(message)
     sys.exit(2)
+
+
+def _print_error(message: str) -> None:
+    sys.stderr.write(escaped(f"amc: {message}\n"))

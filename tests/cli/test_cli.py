@@ -207,3 +207,31 @@ def test_a_number_of_particles_that_cannot_be_read(command, tmp_path, particles,
     code, _, err = command("bench", "--out", tmp_path, "--particles", particles)
     assert code == 2
     assert sentence in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bench", "--out", "my results"], "Go on with: amc bench --out 'my results' --resume"),
+        (["explore", "--resume"], "Go on with: amc explore --resume"),
+        (["train", "value", "--out", "v"], "Go on with: amc train value --out v --resume"),
+        (["collect", "--out", "d"], "Go on with: amc collect --out d"),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on(command, monkeypatch, arguments, told):
+    def interrupted():
+        raise SystemExit(130)
+
+    monkeypatch.setattr("amc_agents.cli.commands.app", interrupted)
+    code, _, err = command(*arguments)
+    assert code == 130
+    assert err == f"amc: interrupted; finished results are kept. {told}\n"
+
+
+def test_an_interrupted_command_that_keeps_nothing_promises_nothing(command, monkeypatch):
+    def interrupted():
+        raise SystemExit(130)
+
+    monkeypatch.setattr("amc_agents.cli.commands.app", interrupted)
+    assert command("demo") == (130, "", "amc: interrupted\n")
+    assert command() == (130, "", "amc: interrupted\n")

@@ -185,7 +185,7 @@ def test_a_real_chat_model_is_one_changed_line(command, tmp_path, monkeypatch):
     def answer(asked):
         call = {"name": "reserve", "arguments": '{"part": "flight", "quality": "cheap"}'}
         first = len(asked["messages"]) == 1
-        message = {"role": "assistant", "content": None if first else "That is all."}
+        message: dict[str, Any] = {"role": "assistant", "content": None if first else "That is all."}
         if first:
             message["tool_calls"] = [{"id": "c", "type": "function", "function": call}]
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
