@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `amc --help` answers at on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -31,32 +32,69 @@ from amc_agents.cli.verdict import verdict
 app = typer.Typer(
     name="amc",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Improve the decisions of a frozen LLM agent at test time, guided by a small critic. "
     "Start with [bold]amc demo[/bold]: it needs no API key, server or GPU.",
+    epilog="Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130 if interrupted. "
+    "`amc COMMAND --help` shows options and an example.",
 )
 train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (extra: train).")
 
-app.command()(demo)
-app.command()(new)
-app.command()(bench)
-app.command()(tune)
-app.command("import")(import_logs)
-app.command()(collect)
-app.command()(calibrate)
-app.command()(doctor)
-app.command()(estimate)
-app.command()(explore)
-app.command()(report)
-app.command()(score)
-app.add_typer(train_app, name="train")
-app.add_typer(serve_app, name="serve")
-app.add_typer(posterior_app, name="posterior")
-app.add_typer(shadow_app, name="shadow")
-app.add_typer(canary_app, name="canary")
-train_app.command("value")(value)
+_COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
+    "demo": (demo, "Compare AMC with other methods in under a minute.", "amc demo --tasks 16"),
+    "new": (new, "Write an example agent with tasks, ready for bench.", "amc new my-agent"),
+    "bench": (
+        bench,
+        "Compare methods in a world, or around your own agent.",
+        "amc bench my_agent --tasks tasks.jsonl --critic hf:value --out results",
+    ),
+    "tune": (
+        tune,
+        "Choose temperature, resampling steps and beta.",
+        "amc tune --agent my_agent --tasks tasks.jsonl --critic hf:value --out tuning",
+    ),
+    "import": (
+        import_logs,
+        "Turn your agent's logs into a dataset.",
+        "amc import threads.sqlite --outcomes outcomes.csv --out data",
+    ),
+    "collect": (
+        collect,
+        "Play tasks, and keep the trajectories as a dataset.",
+        "amc collect --agent my_agent --tasks tasks.jsonl --out data",
+    ),
+    "calibrate": (
+        calibrate,
+        "Fit a critic's values to your own outcomes.",
+        "amc calibrate hf:value --data data --out calibrated",
+    ),
+    "doctor": (doctor, "Check packages, configuration and servers.", "amc doctor --config amc.toml"),
+    "estimate": (
+        estimate,
+        "Estimate what a call with N particles costs.",
+        'amc estimate my_module:graph --input "Hello" --particles 15',
+    ),
+    "explore": (
+        explore,
+        "Compare agents that learn over many episodes.",
+        "amc explore --agent classic-psrl --agent random --out results",
+    ),
+    "report": (report, "Write an HTML page of results.", "amc report results --open"),
+    "score": (
+        score,
+        "Score every state of a dataset with a critic.",
+        "amc score --data data --critic hf:value --out values.parquet",
+    ),
+}
+for _name, (_function, _short, _example) in _COMMANDS.items():
+    app.command(_name, short_help=_short, epilog=f"Example: {_example}")(_function)
+app.add_typer(train_app, name="train", short_help="Train a critic on a dataset: value, goal or verdict.")
+app.add_typer(serve_app, name="serve", short_help="Start vLLM with the flags that a model needs.")
+app.add_typer(posterior_app, name="posterior", short_help="Show, edit and roll back what an agent believes.")
+app.add_typer(shadow_app, name="shadow", short_help="Search in the background of a served agent.")
+app.add_typer(canary_app, name="canary", short_help="Compare two served agents on live calls.")
+train_app.command("value", epilog="Example: amc train value --data data --base MODEL --out value")(value)
 train_app.command("goal")(goal)
 train_app.command("verdict")(verdict)
 

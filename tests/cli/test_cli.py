@@ -235,3 +235,23 @@ def test_an_interrupted_command_that_keeps_nothing_promises_nothing(command, mon
     monkeypatch.setattr("amc_agents.cli.commands.app", interrupted)
     assert command("demo") == (130, "", "amc: interrupted\n")
     assert command() == (130, "", "amc: interrupted\n")
+
+
+def test_the_list_of_commands_fits_a_screen(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = command("--help")
+    assert code == 0
+    assert len(out.splitlines()) <= 40
+    commands = out.split("Commands")[1]
+    assert "…" not in commands
+    assert "..." not in commands
+    assert "Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130" in " ".join(out.split())
+    assert "--install-completion" in out
+
+
+def test_every_command_has_an_example(command):
+    from amc_agents.cli.commands import _COMMANDS
+
+    for name in _COMMANDS:
+        out = " ".join(command(name, "--help")[1].split())
+        assert f"Example: amc {name}" in out
