@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import (
     Band,
     ConfigFile,
@@ -48,15 +49,15 @@ def demo(
     config: ConfigFile = None,
     model: Model = None,
     workers: Workers = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare Agentic Monte Carlo (AMC) with other methods in under a minute, on tasks that no model was trained on."""
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.results_folder import demo_folder
     from amc_agents.bench.selection import MethodChoice
     from amc_agents.cli.comparison import run_and_report, with_methods
-    from amc_agents.cli.console import PlainConsole
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     plan = ComparisonPlan(
         methods=(),
         n_tasks=tasks,
@@ -67,7 +68,9 @@ def demo(
     )
     plan = with_methods(plan, MethodChoice(_names(methods)), console)
     with demo_folder(out):
-        run_and_report(plan, out, console, "Agentic Monte Carlo", n_workers=workers or available_cpus())
+        results = run_and_report(plan, out, console, "Agentic Monte Carlo", n_workers=workers or available_cpus())
+    if as_json:
+        print_json(results.model_dump())
 
 
 def bench(
@@ -125,6 +128,7 @@ def bench(
     workers: Workers = None,
     concurrent: Concurrent = 8,
     resume: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run methods x tasks x seeds, and report means, standard errors and paired differences.
 
@@ -138,9 +142,8 @@ def bench(
     from amc_agents.bench.selection import MethodChanges, MethodChoice
     from amc_agents.bench.tuning import read_chosen
     from amc_agents.cli.comparison import run_and_report, with_methods
-    from amc_agents.cli.console import PlainConsole
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     changes = MethodChanges(
         temperature,
         positive("--beta", beta),
@@ -168,11 +171,13 @@ def bench(
             seeds=tuple(range(seeds)), model=model, **common,
         )  # fmt: skip
         plan = with_methods(plan, choice, console)
-    complete = run_and_report(
+    results = run_and_report(
         plan, out, console, "Methods", n_workers=workers or available_cpus(), resume=resume,
         keep_decisions=keep_decisions, n_concurrent=concurrent,
     )  # fmt: skip
-    if not complete:
+    if as_json:
+        print_json(results.model_dump())
+    if results.failures:
         raise typer.Exit(1)
 
 

@@ -45,8 +45,8 @@ def run_and_report(
     resume: bool = False,
     keep_decisions: bool = False,
     n_concurrent: int = 8,
-) -> bool:
-    """Run a plan, print its tables, and write its files. Return whether no run failed.
+) -> Results:
+    """Run a plan, print its tables, and write its files.
 
     Args:
         plan: what to run.
@@ -95,7 +95,7 @@ def run_and_report(
         console.print(line, soft_wrap=True)
     if failures:
         console.print(failure_note(results), soft_wrap=True)
-    return not failures
+    return results
 
 
 def run_with_bar(

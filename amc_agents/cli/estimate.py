@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, print_json
 from amc_agents.cli.printable import echo
 from amc_agents.errors import ConfigurationError
 
@@ -27,6 +28,7 @@ def estimate(
     config: Annotated[
         Path | None, typer.Option("--config", help="Configuration file with [prices].", envvar="AMC_CONFIG")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate what a call with N particles costs. The agent runs once, for real: its models are called, its tools run.
 
@@ -36,6 +38,11 @@ def estimate(
 
     prices = configured(config).price_list()
     estimated = _estimate(_load(graph), {"messages": [("user", text)]}, particles)
+    if as_json:
+        spent = estimated.cost(prices)
+        dollars = {"total": spent.total, "is_lower_bound": spent.is_lower_bound, "unpriced": list(spent.unpriced)}
+        print_json({"n_particles": estimated.n_particles, "usage": estimated.usage, "dollars": dollars})
+        return
     for role, used in estimated.usage.items():
         echo(f"{role:12} {used.calls:>8,} calls {used.input_tokens:>12,} tokens in {used.output_tokens:>10,} out")
     echo(f"{estimated.n_particles} particles cost about {estimated.cost(prices)}; a plain run is 1 particle")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
+
 
 def score(
     data: Annotated[Path, typer.Option(help="Folder that `amc collect` or `amc import` wrote.")],
@@ -21,17 +23,17 @@ def score(
     success: Annotated[
         float, typer.Option(help="Minimum return that counts as a success in the printed metrics.")
     ] = 1.0,
+    as_json: AsJson = False,
 ) -> None:
     """Score every state of collected or imported trajectories, and print whether values rank runs (extra: train)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.training.report import print_metrics
     from amc_agents.training.score_file import score_metrics
     from amc_agents.training.scoring import ScoringProgress, score_ranking
     from amc_agents.training.scoring import score as write_scores
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     columns = TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
     with Progress(*columns, console=console) as bar:
         line = bar.add_task("scoring", total=None, pace="")
@@ -46,6 +48,8 @@ def score(
     metrics = {"ranking": score_ranking(out, data).as_plain()} | score_metrics(out, success)
     print_metrics(metrics, console, title="values against returns")
     console.print(f"Written: {out}")
+    if as_json:
+        print_json({"out": str(out), "metrics": metrics})
 
 
 def _duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import World
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from amc_agents.bench.own.plan import OwnPlan
+    from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.collecting import CollectionProgress
     from amc_agents.training.value.training import TrainingProgress
@@ -92,21 +94,25 @@ def collect(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all trajectories.")] = 0,
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
+    as_json: AsJson = False,
 ) -> None:
     """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train).
 
     With your own agent: amc collect --agent my_agent --tasks tasks.jsonl --out data
     """
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import collect as collected
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     if agent is not None:
         refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
-        _collect_own(plan_of_own, out, console, trajectories, temperature, horizon, seed, concurrent)
+        rollouts = _collect_own(plan_of_own, out, console, trajectories, temperature, horizon, seed, concurrent)
+        if as_json:
+            print_json({"out": str(out), "new": rollouts.collected, "lost": rollouts.lost, "errors": rollouts.errors})
+        if rollouts.errors:
+            raise typer.Exit(1)
         return
     temperature = 1.0 if temperature is None else temperature
     difficulty = (band or (4, 14)) if world == CRAFTING else band
@@ -123,6 +129,8 @@ def collect(
             n_concurrent=concurrent, inputs=inputs, progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")
+    if as_json:
+        print_json({"out": str(out), "new": new})
 
 
 def _collect_own(
@@ -134,7 +142,8 @@ def _collect_own(
     horizon: int | None,
     seed: int,
     n_concurrent: int,
-) -> None:
+) -> OwnRollouts:
+    """Collect with an own agent, and return what was played."""
     import asyncio
 
     from amc_agents.bench.own.rollouts import OwnRollouts
@@ -148,13 +157,13 @@ def _collect_own(
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
     }  # fmt: skip
     with _collection_bar(console, len(tasks)) as show:
-        new = asyncio.run(
+        rollouts.collected = asyncio.run(
             collect_from(
                 rollouts, tasks, out, policy=own.name, settings=settings, seed=seed, n_concurrent=n_concurrent,
                 progress=show, failed=rollouts.failed,
             )
         )  # fmt: skip
-    console.print(f"{new} new trajectories in {out}.")
+    console.print(f"{rollouts.collected} new trajectories in {out}.")
     for note in rollouts.notes():
         console.print(note, soft_wrap=True)
     console.print(
@@ -162,8 +171,7 @@ def _collect_own(
         "words as MODEL",
         soft_wrap=True,
     )
-    if rollouts.errors:
-        raise typer.Exit(1)
+    return rollouts
 
 
 @contextmanager
@@ -299,6 +307,7 @@ def value(
     lora_rank: Annotated[
         int | None, typer.Option(min=1, help="Rank of the LoRA adapter. Default: 8.", rich_help_panel=_HARDWARE)
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a value model on collected trajectories, and print its metrics on held-out tasks.
 
@@ -319,7 +328,7 @@ def value(
         max_batch_tokens=max_batch_tokens, attention=attention, max_tokens=max_tokens, seed=seed, epochs=epochs,
         learning_rate=learning_rate, validation_share=validation_share, batch_size=batch_size, lora_rank=lora_rank,
     )  # fmt: skip
-    console = _console_of_first_process()
+    console = _console_of_first_process(as_json)
     _mention_unknown_outcomes(data, console)
     with _training_bar(console) as show:
         checkpoint = train_value(
@@ -329,6 +338,8 @@ def value(
     print_metrics(checkpoint.metrics, console)
     console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS")
     console.print("With your own agent: amc bench MODULE --tasks FILE, with the same options")
+    if as_json and not console.quiet:
+        print_json({"out": str(out), "metrics": checkpoint.metrics})
     leave_together()
 
 
@@ -348,13 +359,11 @@ def _mention_unknown_outcomes(data: Path, console: PlainConsole) -> None:
         )
 
 
-def _console_of_first_process() -> PlainConsole:
+def _console_of_first_process(as_json: bool) -> PlainConsole:
     """Create a console that prints only in the first process of torchrun or accelerate."""
     import os
 
-    from amc_agents.cli.console import PlainConsole
-
-    return PlainConsole(quiet=os.environ.get("RANK", "0") != "0")
+    return console_beside(as_json, quiet=os.environ.get("RANK", "0") != "0")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import (
     Band,
     ConfigFile,
@@ -81,6 +82,7 @@ def tune(
     ] = False,
     workers: Workers = None,
     concurrent: Concurrent = 8,
+    as_json: AsJson = False,
 ) -> None:
     """Choose each method's temperature, resampling steps and beta on training tasks, for `amc bench` and `amc()`.
 
@@ -89,9 +91,8 @@ def tune(
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.bench.tuning import choose, tuning_grid
     from amc_agents.cli.comparison import print_files
-    from amc_agents.cli.console import PlainConsole
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     common: dict[str, Any] = {"n_particles": particles_of(particles), "critic": critic_name(critic, config)}
     plan: ComparisonPlan | OwnPlan
     chosen = _numbers(temperatures)
@@ -118,6 +119,8 @@ def tune(
     print_files(files, console)
     console.print(f"Look at all settings: amc report {out}", soft_wrap=True)
     _print_next(plan, tuning, files, console)
+    if as_json:
+        print_json({name: cell.as_plain() for name, cell in tuning.best.items()})
 
 
 def _methods_for(plan: ComparisonPlan | OwnPlan) -> str:

@@ -43,8 +43,11 @@ def test_bench_ends_with_the_pick_against_the_plain_agent(command, own):
     results = json.loads(Path("results/results.json").read_text())
     assert results["settings"]["agent"] == own
     assert [method["label"] for method in results["methods"]] == ["plain agent", "Best-of-N", "AMC, rewards hidden"]
-    code, _, err = command("bench", "--agent", own, "--out", "results", *SMALL, *critic, "--steps", "2", "--resume")
+    again = ("--steps", "2", "--resume", "--json")
+    code, out, err = command("bench", "--agent", own, "--out", "results", *SMALL, *critic, *again)
     assert code == 0, err
+    assert json.loads(out)["methods"] == results["methods"]
+    assert "against plain agent: " in err
 
 
 def test_bench_without_a_critic_says_what_is_missing(command, own):
@@ -81,7 +84,7 @@ def test_collect_writes_a_dataset_of_the_training_tasks(command, own):
     assert {record.trajectory.return_ for record in records} <= {0.0, 1.0}
     assert json.loads(records[0].settings)["temperature"] == 0.8  # the default of make_agent
     assert '"pay"' in records[0].trajectory.steps[-1].action  # called, and not run
-    assert "0 new trajectories" in command(*arguments)[1]
+    assert json.loads(command(*arguments, "--json")[1]) == {"out": "data", "new": 0, "lost": 0, "errors": []}
 
 
 def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):

@@ -21,6 +21,8 @@ class OwnRollouts:
     """Trajectories of each task."""
     temperature: float
     horizon: int
+    collected: int = 0
+    """Trajectories that were stored; set by the caller."""
     lost: int = 0
     """Trajectories that failed, in tasks that did not."""
     errors: list[str] = field(default_factory=list)
