@@ -34,7 +34,7 @@ from amc_agents.page.genealogy import genealogy
 from amc_agents.page.markup import Child, Html, definitions, details, element, join, table
 from amc_agents.page.run_page import headline as run_headline
 from amc_agents.page.run_view import read_run
-from amc_agents.report.charts import Dot, against_cost, calibration, curves, dots
+from amc_agents.report.charts import Dot, against_cost, bin_rows, calibration, curves, dots
 from amc_agents.report.notes import notes_table
 from amc_agents.report.numbers import short
 from amc_agents.report.plotting import chart, charts
@@ -324,8 +324,9 @@ def _critic(folder: BenchFolder) -> Html | None:
         ends = (score_text(values.best[0]), score_text(values.best[-1]))
         rows.append([method.label, area, f"{values.calibration_error:.3f}", *ends, f"{values.trajectories:,}"])
     names = _labels(folder.results)
+    bins = [row for method, values in evaluated for row in bin_rows(values.bins, method.label)]
     drawn = charts(
-        chart("Calibration", _CALIBRATION, calibration(list(_bins(evaluated)), names),
+        chart("Calibration", _CALIBRATION, calibration(bins, names),
               description=_in_words(rows, 2)),
         chart("Ranking", _RANKING, curves(list(_best(evaluated)), names, "k", "mean return"),
               description=_in_words(rows, 1)),
@@ -339,17 +340,6 @@ def _critic(folder: BenchFolder) -> Html | None:
 
 def _in_words(rows: Sequence[Sequence[Child]], column: int) -> str:
     return "; ".join(f"{row[0]}: {row[column]}" for row in rows)
-
-
-def _bins(evaluated: Sequence[tuple[MethodResult, FinalValues]]) -> Iterator[dict[str, Any]]:
-    for method, values in evaluated:
-        for each in values.bins:
-            # A bin of a single task has no standard error.
-            half = 0.0 if each.standard_error != each.standard_error else 1.96 * each.standard_error
-            yield {
-                "method": method.label, "predicted": round(each.predicted, 5), "observed": round(each.observed, 5),
-                "low": round(each.observed - half, 5), "high": round(each.observed + half, 5), "trajectories": each.n,
-            }  # fmt: skip
 
 
 def _best(evaluated: Sequence[tuple[MethodResult, FinalValues]]) -> Iterator[dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from amc_agents.critics.reliability import Bin
 from amc_agents.report.plotting import SERIES, SHAPES, Spec
 
 
@@ -78,7 +80,7 @@ def calibration(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Spec:
     """Draw observed against predicted outcomes, with the diagonal.
 
     Args:
-        rows: `predicted`, `observed`, `low`, `high`, `method`, `trajectories` of each bin.
+        rows: those of `bin_rows`, of all series.
         names: all series of the page.
     """
     ends = [row[key] for row in rows for key in ("predicted", "low", "high")]
@@ -94,7 +96,7 @@ def calibration(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Spec:
     tooltip = [
         {"field": "method"},
         *({"field": name, "format": ".3f"} for name in ("predicted", "observed")),
-        {"field": "trajectories"},
+        {"field": "samples"},
     ]
     bins = {
         "data": {"values": list(rows)},
@@ -115,6 +117,8 @@ def curves(
     y: str,
     *,
     domain: tuple[float, float] | None = None,
+    level: float | None = None,
+    marks: bool = True,
 ) -> Spec:
     """Draw a line with its band for each series.
 
@@ -124,6 +128,8 @@ def curves(
         x: title of the horizontal axis.
         y: title of the vertical axis.
         domain: the values that y can take; bands are cut there. None: those of the rows.
+        level: a value of y to compare with, such as chance.
+        marks: mark each point.
     """
     colour, shape = _looks(names, {row["method"] for row in rows})
     at = {"field": "x", "type": "quantitative", "title": x, "axis": {"grid": False, "tickMinStep": 1},
@@ -145,9 +151,10 @@ def curves(
             },
             {"mark": {"type": "line", "strokeWidth": 2.5}, "encoding": {"y": height("mean")}},
             {
-                "mark": {"type": "point", "size": 60},
+                "mark": {"type": "point", "size": 60, "opacity": float(marks)},
                 "encoding": {"y": height("mean"), "shape": shape, "tooltip": tooltip},
             },
+            *([] if level is None else [_rule(level)]),
         ],
     }
 
@@ -186,6 +193,26 @@ def bars(rows: Sequence[dict[str, Any]], x: str, y: str) -> Spec:
             "y": {"field": "count", "type": "quantitative", "title": y},
             "tooltip": tooltip,
         },
+    }
+
+
+def bin_rows(bins: Iterable[Bin], name: str) -> list[dict[str, Any]]:
+    """Return the rows of a calibration chart, with 95% intervals from the standard errors clustered by task or key."""
+    rows = []
+    for each in bins:
+        # A bin of a single task has no standard error.
+        half = 0.0 if math.isnan(each.standard_error) else 1.96 * each.standard_error
+        rows.append({
+            "method": name, "predicted": round(each.predicted, 5), "observed": round(each.observed, 5),
+            "low": round(each.observed - half, 5), "high": round(each.observed + half, 5), "samples": each.n,
+        })  # fmt: skip
+    return rows
+
+
+def _rule(level: float) -> dict[str, Any]:
+    return {
+        "mark": {"type": "rule", "strokeDash": [4, 4], "color": "var(--muted)", "strokeWidth": 1.5},
+        "encoding": {"x": {}, "color": {"value": "var(--muted)"}, "y": {"datum": level, "type": "quantitative"}},
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from amc_agents.importing.report import IMPORT_REPORT, REFUSED, ImportReport
 from amc_agents.page.document import document, figures, section
 from amc_agents.page.markup import Child, Html, details, element, join, table
 from amc_agents.page.run_page import answer_steps
-from amc_agents.report.charts import bars, calibration, curves
+from amc_agents.report.charts import bars, bin_rows, calibration, curves
 from amc_agents.report.numbers import short
 from amc_agents.report.plotting import chart, charts
 from amc_agents.training.dataset import LoggedTrajectory, iter_records
@@ -185,17 +184,9 @@ def _scores(file: Path) -> Html:
 
 def _calibration(file: Path, critic: str) -> Html:
     bins = reliability(*scored_states(file))
-    drawn = [
-        {
-            "method": critic, "predicted": each.predicted, "observed": each.observed, "trajectories": each.n,
-            "low": each.observed - 1.96 * _known(each.standard_error),
-            "high": each.observed + 1.96 * _known(each.standard_error),
-        }
-        for each in bins
-    ]  # fmt: skip
     error = f"calibration error {calibration_error(bins):.3f}"
     subtitle = f"Mean outcome of states with similar values; on the dashed line, values are right: {error}"
-    return chart("Calibration", subtitle, calibration(drawn, [critic]), description=error)
+    return chart("Calibration", subtitle, calibration(bin_rows(bins, critic), [critic]), description=error)
 
 
 def _ranking_by_step(ranks: dict[str, Any], critic: str) -> Html | None:
@@ -209,12 +200,11 @@ def _ranking_by_step(ranks: dict[str, Any], critic: str) -> Html | None:
     subtitle = "Share of pairs at a step in which the better trajectory has the higher value; 0.5 is chance"
     described = "; ".join(f"step {row['x']}: {row['mean']:.3f}" for row in by_step)
     return chart(
-        "Ranking by step", subtitle, curves(by_step, [critic], "step", "AUC", domain=(0.0, 1.0)), description=described
+        "Ranking by step",
+        subtitle,
+        curves(by_step, [critic], "step", "AUC", domain=(0.0, 1.0), level=0.5),
+        description=described,
     )
-
-
-def _known(error: float) -> float:
-    return 0.0 if math.isnan(error) else error
 
 
 def _import_section(report: ImportReport) -> Html:

@@ -13,7 +13,9 @@ from amc_agents.page.run_view import read_run
 from amc_agents.report.bench_page import RESULTS, bench_page
 from amc_agents.report.dataset_page import dataset_page
 from amc_agents.report.plotting import library
+from amc_agents.report.rollout_page import rollout_page
 from amc_agents.report.tune_page import TUNING, tune_page
+from amc_agents.rollout.records import FILE as ROLLOUT
 from amc_agents.run import RUN_FILE
 from amc_agents.training.dataset import shards
 
@@ -42,6 +44,12 @@ KINDS = (
         "trajectories-*.parquet",
         lambda folder: bool(shards(folder)),
         lambda folder: dataset_page(folder, library()),
+    ),
+    Kind(
+        "shadow or canary",
+        ROLLOUT,
+        lambda folder: (folder / ROLLOUT).exists(),
+        lambda folder: rollout_page(folder, library()),
     ),
     # Last, since a comparison stores a run as well.
     Kind(

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.page.conftest import make_run as make_run
+from tests.report.conftest import bench_folder as bench_folder
+
+
+@pytest.fixture(autouse=True)
+def no_library(monkeypatch):
+    """Bundling the library takes seconds."""
+    monkeypatch.setattr("amc_agents.report.folders.library", lambda: "")
+
+
+def test_a_page_is_written_beside_the_results(command, bench_folder):
+    folder = bench_folder()
+    code, out, _ = command("report", folder)
+    assert code == 0
+    assert "report.html" in out
+    assert "Paired differences" in (folder / "report.html").read_text()
+
+
+def test_a_page_is_written_elsewhere_and_opened(command, make_run, tmp_path, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    make_run().save(tmp_path / "run")
+    code, _, _ = command("report", tmp_path / "run", "--out", tmp_path / "page.html", "--open")
+    assert code == 0
+    assert opened == [str(tmp_path / "page.html")]
+    assert "Genealogy" in (tmp_path / "page.html").read_text()
+
+
+def test_another_folder_is_one_line(command, tmp_path):
+    code, _, err = command("report", tmp_path)
+    assert code == 2
+    assert err.startswith("amc: ")
+    assert "holds no results: expected tuning.json (amc tune)" in err
+    assert err.count("\n") == 1
