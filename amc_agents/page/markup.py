@@ -62,13 +62,26 @@ def escaped(text: str) -> Html:
 def embedded_json(values: Any) -> Html:
     r"""Serialize plain values for a `<script type="application/json">` element, which no value can end.
 
+    Texts are masked, and their control characters are shown, as in `escaped`.
+
     >>> embedded_json(["</script>", 1])
     '["\\u003c/script\\u003e",1]'
     """
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_shown(values), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Html(text)
+
+
+def _shown(values: Any) -> Any:
+    match values:
+        case str():
+            return printable(masked(values))
+        case dict():
+            return {_shown(key): _shown(value) for key, value in values.items()}
+        case list() | tuple():
+            return [_shown(value) for value in values]
+    return values
 
 
 def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], align: str, *, caption: Child = None) -> Html:

@@ -98,7 +98,6 @@ def _figures(run: RunView) -> list[tuple[str, Child]]:
         ]
     boxes += [
         ("particles" + (f", and {run.n_retired} retired" if run.n_retired else ""), run.n_particles),
-        ("resamplings", sum(point.ancestors is not None for point in run.history)),
         ("steps of the answer", len(run.best["steps"])),
         ("model calls", f"{spent.calls:,}"),
         ("tokens", f"{spent.tokens:,}"),

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from amc_agents.bench.records import RunResult
-from amc_agents.page.markup import Child, Html, element, table
+from amc_agents.page.markup import Child, Html, details, element, join, table
 
-_SHOWN = 200
+_SHOWN, _MOST = 6, 200
 
 
 def notes_table(records: Sequence[RunResult], labels: Mapping[str, str]) -> Html:
@@ -22,7 +22,12 @@ def notes_table(records: Sequence[RunResult], labels: Mapping[str, str]) -> Html
     if not counts:
         return element("p", "No run failed, and no run has a note.")
     rows: list[list[Child]] = [
-        [labels.get(method, method), f"{n:,}", note] for (method, note), n in counts.most_common(_SHOWN)
+        [labels.get(method, method), f"{n:,}", note] for (method, note), n in counts.most_common(_MOST)
     ]
     left_out = len(counts) - len(rows)
-    return table(["method", "runs", "note"], rows, "lrl", caption=f"and {left_out} rarer notes" if left_out else None)
+    header = ["method", "runs", "note"]
+    first = table(header, rows[:_SHOWN], "lrl")
+    if len(rows) <= _SHOWN:
+        return first
+    rest = table(header, rows[_SHOWN:], "lrl", caption=f"and {left_out} rarer notes" if left_out else None)
+    return join([first, details(f"{len(rows) - _SHOWN} rarer notes", rest)])

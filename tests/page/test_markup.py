@@ -39,7 +39,18 @@ def test_a_text_stays_a_text(text):
 def test_embedded_json_cannot_end_its_element_and_keeps_its_values(values):
     written = embedded_json(values)
     assert not set("<>&\u2028\u2029") & set(written)
-    assert json.loads(written) == values
+
+    def shown(value):
+        return printable(value) if isinstance(value, str) else value and [shown(each) for each in value]
+
+    assert json.loads(written) == shown(values)
+
+
+def test_embedded_json_masks_secrets_and_shows_control_characters():
+    keep_secret("sk-test-12345678")
+    written = embedded_json({"a": ["sk-test-12345678", "\x1b[2J\u202e"]})
+    assert json.loads(written) == {"a": ["***", "\\u001b[2J\\u202e"]}
+    assert "\u202e" not in written
 
 
 def test_control_characters_and_overrides_are_shown():

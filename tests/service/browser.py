@@ -80,6 +80,8 @@ class Browser:
 
     def pdf(self, path: Path) -> None:
         """Print the page on A4."""
+        self.devtools("Emulation.clearDeviceMetricsOverride")
+        self.devtools("Emulation.setEmulatedMedia", media="")
         printed = self.devtools("Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)
         path.write_bytes(base64.b64decode(printed["data"]))
 

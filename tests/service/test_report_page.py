@@ -100,7 +100,7 @@ def test_pages_fit_a_phone_and_follow_the_colour_scheme(browser, pages, pictures
 def test_paper_is_always_light(browser, pages):
     browser.look(WIDTHS["desktop"], dark=True, printed=True)
     browser.open(pages["run"])
-    assert browser.script("return getComputedStyle(document.body).backgroundColor") == "rgb(253, 253, 251)"
+    assert browser.script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
 @pytest.mark.parametrize("kind", ["run", "bench"])
