@@ -8,10 +8,8 @@ from importlib.resources import files
 import pytest
 
 CSS = files("amc_agents.page").joinpath("page.css").read_text(encoding="utf-8")
-LIGHT, DARK = (
-    dict(re.findall(r"--(\w[\w-]*): (#[0-9a-f]{6});", block))
-    for block in re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
-)
+_SCHEMES = re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
+LIGHT, DARK = (dict(re.findall(r"--(\w[\w-]*): (#[0-9a-f]{6});", block)) for block in _SCHEMES[:2])
 
 
 def luminance(colour: str) -> float:
