@@ -20,7 +20,7 @@ BASE = {
 EXTRAS_MODULES = (
     *("torch", "transformers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices"),
     *("typer", "rich", "matplotlib", "langchain_openai"),
-    *("psycopg", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres", "pytest", "hypothesis"),
+    *("vl_convert", "psycopg", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres", "pytest", "hypothesis"),
 )
 OPEN_ALL = "import amc_agents; [getattr(amc_agents, name) for name in amc_agents.__all__]"
 

@@ -20,6 +20,7 @@ EXTRAS = {
     "qlora": "to train on a base model in 4 bits",
     "serve": "to start vLLM servers from here",
     "prices": "to compute the cost of providers' models",
+    "report": "for the charts of amc report",
     "sqlite": "for checkpoints and posteriors in SQLite",
     "postgres": "for checkpoints and posteriors in PostgreSQL",
 }

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from amc_agents.bench.results_folder import RECORDS, SETTINGS
 from amc_agents.errors import ConfigurationError
+from amc_agents.files import read_json_object
 from amc_agents.page.run_page import run_page
 from amc_agents.page.run_view import read_run
 from amc_agents.report.bench_page import RESULTS, bench_page
@@ -33,7 +34,13 @@ class Kind(NamedTuple):
 
 
 def _is_bench(folder: Path) -> bool:
-    return (folder / RESULTS).exists() or ((folder / SETTINGS).exists() and any(folder.glob(RECORDS)))
+    if (folder / RESULTS).exists():
+        return True
+    if not (folder / SETTINGS).exists() or not any(folder.glob(RECORDS)):
+        return False
+    # `amc explore` stores its trials in such a folder too.
+    stored = read_json_object(folder / SETTINGS, remedy="restore the file, or run the comparison again")
+    return "n_episodes" not in stored.get("settings", {})
 
 
 KINDS = (

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from amc_agents.bench.statistics import ENOUGH_TASKS, bootstrap_means, estimate, paired, t_quantile
+from amc_agents.bench.statistics import (
+    ENOUGH_TASKS,
+    Estimate,
+    bootstrap_means,
+    estimate,
+    mean_interval,
+    paired,
+    t_quantile,
+)
 from amc_agents.errors import ConfigurationError
 
 
@@ -117,3 +125,12 @@ def test_the_order_of_records_does_not_matter_and_a_swap_changes_the_sign():
 
 def test_blocks_of_resamples_lose_none():
     assert bootstrap_means(np.arange(500.0), np.random.default_rng(0), 10_000).shape == (10_000,)
+
+
+def test_the_interval_of_a_mean_is_students_and_that_of_a_paired_difference():
+    low, high = mean_interval(Estimate(0.5, 0.1, 10, 1))
+    assert (low, high) == pytest.approx((0.5 - 0.1 * 2.262157, 0.5 + 0.1 * 2.262157), abs=1e-5)
+    assert mean_interval(Estimate(0.5, None, 1, 1)) is None
+    scores = {(f"t{i}", 0): i / 7 % 1 for i in range(20)}
+    difference = paired(scores, dict.fromkeys(scores, 0.0))
+    assert mean_interval(estimate(scores)) == pytest.approx((difference.low, difference.high))

@@ -55,6 +55,15 @@ def test_another_folder_is_an_error_that_names_what_is_looked_for(tmp_path):
         folders.report_page(tmp_path / "missing")
 
 
+def test_the_folder_of_an_exploration_is_no_comparison(bench_folder):
+    folder = bench_folder(complete=False)
+    settings = json.loads((folder / "settings.json").read_text())
+    settings["settings"]["n_episodes"] = 3
+    (folder / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigurationError, match="holds no results"):
+        folders.report_page(folder)
+
+
 def test_a_page_with_charts_needs_the_extra(monkeypatch):
     plotting.library.cache_clear()
     monkeypatch.setattr(plotting, "import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
