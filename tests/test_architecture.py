@@ -45,7 +45,18 @@ FLOORS = (
 DOORS = {"", "_moved", "middleware"}
 """Modules that only re-export names; nothing below the command line imports them."""
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-HEAVY = {"torch", "transformers", "tokenizers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices", "psycopg", "vl_convert"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "pyarrow",
+    "accelerate",
+    "vllm",
+    "genai_prices",
+    "psycopg",
+    "vl_convert",
+}
 HEAVY |= {"typer", "rich", "matplotlib", "langchain_openai"}
 PLOTS = ("bench/figures.py", "bench/plots.py", "bench/exploration/plots.py")
 HEAVY_ALLOWED = ("training/", "critics/value/hf.py", "models/transformers_chat.py", "cli/", *PLOTS)
