@@ -326,7 +326,7 @@ def _critic(folder: BenchFolder) -> Html | None:
     names = _labels(folder.results)
     bins = [row for method, values in evaluated for row in bin_rows(values.bins, method.label)]
     drawn = charts(
-        chart("Calibration", _CALIBRATION, calibration(bins, names),
+        chart("Calibration", _CALIBRATION, calibration(bins, names, "mean return"),
               description=_in_words(rows, 2)),
         chart("Ranking", _RANKING, curves(list(_best(evaluated)), names, "k", "mean return"),
               description=_in_words(rows, 1)),

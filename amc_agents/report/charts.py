@@ -76,18 +76,19 @@ def against_cost(points: Sequence[Dot], names: Sequence[str], axis: str, cost_ax
     }
 
 
-def calibration(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Spec:
+def calibration(rows: Sequence[dict[str, Any]], names: Sequence[str], outcome: str = "mean outcome") -> Spec:
     """Draw observed against predicted outcomes, with the diagonal.
 
     Args:
         rows: those of `bin_rows`, of all series.
         names: all series of the page.
+        outcome: title of the vertical axis.
     """
     ends = [row[key] for row in rows for key in ("predicted", "low", "high")]
     span = [min([0.0, *ends]), max([1.0, *ends])]
     colour, shape = _looks(names, {row["method"] for row in rows})
     x = {"type": "quantitative", "title": "value", "scale": {"domain": span}}
-    y = {"type": "quantitative", "title": "mean return", "scale": {"domain": span}}
+    y = {"type": "quantitative", "title": outcome, "scale": {"domain": span}}
     diagonal = {
         "data": {"values": [{"p": end} for end in span]},
         "mark": {"type": "line", "strokeDash": [4, 4], "color": "var(--muted)", "strokeWidth": 1.5},
@@ -212,7 +213,12 @@ def bin_rows(bins: Iterable[Bin], name: str) -> list[dict[str, Any]]:
 def _rule(level: float) -> dict[str, Any]:
     return {
         "mark": {"type": "rule", "strokeDash": [4, 4], "color": "var(--muted)", "strokeWidth": 1.5},
-        "encoding": {"x": {}, "color": {"value": "var(--muted)"}, "y": {"datum": level, "type": "quantitative"}},
+        "encoding": {
+            "x": {"value": 0},
+            "x2": {"value": "width"},
+            "color": {"value": "var(--muted)"},
+            "y": {"datum": level, "type": "quantitative"},
+        },
     }
 
 
@@ -231,7 +237,7 @@ def _looks(names: Sequence[str], shown: set[str]) -> tuple[dict[str, Any], dict[
             "domain": [name for name in names if name in shown],
             "range": [looks[place % len(looks)] for place, name in enumerate(names) if name in shown],
         }
-        legend = {"symbolOpacity": 1}
+        legend = {"symbolOpacity": 1} if len(shown) > 1 else None
         return {"field": "method", "type": "nominal", "scale": scale, "sort": None, "legend": legend}
 
     return encoding(SERIES), encoding(SHAPES)

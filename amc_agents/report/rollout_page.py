@@ -115,16 +115,16 @@ def _canary_page(path: Path, library: str) -> str:
         sequence = _sequence(records)
     finally:
         records.close()
-    warnings = [*report.comparison.warnings, *report.newest.warnings]
-    watched = report.newest
+    warnings, watched = [*report.comparison.warnings, *report.newest.warnings], report.newest
+    newest = f"the newest {watched.n:,} outcomes of the better arm"
     sections = [
         figures(_canary_figures(report)),
         section("The lift so far", _sequence_chart(sequence),
-                note="Outcome of `better` minus outcome of `plain`. The interval holds at all times, however often the "
-                "report is read."),
+                note="Outcome of the better arm minus outcome of the plain arm. The interval holds at all times, "
+                "however often the report is read."),
         section("The arms", _arms(report.comparison.arms),
                 note="Cost and latency of the calls, beside the mean outcome of the counted keys."),
-        _ranking_section(watched.ranking, watched.bins, watched.bias, f"the newest {watched.n:,} outcomes of `better`"),
+        _ranking_section(watched.ranking, watched.bins, watched.bias, newest),
         _by_size(report),
         section("Warnings", element("ul", *(element("li", text) for text in warnings)))
         if warnings else None,
@@ -135,7 +135,7 @@ def _canary_page(path: Path, library: str) -> str:
         canary_headline(report),
         [each for each in sections if each is not None],
         kicker=f"Canary · {path.name}",
-        summary=f"{report.share:.0%} of the keys are served by `better`.{stopped}",
+        summary=f"{report.share:.0%} of the keys are served by the better arm.{stopped}",
         footer=_FOOTER,
         library=library,
     )

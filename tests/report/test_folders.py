@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from amc_agents.bench.tuning import read_tuning
@@ -11,6 +13,9 @@ from amc_agents.report import folders, plotting
 from amc_agents.report.dataset_page import Summary, dataset_page
 from amc_agents.report.tune_page import headline, tune_page
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
+from amc_agents.training.score_file import score_metrics
+from amc_agents.training.scoring import score, score_ranking
+from amc_agents.types import Task
 from tests.page.conftest import HOSTILE, played
 from tests.page.test_run_page import _Attributes
 from tests.report.charts import specs
@@ -117,6 +122,39 @@ def test_an_unknown_outcome_is_not_counted(tmp_path):
 def test_a_dataset_without_outcomes_has_a_page(tmp_path):
     page = dataset_page(dataset(tmp_path / "data", outcomes=(None, None)), "")
     assert "No outcome is known yet" in page
+
+
+class Better:
+    """A critic that has a higher value for the action `good`."""
+
+    predicts = "return"
+
+    async def values(self, trajectories):
+        return np.array([0.5 * sum(step.action == "good" for step in each.steps) for each in trajectories])
+
+
+def scored_dataset(folder):
+    """Eight tasks, each with a good and a bad trajectory, and their scores."""
+    for i in range(8):
+        records = [
+            LoggedTrajectory(replace(played(action, "end", reward=reward), task=Task(f"t{i}", f"Do {i}.")), group)
+            for group, (action, reward) in enumerate((("good", 1.0), ("bad", 0.0)))
+        ]
+        write_shard(folder, records)
+    score(Better(), folder, folder / "scores.parquet")
+    return folder
+
+
+def test_a_critic_is_reported_as_amc_score_prints_it(tmp_path):
+    folder = scored_dataset(tmp_path / "data")
+    page = dataset_page(folder, "")
+    ranking = score_ranking(folder / "scores.parquet", folder)
+    assert ranking.verdict == "ranks"
+    assert ranking.sentences[0] in page
+    assert f"{score_metrics(folder / 'scores.parquet')['pearson']:.4g}" in page
+    drawn = dict(specs(page).pairs)
+    assert [row["mean"] for row in drawn["Ranking by step"]["data"]["values"]] == [1.0]
+    assert [row["predicted"] for row in drawn["Calibration"]["layer"][1]["data"]["values"]] == [0.0, 0.5]
 
 
 def test_what_an_import_refused_is_listed(tmp_path):

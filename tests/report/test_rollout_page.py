@@ -34,8 +34,13 @@ def shadow_folder(tmp_path):
 
 @pytest.fixture
 def canary_folder(tmp_path):
-    """Makes the folder of a canary in which `better` lifts the outcome from .2 to .9."""
-    records, rng = Records(tmp_path, "canary"), np.random.default_rng(5)
+    """The folder of a canary in which `better` lifts the outcome from .2 to .9."""
+    return canary_in(tmp_path)
+
+
+def canary_in(folder):
+    """Write such a canary."""
+    records, rng = Records(folder, "canary"), np.random.default_rng(5)
     records.set_fact("design", {"outcomes": [0.0, 1.0], "window": 10.0, "alpha": 0.05})
     records.set_fact("settings", {"share": 0.5, "watch": 200})
     for i in range(600):
@@ -47,7 +52,7 @@ def canary_folder(tmp_path):
         records.add_call(f"r{i}", float(i), body)
         records.add_outcomes({f"r{i}": outcome})
     records.close()
-    return tmp_path
+    return folder
 
 
 def test_a_shadow_shows_what_its_report_says(shadow_folder):

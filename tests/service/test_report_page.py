@@ -17,7 +17,8 @@ from tests.page.conftest import HOSTILE
 from tests.page.conftest import make_run as make_run
 from tests.report.conftest import bench_folder as bench_folder
 from tests.report.conftest import tune_folder as tune_folder
-from tests.report.test_folders import dataset
+from tests.report.test_folders import dataset, scored_dataset
+from tests.report.test_rollout_page import canary_in
 from tests.service.browser import Browser, started
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -53,6 +54,8 @@ def pages(tmp_path, bench_folder, tune_folder, make_run):
         "bench": bench_folder(text=HOSTILE),
         "tune": tune_folder(HOSTILE),
         "data": dataset(tmp_path / "data", HOSTILE),
+        "scores": scored_dataset(tmp_path / "scored"),
+        "canary": canary_in(tmp_path / "canary"),
     }
     make_run(HOSTILE).save(folders["bench"])
     for kind, folder in folders.items():
