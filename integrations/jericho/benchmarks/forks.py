@@ -1,6 +1,6 @@
 """Steps per second and cost of forks of the generated games.
 
-python benchmarks/forks.py
+Run it by `python benchmarks/forks.py`.
 """
 
 import asyncio

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("textworld", reason="the package textworld is not installed")
+
+from amc_agents_textworld import GameSize, TextWorldWorld, generate_tasks, generated_game, story_task
+
+from amc_agents.errors import ConfigurationError, EnvironmentStateError
+from amc_agents.testing import check_environment
+from amc_agents.types import Task
+
+SMALL = GameSize(n_rooms=2, n_objects=3, quest_length=3, n_quests=1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def games(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AMC_TEXTWORLD_GAMES", str(tmp_path_factory.mktemp("games")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def small(games):
+    return next(generate_tasks(1, "train", size=SMALL))
+
+
+@pytest.fixture(scope="module")
+def larger(games):
+    return next(generate_tasks(1, "test"))
+
+
+async def expert_play(task, error_rate=0.0):
+    world, rng = TextWorldWorld(), np.random.default_rng(0)
+    await world.reset(task)
+    actions, rewards, done = [], [], False
+    while not done and len(actions) < 100:
+        actions.append(world.random_action(rng) if rng.random() < error_rate else world.expert_action())
+        answer = await world.step(actions[-1])
+        rewards.append(answer.reward)
+        done = answer.done
+    await world.close()
+    return actions, rewards
+
+
+async def test_the_contract_of_an_environment_is_kept(small):
+    actions, _ = await expert_play(small)
+    await check_environment(TextWorldWorld, small, actions)
+
+
+@pytest.mark.parametrize("error_rate", [0.0, 0.3])
+async def test_the_expert_earns_every_point_even_after_errors(larger, error_rate):
+    _, rewards = await expert_play(larger, error_rate)
+    assert sum(rewards) == pytest.approx(1.0)
+    assert [reward for reward in rewards if reward] == [0.5, 0.5]
+
+
+async def test_the_instruction_is_rules_goal_surroundings_and_inventory(small):
+    world = TextWorldWorld()
+    first = await world.reset(small)
+    await world.close()
+    assert first.observation == small.instruction
+    rules, goal, look = small.instruction.split("\n")[:3]
+    assert rules.startswith("You play a text adventure.")
+    assert goal.startswith("Goal: ")
+    assert look.startswith("-= ")
+    assert "$$" not in small.instruction
+
+
+async def test_observations_have_no_prompt_and_commands_that_leave_are_refused(small):
+    world = TextWorldWorld()
+    await world.reset(small)
+    refused, looked = await world.step("Restart"), await world.step("look")
+    await world.close()
+    assert refused.observation == "The command restart is not available here."
+    assert looked.observation.startswith("-= ")
+    assert not looked.observation.endswith(">")
+
+
+def test_a_game_is_generated_once_and_splits_differ(small):
+    story = generated_game(1, SMALL)
+    assert str(story) == small.payload.story
+    made = story.stat().st_mtime_ns
+    assert generated_game(1, SMALL).stat().st_mtime_ns == made
+    assert sorted(path.name for path in story.parent.parent.iterdir() if path.name.startswith(".")) == []
+    other = next(generate_tasks(1, "test", size=SMALL))
+    assert other.instruction != small.instruction
+    assert story_task(story).instruction == small.instruction
+
+
+async def test_what_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="TextWorld cannot play"):
+        story_task(tmp_path / "none.z8")
+    with pytest.raises(ConfigurationError, match="expected a split of train, test"):
+        list(generate_tasks(1, "dev"))
+    with pytest.raises(EnvironmentStateError, match="TextWorldTask payload, got NoneType"):
+        await TextWorldWorld().reset(Task("other", "do something"))
+    with pytest.raises(EnvironmentStateError, match="expert_action was called before reset"):
+        TextWorldWorld().expert_action()
