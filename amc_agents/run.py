@@ -62,6 +62,9 @@ class WeighingPoint:
     """`[N]` the slot that each slot continues, or None where nothing was resampled."""
     retired: tuple[int, ...] = ()
     """Slots whose finished particle was retired at this point."""
+    selected: int | None = None
+    """Slot of the particle that was selected to make a commit call or to ask a human, and that all slots continue;
+    None: nothing was selected. `ancestors` then holds this slot N times, although nothing was resampled."""
     dropped: Mapping[int, Trajectory] = field(default_factory=dict)
     """Slot -> trajectory of each particle that the resampling left without offspring. Empty for points from before a
     restart: durable points do not store it."""
@@ -311,7 +314,7 @@ def _particles(run: Run) -> str:
 
 
 def _resamplings(run: Run) -> str:
-    points = [point for point in run.history if point.ancestors is not None]
+    points = [point for point in run.history if point.ancestors is not None and point.selected is None]
     if not points:
         return f"never, at {_counted(len(run.history), 'weighing point')}"
     shown = [f"step {point.step} (ESS {point.ess:.1f})" for point in points]

@@ -90,7 +90,7 @@ async def continue_alone(system: ParticleSystem, slot: int) -> None:
     system.values, system.known = system.values[ancestors], system.known[ancestors]
     system.step = system.last_pause = particle.steps
     system.selected, system.chosen_past, system.n_earlier = None, True, 0
-    system.history[-1] = replace(system.history[-1], ancestors=ancestors, dropped=dropped)
+    system.history[-1] = replace(system.history[-1], ancestors=ancestors, selected=slot, dropped=dropped)
 
 
 async def _continue_from(system: ParticleSystem, ancestors: IntArray, retired: Sequence[Retired]) -> None:

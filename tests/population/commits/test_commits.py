@@ -56,6 +56,17 @@ async def test_a_commit_runs_once_and_every_particle_lives_through_it(ledger, sy
     assert f"refund(amount={row['amount']}): ran" in repr(run)
 
 
+async def test_a_commit_is_no_resampling(ledger):
+    run = await shop(ledger, resample=Never()).arun(start())
+    [point] = [point for point in run.history if point.ancestors is not None]
+    assert set(point.ancestors) == {point.selected}
+    assert "resampled  never" in repr(run)
+    resampled = await shop(ledger, resample=EveryStep()).arun(start())
+    drawn = [point for point in resampled.history if point.ancestors is not None and point.selected is None]
+    assert len([point for point in resampled.history if point.selected is not None]) == 1
+    assert f"resampled  {len(drawn)} time" in repr(resampled)
+
+
 def test_sync_invoke_and_streams_commit_once_each(ledger):
     graph = shop(ledger)
     state = graph.invoke(start())
