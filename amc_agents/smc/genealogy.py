@@ -14,13 +14,14 @@ from amc_agents.types import IntArray
 class Genealogy:
     """The ancestry of N particles over P weighing points.
 
-    Segment p comes before point p; segment P is the last. Segment and slot identify a particle.
+    Segment p comes before point p; segment P is the last. Segment and slot identify a particle. A resampling may change
+    the number of particles, as in an adaptive run.
     """
 
     n_particles: int
-    """N."""
+    """N at the start."""
     ancestors: Sequence[IntArray | None]
-    """`[P]` arrays `[N]` with the slot that each slot continues, or None where nothing was resampled."""
+    """`[P]` arrays `[N after point p]` with the slot that each slot continues, or None where nothing was resampled."""
     retired: Sequence[Sequence[int]] = ()
     """`[P]` slots retired at each point; empty if none ever was."""
 
@@ -41,15 +42,25 @@ class Genealogy:
         return tuple(reversed(slots))
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """`[P + 1]` number of particles in each segment."""
+        sizes = [self.n_particles]
+        for ancestors in self.ancestors:
+            sizes.append(sizes[-1] if ancestors is None else len(ancestors))
+        return tuple(sizes)
+
+    @property
     def survivors(self) -> tuple[int, ...]:
         """`[P]` number of distinct ancestors at each point."""
+        before = self.sizes[:-1]
         return tuple(
-            self.n_particles if ancestors is None else len(np.unique(ancestors)) for ancestors in self.ancestors
+            size if ancestors is None else len(np.unique(ancestors))
+            for size, ancestors in zip(before, self.ancestors, strict=True)
         )
 
     @property
     def roots(self) -> frozenset[int]:
         """The initial slots from which the final particles descend, retired particles included."""
-        live = {self.lineage(slot)[0] for slot in range(self.n_particles)}
+        live = {self.lineage(slot)[0] for slot in range(self.sizes[-1])}
         retired = {self.lineage(slot, point)[0] for point, slots in enumerate(self.retired) for slot in slots}
         return frozenset(live | retired)

@@ -40,3 +40,17 @@ def test_lineages_agree_with_carrying_histories_along():
     family = Genealogy(n_particles, ancestors)
     assert [family.lineage(slot) for slot in range(n_particles)] == carried
     assert len(family.roots) < n_particles
+
+
+GROWING = Genealogy(2, [None, np.array([0, 1, 1, 0]), None, np.array([3, 3])], retired=[[], [], [2], []])
+"""Two particles become four, and then two again."""
+
+
+def test_the_number_of_particles_may_change():
+    assert GROWING.sizes == (2, 2, 4, 4, 2)
+    assert GROWING.survivors == (2, 2, 4, 1)
+    assert GROWING.lineage(1) == (0, 0, 3, 3, 1)
+    assert GROWING.lineage(2, segment=2) == (1, 1, 2)
+    assert Genealogy(2, GROWING.ancestors[:2]).roots == {0, 1}
+    assert Genealogy(2, GROWING.ancestors).roots == {0}
+    assert GROWING.roots == {0, 1}
