@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
+from uuid import uuid4
 
 from amc_agents.errors import CommitError, ConfigurationError
 
@@ -58,15 +59,21 @@ CommitTools = Sequence[CommitTool] | Mapping[str, CommitTool]
 
 
 _beginning = threading.Lock()
-"""Of all runs, since a run must stay a value that can be copied and pickled."""
+_begun: set[str] = set()
+"""Ids of the calls that were begun in this process. They belong to no run, which can be copied and pickled."""
 
 
 class DeferredCalls(list[Commit]):
-    """The winner's calls of `Deferred` tools, in order, each with its outcome. They are made at most once."""
+    """The winner's calls of `Deferred` tools, in order, each with its outcome.
+
+    They are made at most once, by this object or by a copy of it. Only a copy that was pickled before they were made,
+    and is loaded in another process, does not know it.
+    """
 
     def __init__(self, calls: Iterable[Commit] = ()) -> None:
         super().__init__(calls)
-        self._begun = False
+        self._id = calls._id if isinstance(calls, DeferredCalls) else uuid4().hex
+        self._begun = isinstance(calls, DeferredCalls) and calls._begun
 
     def prepare(
         self, tools: Sequence[CommitTool] | Mapping[str, CommitTool]
@@ -103,12 +110,13 @@ class DeferredCalls(list[Commit]):
             ConfigurationError: they have been made before.
         """
         with _beginning:
-            if self._begun:
+            if self._begun or self._id in _begun:
                 raise ConfigurationError(
-                    "run.commit was called before on this run, and calls no tool twice: see run.deferred for the "
-                    f"outcomes ({'; '.join(map(str, self))})"
+                    "run.commit was called before on this run or a copy of it, and calls no tool twice: see "
+                    f"run.deferred of that run for the outcomes (here: {'; '.join(map(str, self))})"
                 )
             self._begun = True
+            _begun.add(self._id)
 
     @contextmanager
     def recording(self, place: int) -> Iterator[list[Any]]:

@@ -1,11 +1,16 @@
 """Calls of deferred tools are recorded while particles search, and `run.commit` makes those of the winner, once."""
 
+import copy
+import pickle
+from dataclasses import replace
+
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
 from amc_agents import Deferred, effect
+from amc_agents.commits import DeferredCalls
 from amc_agents.errors import AgentContractError, CommitError, ConfigurationError
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
@@ -54,6 +59,20 @@ async def test_a_deferred_call_gets_its_stand_in_and_is_made_after_the_search(le
     assert len(ledger.rows("refund")) == 1
     assert f"refund(amount={amount}): ran" in repr(run)
     assert run.as_plain()["deferred"][0]["status"] == "ran"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run)), replace])
+async def test_a_copy_of_a_run_makes_no_call_again(ledger, copied):
+    run = await search(ledger, Deferred("queued")).arun(start())
+    before, tools = copied(run), list(shop_tools(ledger).values())
+    run.commit(tools)
+    for other in (before, copied(run)):
+        with pytest.raises(ConfigurationError, match="called before on this run or a copy of it"):
+            other.commit(tools)
+    calls = DeferredCalls(run.deferred)
+    with pytest.raises(ConfigurationError, match="called before"):
+        calls.begin()
+    assert len(ledger.rows("refund")) == 1
 
 
 async def test_without_a_stand_in_the_call_ends_its_particle(ledger):
