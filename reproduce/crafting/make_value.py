@@ -58,7 +58,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
             options.trajectories,
             options.data[0],
             horizon=plan.world_spec.horizon,
-            policy="embedded:crafting",
+            policy=policy_name(options.player or options.folder),
             settings={
                 "temperature": options.temperature,
                 "split": SPLIT,
@@ -68,6 +68,11 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
             seed=options.seed,
             progress=show,
         )
+
+
+def policy_name(player: str | Path) -> str:
+    """Return the name under which trajectories of a policy are stored: that of its folder, or of the shipped model."""
+    return f"embedded:{Path(player).resolve().name}"
 
 
 def train(options: argparse.Namespace, console: Console) -> None:
