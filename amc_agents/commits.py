@@ -72,8 +72,8 @@ class DeferredCalls(list[Commit]):
 
     def __init__(self, calls: Iterable[Commit] = ()) -> None:
         super().__init__(calls)
-        self._id = calls._id if isinstance(calls, DeferredCalls) else uuid4().hex
-        self._begun = isinstance(calls, DeferredCalls) and calls._begun
+        self._id: str = calls._id if isinstance(calls, DeferredCalls) else uuid4().hex
+        self._begun: bool = isinstance(calls, DeferredCalls) and calls._begun
 
     def prepare(
         self, tools: Sequence[CommitTool] | Mapping[str, CommitTool]
