@@ -10,7 +10,8 @@ import pytest
 
 
 class Vendor:
-    """Answers by "METHOD /path" without the query; a list is consumed, its last answer stays."""
+    """Answers by "METHOD /path" without the query: (status, content) or (status, content, type), or a function of the
+    body that returns it."""
 
     def __init__(self):
         self.answers = {}
@@ -21,7 +22,7 @@ class Vendor:
             protocol_version = "HTTP/1.1"
 
             def answer(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self.body()
                 path, _, query = self.path.partition("?")
                 try:
                     body = json.loads(body) if body else None
@@ -35,15 +36,24 @@ class Vendor:
                         {name.lower(): value for name, value in self.headers.items()},
                     )
                 )
-                status, content = vendor.answers.get(
-                    f"{self.command} {path}", (404, {"code": 404, "message": "unknown"})
-                )
+                answer = vendor.answers.get(f"{self.command} {path}", (404, {"code": 404, "message": "unknown"}))
+                status, content, *kind = answer(body) if callable(answer) else answer
                 content = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", *kind or ["application/json"])
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
+
+            def body(self):
+                if self.headers.get("Transfer-Encoding") != "chunked":
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                chunks = []
+                while size := int(self.rfile.readline(), 16):
+                    chunks.append(self.rfile.read(size))
+                    self.rfile.readline()
+                self.rfile.readline()
+                return b"".join(chunks)
 
             do_GET = do_POST = do_DELETE = do_PUT = answer
 

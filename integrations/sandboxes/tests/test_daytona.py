@@ -63,3 +63,27 @@ async def test_closing_deletes_the_sandbox_once(world, vendor):
 async def test_a_command_runs_in_the_sandbox(world, vendor):
     assert await world.run("cat x") == (3, "no such file")
     assert vendor.requests[-1][2]["command"] == "cat x"
+
+
+def multipart(name, content):
+    head = f'--part\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return head.encode() + content + b"\r\n--part--\r\n"
+
+
+async def test_a_file_is_read(world, vendor):
+    answer = 200, multipart("/a.txt", b"con\xfftent"), "multipart/form-data; boundary=part"
+    vendor.answers["POST /toolbox/one/files/bulk-download"] = answer
+    assert await world.read("/a.txt") == b"con\xfftent"
+    request, _, body, headers = vendor.requests[-1]
+    assert (request, body["paths"]) == ("POST /toolbox/one/files/bulk-download", ["/a.txt"])
+    assert headers["authorization"] == "Bearer key"
+
+
+async def test_a_file_is_written(world, vendor):
+    vendor.answers["POST /toolbox/one/files/bulk-upload"] = (200, b"")
+    await world.write("/a.txt", b"con\xfftent")
+    request, _, body, headers = vendor.requests[-1]
+    assert request == "POST /toolbox/one/files/bulk-upload"
+    assert headers["content-type"].startswith("multipart/form-data")
+    assert b"/a.txt" in body
+    assert b"con\xfftent" in body

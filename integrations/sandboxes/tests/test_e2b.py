@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from base64 import b64encode
+
 import pytest
 
 pytest.importorskip("e2b")
@@ -75,3 +78,38 @@ async def test_a_tool_reaches_the_files(world, vendor):
         await current_environment(E2BWorld).write("/a.txt", b"new")
     assert vendor.seen()[-2:] == ["GET /files", "POST /files"]
     assert "path=%2Fa.txt" in vendor.requests[-2][1]
+
+
+def streamed(*events):
+    """Answer a command in Connect's streaming format: each message has a flag and its length in front."""
+    messages = [*((0, {"event": event}) for event in events), (2, {})]
+    parts = [(flag, json.dumps(message).encode()) for flag, message in messages]
+    body = b"".join(bytes([flag]) + len(part).to_bytes(4, "big") + part for flag, part in parts)
+    return 200, body, "application/connect+json"
+
+
+def text(kind, content):
+    return {"data": {kind: b64encode(content.encode()).decode()}}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([text("stdout", "a"), text("stderr", "b"), text("stdout", "c"), {"end": {"exited": True}}], (0, "acb")),
+        ([text("stderr", "no such file"), {"end": {"exitCode": 3, "exited": True}}], (3, "no such file")),
+    ],
+)
+async def test_a_command_runs_in_the_sandbox(world, vendor, events, expected):
+    vendor.answers["POST /process.Process/Start"] = streamed({"start": {"pid": 7}}, *events)
+    assert await world.run("cat x") == expected
+    request, _, body, headers = vendor.requests[-1]
+    assert request == "POST /process.Process/Start"
+    assert json.loads(body[5:])["process"] == {"cmd": "/bin/bash", "args": ["-l", "-c", "cat x"]}
+    assert headers["content-type"] == "application/connect+json"
+    assert headers["e2b-sandbox-id"] == "one"
+
+
+async def test_a_command_whose_connection_breaks_is_an_error(world, vendor):
+    vendor.answers["POST /process.Process/Start"] = streamed({"start": {"pid": 7}}, text("stdout", "a"))
+    with pytest.raises(Exception, match="(?i)end event|without|stream"):
+        await world.run("cat x")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 pytest.importorskip("morphcloud")
@@ -71,3 +73,30 @@ async def test_closing_stops_the_instance_once(world, vendor):
 async def test_a_command_runs_in_the_instance(world, vendor):
     assert await world.run("cat x") == (1, "ab")
     assert vendor.requests[-1][2]["command"] == ["cat x"]
+
+
+def in_a_local_shell(body):
+    """Run the command of a request on this machine, as the instance would."""
+    done = subprocess.run(["sh", "-c", body["command"][0]], capture_output=True, text=True, timeout=10, check=False)
+    return 200, {"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 600])
+async def test_files_are_written_and_read_by_commands(world, vendor, tmp_path, content):
+    vendor.answers["POST /instance/one/exec"] = in_a_local_shell
+    path = f"{tmp_path}/new folder/it's.bin"
+    await world.write(path, b"old")
+    await world.write(path, content)
+    assert await world.read(path) == content
+    assert [each.name for each in (tmp_path / "new folder").iterdir()] == ["it's.bin"]
+    assert vendor.requests[-1][2]["command"] == [f"""base64 < '{tmp_path}/new folder/it'"'"'s.bin'"""]
+    assert max(len(request[2]["command"][0]) for request in vendor.requests if request[2]) < 128 * 1024
+
+
+async def test_a_file_that_does_not_exist_is_an_os_error(world, vendor, tmp_path):
+    vendor.answers["POST /instance/one/exec"] = in_a_local_shell
+    with pytest.raises(OSError, match="exit code"):
+        await world.read(f"{tmp_path}/missing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="exit code"):
+        await world.write(f"{tmp_path}/file/inside", b"")
