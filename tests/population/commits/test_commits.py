@@ -81,7 +81,8 @@ async def test_the_particle_with_the_best_pending_call_is_selected(ledger):
     seen = []
 
     def critic(trajectories):
-        seen.append([(refunds_in(trajectory), trajectory.steps[-1].observation) for trajectory in trajectories])
+        if trajectories:  # `amc` tries a sync critic without any.
+            seen.append([(refunds_in(trajectory), trajectory.steps[-1].observation) for trajectory in trajectories])
         return prefers_large_refunds(trajectories)
 
     await shop(ledger, critic=critic, resample=Never()).arun(start())
