@@ -111,5 +111,5 @@ async def test_a_command_runs_in_the_sandbox(world, vendor, events, expected):
 
 async def test_a_command_whose_connection_breaks_is_an_error(world, vendor):
     vendor.answers["POST /process.Process/Start"] = streamed({"start": {"pid": 7}}, text("stdout", "a"))
-    with pytest.raises(Exception, match="(?i)end event|without|stream"):
+    with pytest.raises(Exception, match=r"(?i)end event|without|stream"):
         await world.run("cat x")
