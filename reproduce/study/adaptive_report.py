@@ -161,7 +161,7 @@ def main() -> None:
     tables = {
         "seen": _table(seen, "AMC, N = 15"), "curve": _table(curve, "AMC, N = 15"),
         "hidden": _table(hidden, "AMC, N = 15"), "pairs": _pairs_table(pairs),
-        "latency": _latency_table(),
+        "latency": _latency_table(), "wall clock": _wall_clock_table(),
     }  # fmt: skip
     page = (OUT / "README.md").read_text(encoding="utf-8")
     for name, text in tables.items():
@@ -180,6 +180,25 @@ def _latency_table() -> str:
     labels = LABELS | {method.name: method.label for pair in held_out() for method in pair}
     rows = [[labels[name], f"{row['median']:.1f} s", f"{row['p95']:.1f} s"] for name, row in facts["methods"].items()]
     return table(["method", "median", "p95"], rows, "lrr") + "\n"
+
+
+def _wall_clock_table() -> str:
+    """Show the measurements of the tasks that all methods have played."""
+    measured = [json.loads(line) for line in (OUT / "wall_clock.jsonl").read_text(encoding="utf-8").splitlines()]
+    labels = LABELS | {method.name: method.label for pair in held_out() for method in pair}
+    by_method: dict[str, dict[str, Any]] = {}
+    for row in measured:
+        by_method.setdefault(row["method"], {})[row["task"]] = row
+    common = set.intersection(*map(set, by_method.values()))
+    lines = []
+    for name, by_task in by_method.items():
+        mine = [by_task[task] for task in common]
+        seconds, cpu = ([row[key] for row in mine] for key in ("seconds", "cpu_seconds"))
+        requests = np.mean([row["requests"] for row in mine])
+        median, p95 = np.percentile(seconds, [50, 95])
+        lines.append([labels[name], f"{median:.1f} s", f"{p95:.1f} s", f"{requests:.0f}", f"{np.median(cpu):.2f} s"])
+    print(f"{len(common)} tasks, load {np.mean([row['load'] for row in measured if row['task'] in common]):.0f}")
+    return table(["method", "median", "p95", "requests", "CPU time, median"], lines, "lrrrr") + "\n"
 
 
 def _pairs_table(pairs: Sequence[dict[str, Any]]) -> str:
