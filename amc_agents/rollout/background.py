@@ -20,6 +20,10 @@ from amc_agents.concurrency.gather import to_its_end
 
 PATIENCE_S = 1.0
 """Maximum time that a node of a search waits for the calls in progress."""
+TURN_S = 0.002
+"""Minimum time between the starts of two nodes."""
+LONGEST_PAUSE_S = 0.1
+"""Maximum time between two looks at the calls in progress."""
 ENDING_LIMIT_S = 5.0
 """Maximum time that `close` waits for cancelled work."""
 
@@ -42,6 +46,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._calls = 0
+        self._next_turn = 0.0
         self._lock = threading.Lock()
 
     @contextmanager
@@ -56,12 +61,22 @@ class Gate:
                 self._calls -= 1
 
     async def give_way(self) -> None:
-        """Wait until no call is in progress, for at most `PATIENCE_S`."""
-        # Calls are on any thread or loop, so the wait polls, less and less often.
-        waited, pause = 0.0, 0.01
-        while self._calls and waited < PATIENCE_S:
+        """Wait until no call is in progress, for at most `PATIENCE_S`, and for a turn.
+
+        Turns are short, so that a call that begins finds at most a node or two of a search at work.
+        """
+        loop, pause = asyncio.get_running_loop(), TURN_S
+        until = loop.time() + PATIENCE_S
+        while True:
+            now = loop.time()
+            turn = max(now, self._next_turn)
+            self._next_turn = turn + TURN_S
+            await asyncio.sleep(turn - now)
+            if not self._calls or loop.time() >= until:
+                return
+            # Calls are on any thread or loop, so the wait polls, less and less often.
             await asyncio.sleep(pause)
-            waited, pause = waited + pause, 2 * pause
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 class GivingWay(Runnable[Any, Any]):
@@ -87,6 +102,11 @@ class Queue:
         self.loop, self._most = loop, most
         self._jobs: deque[Job] = deque()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs or waits."""
+        return bool(self._jobs) or (self._task is not None and not self._task.done())
 
     def add(self, job: Job) -> bool:
         """Add a job; False if the queue is full or its loop is closed."""
@@ -140,6 +160,11 @@ class Background:
         self._discarding: set[asyncio.Task[None]] = set()
         self.closed = False
         _all.add(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs or waits, on any loop."""
+        return any(queue.busy for queue in [*self._queues.values()])
 
     def add(self, job: Job) -> bool:
         """Run a job after the jobs that wait; False if it was refused, and then holds what it held."""

@@ -40,6 +40,7 @@ def canary(
     window: float = 86_400.0,
     floor: float | None = None,
     watch: int = 200,
+    salt: str | None = None,
     prices: Mapping[str, Rates] | None = None,
 ) -> CanaryGraph:
     """Serve a randomised share of the keys by `better`, and all other keys by `plain`.
@@ -60,6 +61,8 @@ def canary(
         floor: smallest acceptable mean outcome of the newest calls of `better`. None: the lower end of the confidence
             sequence of `plain`.
         watch: number of newest outcomes for calibration, over-optimisation and `floor`.
+        salt: of the randomisation; machines with the same salt assign a key alike. None: the folder's own, drawn at
+            random.
         prices: dollars by model, as for `amc_agents.prices.cost`.
 
     Raises:
@@ -78,7 +81,7 @@ def canary(
         )
     records = _records(folder, Design((float(outcomes[0]), float(outcomes[1])), float(window)))
     records.set_fact("settings", {"share": share, "floor": floor, "watch": watch})
-    rollout = Canary(records, share, key, records.fact_or("salt", uuid.uuid4().hex), prices)
+    rollout = Canary(records, share, key, _salt(records, salt), prices)
     return CanaryGraph(rollout=rollout, plain=plain, better=better, **fields_of(plain))
 
 
@@ -91,6 +94,16 @@ def _records(folder: str | Path, design: Design) -> Records:
             "it, or start again in a new folder"
         )
     return records
+
+
+def _salt(records: Records, given: str | None) -> str:
+    """Return the salt of a folder, which never changes: the same key must always have the same arm."""
+    salt = str(records.fact_or("salt", given or uuid.uuid4().hex))
+    if given is not None and given != salt:
+        raise ConfigurationError(
+            f"{records.folder} belongs to a canary with another salt: keep that one, or start again in a new folder"
+        )
+    return salt
 
 
 class Assignment(NamedTuple):

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, 
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from langgraph.errors import GraphBubbleUp
+
 from amc_agents.population.open_run import ignore_runs, listening
 from amc_agents.prices import Rates, cost
 from amc_agents.run import Run
@@ -47,6 +49,8 @@ class Measured:
                     return
                 self.last = event
                 yield event
+        except GraphBubbleUp:  # A hand-off or an interrupt of a surrounding graph is no failure.
+            raise
         except Exception as error:
             self.failed = f"{type(error).__name__}: {error}"[:300]
             raise
@@ -65,6 +69,8 @@ class Measured:
                     return
                 self.last = event
                 yield event
+        except GraphBubbleUp:  # A hand-off or an interrupt of a surrounding graph is no failure.
+            raise
         except Exception as error:
             self.failed = f"{type(error).__name__}: {error}"[:300]
             raise
@@ -81,7 +87,7 @@ class Measured:
             "seconds": self.seconds,
             "failed": self.failed,
             "value": None if run is None or run.best_index < 0 else float(run.population.values[run.best_index]),
-            "n_particles": None if run is None else len(run.population.trajectories),
+            "n_particles": None if run is None else _size(run),
             **spending(self._meter.by_model() if run is None else run.usage_by_model, self._prices),
         }
 
@@ -96,6 +102,12 @@ class Measured:
 
     def _keep(self, run: Run) -> None:
         self.run = run
+
+
+def _size(run: Run) -> int:
+    """Return N; of an adaptive run, the number of particles that it had."""
+    size = run.config["n_particles"]
+    return size if isinstance(size, int) else len(run.population.trajectories)
 
 
 def spending(

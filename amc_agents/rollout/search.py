@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from amc_agents.critics.validation import checked_values
@@ -50,6 +51,8 @@ class Call:
     config: RunnableConfig
     options: Mapping[str, Any]
     """The run-time context of the call, if any."""
+    store: BaseStore | None = None
+    """The agent's store."""
 
 
 class Book(Protocol):
@@ -123,8 +126,8 @@ class Searcher:
         started = time.perf_counter()
         given = state_before(self.wrapped.agent, call)
         trajectory = self._served_trajectory(call, given, served)
-        if self.wrapped.agent.store is not None:
-            graph = graph.copy({"store": ParticleStore(self.wrapped.agent.store)})  # Writes are discarded with it.
+        if call.store is not None:
+            graph = graph.copy({"store": ParticleStore(call.store)})  # Writes are discarded with it.
         _current.set(call)
         async with await graph.arun(given, call.config, **call.options) as run:
             meter = Meter()

@@ -8,17 +8,18 @@ import random
 import threading
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore
 from langgraph.types import Command, StateSnapshot
 from typing_extensions import override
 
@@ -152,7 +153,9 @@ class Shadow:
         if counts:
             self.writer.submit(lambda: self.records.add_to("counts", counts))
 
-    async def prepare(self, given: Any, config: RunnableConfig, before: StateSnapshot | None, context: Any) -> Call:
+    async def prepare(
+        self, given: Any, config: RunnableConfig, before: StateSnapshot | None, context: Any, store: BaseStore | None
+    ) -> Call:
         """Take what the search needs before the agent acts.
 
         Raises:
@@ -173,6 +176,7 @@ class Shadow:
             task=task,
             config=_search_config(config),
             options={} if context is None else {"context": context},
+            store=store,
         )
 
     async def _world(self, given: Any) -> tuple[Forkable | None, Task | None]:
@@ -256,8 +260,10 @@ class ShadowGraph(CompiledStateGraph[Any, Any, Any, Any]):
         with self.shadow.gate.call():
             sampled = await self._asampled(input, config, kwargs) if self.shadow.samples() else None
             if sampled is None:
-                async for event in self.plain.astream(input, config, **kwargs):
-                    yield event
+                plain = cast(AsyncGenerator[Any, None], self.plain.astream(input, config, **kwargs))
+                async with aclosing(plain):
+                    async for event in plain:
+                        yield event
                 return
             try:
                 events = self.plain.astream(input, _with_id(config, sampled.call), **sampled.tap.options)
@@ -309,7 +315,8 @@ class ShadowGraph(CompiledStateGraph[Any, Any, Any, Any]):
         try:
             own = _own_config(config)
             before = self.plain.get_state(own) if self._remembers(own) else None
-            call = run_in_background(self.shadow.prepare(input, own, before, options.get("context")), n_workers=1)
+            preparing = self.shadow.prepare(input, own, before, options.get("context"), self.plain.store)
+            call = run_in_background(preparing, n_workers=1)
         except Exception as error:
             self.shadow.count(_reason(error))
             return None
@@ -319,7 +326,7 @@ class ShadowGraph(CompiledStateGraph[Any, Any, Any, Any]):
         try:
             own = _own_config(config)
             before = await self.plain.aget_state(own) if self._remembers(own) else None
-            call = await self.shadow.prepare(input, own, before, options.get("context"))
+            call = await self.shadow.prepare(input, own, before, options.get("context"), self.plain.store)
         except Exception as error:
             self.shadow.count(_reason(error))
             return None

@@ -39,6 +39,16 @@ def test_a_larger_share_keeps_the_keys_that_the_better_agent_had(graph, tmp_path
     assert before < after
 
 
+def test_machines_with_the_same_salt_assign_a_key_alike(tmp_path):
+    first, second = (
+        canary(answering("plain"), answering("better"), 0.5, folder=tmp_path / name, salt="s") for name in "ab"
+    )
+    for i in range(20):
+        assert said(first.invoke(HELLO, thread(f"t{i}"))) == said(second.invoke(HELLO, thread(f"t{i}")))
+    with pytest.raises(ConfigurationError, match="another salt"):
+        canary(answering("plain"), answering("better"), 0.5, folder=tmp_path / "a", salt="other")
+
+
 async def test_all_ways_to_call(graph):
     names = [f"t{i}" for i in range(8)]
     answers = {name: said(graph.invoke(HELLO, thread(name))) for name in names}

@@ -15,8 +15,10 @@ from langgraph.types import Command, interrupt
 from amc_agents import Budget, Task, current_environment, effect, use_environment
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.rollout import canary, shadow
+from amc_agents.runtime.metering import PolicyMeter, counting_requests
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import TimeStep
+from amc_agents.usage import Meter, metering
 from tests.rollout.agents import HELLO, answering, thread
 
 
@@ -326,6 +328,7 @@ import asyncio, sys, warnings
 warnings.simplefilter("error")
 sys.path[:0] = [{root!r}]
 from amc_agents import shadow
+from amc_agents.usage import Meter, metering
 from tests.rollout.agents import HELLO, answering
 async def critic(trajectories):
     await asyncio.sleep(600)
@@ -369,16 +372,21 @@ def test_only_a_share_of_the_calls_is_sampled(tmp_path):
 
 
 async def test_the_meters_around_a_shadow_do_not_count_its_searches(tmp_path):
-    agent = calling("refund")
-    alone = canary(agent, agent, 1.0, folder=tmp_path / "alone")
-    inner = shadowed(agent, tmp_path / "shadow")
-    around = canary(agent, inner, 1.0, folder=tmp_path)
-    for graph in (alone, around):
+    graph, meter = shadowed(calling("refund"), tmp_path), Meter()
+    with counting_requests(PolicyMeter(meter)), metering(meter):
         await graph.ainvoke(HELLO)
+    await graph.aclose()
+    assert graph.report().n_searched == 1
+    assert meter.read()["policy"].calls == 2
+
+
+async def test_a_shadow_is_an_arm_of_a_canary(tmp_path):
+    inner = shadowed(calling("refund"), tmp_path / "shadow")
+    graph = canary(answering("plain"), inner, 1.0, folder=tmp_path)
+    assert said(await graph.ainvoke(HELLO)) == "bye"
     await inner.aclose()
-    for graph in (alone, around):
-        graph.close()
-        assert graph.rollout.records.calls()[0]["requests"] == 2
+    graph.close()
+    assert graph.rollout.records.calls()[0]["requests"] == 2
     assert inner.report().n_searched == 1
 
 

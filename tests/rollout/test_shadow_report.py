@@ -29,6 +29,14 @@ def test_the_ranking_is_the_auc_and_its_interval_respects_the_keys():
     assert missed <= most(200, 0.07, tail=1e-3)
 
 
+def test_repeated_calls_of_a_key_do_not_narrow_the_interval():
+    values, outcomes, groups = draw(np.random.default_rng(5), 60, 0.5)
+    values, outcomes = values[::2], outcomes[::2]
+    alone = rank(values, outcomes, groups[::2])
+    repeated = rank(*(np.repeat(each, 3) for each in (values, outcomes, groups[::2])))
+    assert (repeated.low, repeated.auc, repeated.high) == pytest.approx((alone.low, alone.auc, alone.high))
+
+
 def test_too_few_keys_give_no_ranking():
     values, outcomes, groups = draw(np.random.default_rng(2), 12, 1.0)
     assert rank(values, outcomes, groups) is None
