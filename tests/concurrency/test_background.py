@@ -21,6 +21,9 @@ import asyncio, os, signal, sys, threading, time
 from amc_agents import AtSteps, amc
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start
 
+# A shell starts its background jobs with SIGINT ignored, and Python then leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def interrupt():
     # As Ctrl-C: to the main thread, once it waits.
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)

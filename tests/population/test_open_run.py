@@ -295,6 +295,15 @@ async def test_a_second_cancellation_does_not_interrupt_closing():
     assert_all_closed_once(world)
 
 
+@pytest.fixture
+def interrupted_by_ctrl_c():
+    """A shell starts its background jobs with SIGINT ignored, and Python then leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupted_by_ctrl_c")
 def test_ctrl_c_in_a_sync_caller_closes_every_world(caplog):
     async def step(self, action):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
