@@ -61,7 +61,7 @@ $(BASE): $(PINNED) | $(BIN)/python
 # torch comes first and alone: a local build of this version (CPU, other CUDA) is then kept by what follows.
 $(FULL): $(PINNED) | $(BIN)/python
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench,openai,train,dev,sqlite,prices]'
+	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench,report,openai,train,dev,sqlite,prices]'
 	touch $(BASE) $@
 
 $(SENTENCES): $(PINNED) | $(FULL)
