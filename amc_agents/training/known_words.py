@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from amc_agents.critics.render import Encoder
-from amc_agents.critics.tokenizing import Segment, TemplateTokenizer, UnknownWords
+from amc_agents.critics.tokenizing import MOST_UNKNOWN, Segment, TemplateTokenizer, UnknownWords
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import iter_records
 from amc_agents.types import Trajectory
@@ -36,7 +36,8 @@ def check_words(data: Iterable[Trajectory] | str | Path, encoder: Encoder, *, an
     words = _count(data, encoder)
     if words.too_many and not anyway:
         raise ConfigurationError(
-            f"the base model's tokenizer cannot read the training data: {words}, {_examples(data, encoder)}. {_REMEDY}"
+            f"the base model's tokenizer cannot read the training data: {words.share:.0%} of the words are unknown to "
+            f"it (at most {MOST_UNKNOWN:.0%}), {_examples(data, encoder)}. {_REMEDY}"
         )
     return words
 
@@ -60,7 +61,7 @@ def _count(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> Unknown
 def _examples(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> str:
     assert isinstance(encoder.tokenize, TemplateTokenizer)
     examples = encoder.tokenize.unknown_examples(_texts(data, encoder), _EXAMPLES)
-    return f"for example {', '.join(repr(word[:20]) for word in examples)}"
+    return f"such as {', '.join(repr(word[:20]) for word in examples)}"
 
 
 def _texts(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> Iterator[Segment]:

@@ -218,8 +218,8 @@ class _Counts(NamedTuple):
         rivals = {} if auc is None else {name: self._rival(name, seed) for name in RIVALS}
         return RankingReport(comparison, auc, by_step, at_end, rivals)
 
-    def interval(self, better: FloatArray, seed: int) -> Interval | None:
-        """Share of the pairs that `better` counts `[T, K]`, with its interval over tasks."""
+    def interval(self, better: FloatArray, seed: int, least: float = 0.0) -> Interval | None:
+        """Share of the pairs that `better` counts `[T, K]`, with its interval over tasks, cut at `least` and 1."""
         by_task, pairs = better.sum(axis=0), self.pairs.sum(axis=0)
         compared = pairs > 0
         by_task, pairs = by_task[compared], pairs[compared]
@@ -229,13 +229,14 @@ class _Counts(NamedTuple):
         # A pair across tasks depends on both, so that its sum moves twice as much when tasks are drawn again.
         order = 2 if self.across_tasks else 1
         low, high = _bounds(mean, order * (by_task - mean * pairs), pairs, seed)
+        low, high = max(low, least), min(high, 1.0)
         return Interval(mean, low, high, int(pairs.sum()) // order, len(pairs))
 
     def _rival(self, name: str, seed: int) -> Rival:
         better = self.better[..., RIVALS.index(name) + 1] if name != "step number" else self.pairs / 2
         if name == "length" and better.sum() < self.pairs.sum() / 2:
             better = self.pairs - better
-        auc, lead = self.interval(better, seed), self.interval(self.better[..., 0] - better, seed)
+        auc, lead = self.interval(better, seed), self.interval(self.better[..., 0] - better, seed, -1.0)
         assert auc is not None
         assert lead is not None
         return Rival(auc, lead)
@@ -354,8 +355,7 @@ def _sentences(report: RankingReport) -> Iterator[str]:
 def _percent(interval: Interval) -> str:
     if math.isnan(interval.low):
         return f"{interval.mean:.1%} of pairs"
-    low, high = max(0.0, interval.low), min(1.0, interval.high)
-    return f"{interval.mean:.1%} of pairs (95% interval {low:.1%} to {high:.1%})"
+    return f"{interval.mean:.1%} of pairs (95% interval {interval.low:.1%} to {interval.high:.1%})"
 
 
 _SIBLINGS: Mapping[Verdict, str] = {

@@ -22,6 +22,8 @@ def print_metrics(
     table = Table(title=title, show_header=False)
     for name, label in LABELS.items():
         table.add_row(label, _figure(metrics[name]))
+    if "unknown_words" in metrics:
+        table.add_row("words unknown to the base model", f"{metrics['unknown_words']:.2%}")
     console.print(table)
     by_step = Table("step", "AUC", title="against the final success, over all tasks")
     for step, auc in metrics["auc_by_step"].items():

@@ -23,6 +23,8 @@ COMPLAINTS = {
     "warranty": ("It broke after two months.", "It stopped working."),
     "delivery": ("It never arrived.", "The parcel was lost."),
 }
+_ACCEPTED, _REJECTED = "accepted.", "rejected."
+"""Of the same length, so that the length of a conversation says little about its outcome."""
 POLICIES = {"returns": (0.9, "90% of the price"), "warranty": (0.5, "half the price"), "delivery": (1.0, "all of it")}
 
 
@@ -72,9 +74,9 @@ def solved(messages: Sequence[BaseMessage]) -> bool:
     """Return the outcome of a conversation: every check succeeded, and the customer gets the right amount."""
     given = _ticket_of(messages)
     results = [message.text for message in messages if isinstance(message, ToolMessage)]
-    checked = all(any(result.startswith(good) for result in results) for good in ("Found", "The name", "Paid"))
-    policy = any(result.startswith(given.topic.capitalize()) for result in results)
-    return checked and policy and messages[-1].text == given.answer
+    accepted = {result.split()[0] for result in results if result.endswith(_ACCEPTED)}
+    read = any(result.startswith(given.topic.capitalize()) for result in results)
+    return accepted == {"Order", "Name", "Payment"} and read and messages[-1].text == given.answer
 
 
 _TICKETS: dict[str, Ticket] = {}
@@ -94,20 +96,20 @@ def _ticket_of(messages: Sequence[BaseMessage]) -> Ticket:
 def find_order(order: int, customer: str) -> str:
     """Look up an order of a customer."""
     known = any(each.order == order and each.name == customer for each in _TICKETS.values())
-    return f"Found order {order}." if known else f"Order {order} belongs to another customer."
+    return f"Order {order} of {customer}: {_ACCEPTED if known else _REJECTED}"
 
 
 @tool
 def verify_name(name: str, customer: str) -> str:
     """Compare a name with the customer's account."""
-    return "The name is right." if name == customer else "Name and account differ."
+    return f"Name {name}: {_ACCEPTED if name == customer else _REJECTED}"
 
 
 @tool
 def find_payment(order: int, method: str) -> str:
     """Look up a payment."""
     known = any(each.order == order and each.method == method for each in _TICKETS.values())
-    return f"Paid by {method}." if known else f"There is no payment by {method}."
+    return f"Payment by {method}: {_ACCEPTED if known else _REJECTED}"
 
 
 @tool
@@ -127,7 +129,7 @@ class _Script:
         calls = [call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
         results = [message.text for message in messages if isinstance(message, ToolMessage)]
         right = rng.random() < SKILL
-        failed = bool(results) and any(word in results[-1] for word in ("belongs", "differ", "no payment"))
+        failed = bool(results) and results[-1].endswith(_REJECTED)
         # Most mistakes go unnoticed.
         stage = len({call["name"] for call in calls}) - (failed and rng.random() < 0.2)
         wrong_order = int("".join(str(given.order)[place] for place in (1, 0, 2, 3)))

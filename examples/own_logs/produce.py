@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -12,12 +13,14 @@ from examples.own_logs.agent import make_agent, remember, solved, ticket
 TICKETS, RUNS = 120, 5
 
 
-def main() -> None:
-    """Write threads.sqlite and outcomes.csv."""
-    for path in ("threads.sqlite", "threads.sqlite-wal", "threads.sqlite-shm", "outcomes.csv"):
-        Path(path).unlink(missing_ok=True)
+def main(folder: str = ".") -> None:
+    """Write threads.sqlite and outcomes.csv into a folder."""
+    threads, table = Path(folder, "threads.sqlite"), Path(folder, "outcomes.csv")
+    if threads.exists():
+        raise SystemExit(f"{threads} exists: choose another folder")
+    threads.parent.mkdir(parents=True, exist_ok=True)
     good = 0
-    with SqliteSaver.from_conn_string("threads.sqlite") as saver, Path("outcomes.csv").open("w", newline="") as file:
+    with SqliteSaver.from_conn_string(str(threads)) as saver, table.open("w", newline="") as file:
         outcomes = csv.writer(file)
         outcomes.writerow(["thread_id", "value"])
         agent = make_agent(saver, seed=0)
@@ -29,8 +32,8 @@ def main() -> None:
                 outcome = solved(state["messages"])
                 outcomes.writerow([thread, outcome])
                 good += outcome
-    print(f"{TICKETS * RUNS} conversations in threads.sqlite, {good} of them solved: outcomes.csv")
+    print(f"{TICKETS * RUNS} conversations in {threads}, {good} of them solved: {table}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

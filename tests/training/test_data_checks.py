@@ -94,13 +94,15 @@ def test_a_word_level_base_names_the_words_that_it_does_not_know():
     encoder = crafting_encoder()
     strange = [said("Hello refund department")]
     with pytest.raises(
-        ConfigurationError, match=r"such as 'Hello'.*'Hello', 'refund', 'department'\. Choose.*--base"
+        ConfigurationError, match=r"\(at most 5%\), such as 'Hello', 'refund', 'department'\. Choose.*--base"
     ) as e:
         check_words(strange, encoder)
     assert len(str(e.value)) <= 400
     words = check_words(strange, encoder, anyway=True)
     (warning,) = warning_of(words, strange, encoder)
-    assert warning.startswith(f"{words.share:.1%} of the words are unknown to the base model, for example 'Hello', 're")
+    assert warning.startswith(
+        f"{words.share:.1%} of the words are unknown to the base model, such as 'Hello', 'refund'"
+    )
 
 
 def test_one_percent_is_a_warning_and_less_is_not():
@@ -156,6 +158,7 @@ def test_a_training_reports_its_warnings_and_its_ranking(base_model, toy_traject
     assert "under another id" in same_instruction
     assert "played in a benchmark" in benchmark
     assert checkpoint.metrics["warnings"] == warned
+    assert checkpoint.metrics["unknown_words"] == 0.0
     held_out = held_out_tasks({each.task.id for each in whole}, 0.5, np.random.default_rng(0))
     chosen = [each for each in whole if each.task.id in held_out]
     values = HFCritic(tmp_path / "value").state_values(chosen)

@@ -103,7 +103,7 @@ def train_value(
         with state.left_if_useful(keep_rows=isinstance(data, str | Path)):
             model, tokenizer = load_base(base_model, settings)
             encoder = make_encoder(tokenizer, settings.prompt_format, context(model, settings.max_tokens))
-            warnings = _on_first(lambda: _checked(data, encoder, settings, anyway=anyway, warn=warn))
+            checked = _on_first(lambda: _checked(data, encoder, settings, anyway=anyway, warn=warn))
             rows = _on_first(
                 lambda: build_rows(
                     data, state.folder / ROWS, encoder, settings.objective, tokenizer=tokenizer_hash(tokenizer),
@@ -120,7 +120,7 @@ def train_value(
         round_to_half(trainer.model)
         training = _Training(base_model, tokenizer, encoder, sets, trainer)
         checkpoint = _measured(training, description, data)
-        checkpoint = replace(checkpoint, metrics=checkpoint.metrics | {"warnings": warnings})
+        checkpoint = replace(checkpoint, metrics=checkpoint.metrics | checked)
         # Every process takes part in gathering a sharded model.
         weights = trainer.accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
 
@@ -190,8 +190,8 @@ def _checked(
     *,
     anyway: bool,
     warn: Callable[[str], None] | None,
-) -> list[str]:
-    """Check the data and return warnings."""
+) -> dict[str, Any]:
+    """Check the data, and return what the metrics say about it: warnings, and the share of unknown words."""
     words = check_words(data, encoder, anyway=anyway)
     records = selected_trajectories(data, best_of=settings.best_of, policies=settings.policies)
     about_data = check_data(records, validation_share=settings.validation_share, seed=settings.seed, anyway=anyway)
@@ -199,7 +199,7 @@ def _checked(
     if warn is not None:
         for warning in warnings:
             warn(warning)
-    return warnings
+    return {"warnings": warnings, "unknown_words": words.share}
 
 
 def _measured(
