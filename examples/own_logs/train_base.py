@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from amc_agents.critics.render import PLAIN
 from amc_agents.training.dataset import read_trajectories
 
-STEPS, BATCH, CONTEXT = 250, 16, 400
+STEPS, BATCH, CONTEXT = 150, 16, 400
 
 
 def main(data: str, out: str) -> None:
