@@ -333,7 +333,8 @@ def _sentences(report: RankingReport) -> Iterator[str]:
     share = f"{_percent(auc)}; {auc.pairs:,} pairs of states, {auc.tasks:,} tasks"
     if report.comparison == "siblings":
         yield f"{_SIBLINGS[report.verdict]} Of two runs of a task, the better one has the higher value in {share}."
-        if report.verdict == "ranks" and "length" in report.unbeaten:
+        by_length_alone = report.rivals["length"].auc.low > 0.5
+        if report.verdict == "ranks" and by_length_alone and "length" in report.unbeaten:
             by_length = _percent(report.rivals["length"].auc)
             yield f"The length of the text alone ranks {by_length}: the critic may know only that."
         return

@@ -142,6 +142,14 @@ def test_a_length_that_ranks_siblings_is_mentioned():
     assert "The length of the text alone ranks 100.0% of pairs" in report.sentences[1]
 
 
+def test_a_length_that_ranks_nothing_is_not_mentioned():
+    # Few tasks: the lead over the length is uncertain, but the length alone ranks nothing.
+    report = ranking(siblings(16, 4, np.random.default_rng(7), knows=1.5, steps=2))
+    assert report.verdict == "ranks"
+    assert report.rivals["length"].auc.low < 0.5
+    assert len(report.sentences) == 1
+
+
 def test_the_return_so_far_is_added_to_a_value_of_the_future():
     scored = []
     for number in range(LEAST_TASKS):
