@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 
 from amc_agents.testing import ScriptedChatModel
 
-SKILL = 0.6
+SKILL = 0.7
 """Probability that the script does a step right; it then repeats 1 mistake in 5."""
 NAMES = ("Ahmed", "Bea", "Chloe", "Dmitri", "Elif", "Femi", "Greta", "Hana")
 ITEMS = {"kettle": 40, "lamp": 60, "chair": 120, "blender": 80, "clock": 20}

@@ -9,7 +9,7 @@ from amc_agents import AtSteps, Never, amc
 from amc_agents.bench.statistics import estimate, paired
 from examples.own_logs.agent import make_agent, remember, solved, ticket
 
-FIRST, TICKETS, PARTICLES = 10_000, 120, 8
+FIRST, TICKETS, PARTICLES = 10_000, 80, 8
 
 
 def main(critic: str) -> None:

@@ -10,7 +10,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from examples.own_logs.agent import make_agent, remember, solved, ticket
 
-TICKETS, RUNS = 120, 5
+TICKETS, RUNS = 200, 5
 
 
 def main(folder: str = ".") -> None:
