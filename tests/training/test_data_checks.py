@@ -158,7 +158,7 @@ def test_a_training_reports_its_warnings_and_its_ranking(base_model, toy_traject
     assert "under another id" in same_instruction
     assert "played in a benchmark" in benchmark
     assert checkpoint.metrics["warnings"] == warned
-    assert checkpoint.metrics["unknown_words"] == 0.0
+    assert 0 < checkpoint.metrics["unknown_words"] < 0.01  # "a" and "b" in the late trajectory
     held_out = held_out_tasks({each.task.id for each in whole}, 0.5, np.random.default_rng(0))
     chosen = [each for each in whole if each.task.id in held_out]
     values = HFCritic(tmp_path / "value").state_values(chosen)
