@@ -167,10 +167,12 @@ def headline(results: Results) -> str:
         pair, metric, found = difference
         a, b = pair
         size, interval = f"{abs(found.difference):.3f}", f"[{found.low:+.3f}, {found.high:+.3f}]"
+        bound = "" if found.metric == "deployable" else " Only an observer of the rewards could pick so."
         if found.low > 0 or found.high < 0:
             better, worse = (a, b) if found.low > 0 else (b, a)
-            return f"{better} beats {worse} by {size} on the {metric}, 95% interval {interval}."
-        return f"{a} and {b} cannot be told apart on the {metric}: {found.difference:+.3f}, 95% interval {interval}."
+            return f"{better} beats {worse} by {size} on the {metric}, 95% interval {interval}.{bound}"
+        told = f"{found.difference:+.3f}, 95% interval {interval}.{bound}"
+        return f"{a} and {b} cannot be told apart on the {metric}: {told}"
     for pick, title in _PICKS.items():
         scored = [method for method in results.methods if pick in method.scores]
         if scored:

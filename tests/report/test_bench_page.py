@@ -75,6 +75,15 @@ def test_a_difference_that_may_be_zero_is_no_victory(bench_folder):
     assert headline(results.model_copy(update={"comparisons": worse})).startswith("Best-of-N beats AMC")
 
 
+def test_a_headline_about_the_oracles_pick_says_that_it_cannot_be_deployed(bench_folder):
+    results = Results.load(bench_folder(n_tasks=40) / "results.json")
+    assert "observer" not in headline(results)
+    oracles = [pair for pair in results.comparisons if pair.metric == "oracle"]
+    assert headline(results.model_copy(update={"comparisons": oracles})).endswith(
+        "Only an observer of the rewards could pick so."
+    )
+
+
 def test_an_unfinished_comparison_says_so(bench_folder):
     page = bench_page(bench_folder(complete=False), "")
     assert "the command has not ended" in page
