@@ -6,6 +6,8 @@ from search_settings import BOTH, HARD, Search, every
 
 POOL = {HARD: Search("independent", (0.6,), (30,)), BOTH: Search("independent", (0.7,), (30,))}
 """Tries per task, which are subsampled for Best-of-M at every cost; at the temperatures tuned for Best-of-15."""
+MORE_TRIES = Search("independent", (0.7,), (15,))
+"""Further tries on test tasks, beside the 15 of docs/results/worlds."""
 _THIRDS = (3, 6, 9, 12, 15)
 AMC = {
     HARD: Search("filtered", (0.5,), points=_THIRDS, beta=0.1),
@@ -41,6 +43,7 @@ CANDIDATES: dict[str, list[Search]] = {
     ],
     BOTH: [
         POOL[BOTH],
+        MORE_TRIES,
         AMC[BOTH],
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.5),
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.8),

@@ -8,14 +8,19 @@ mean cost pays for. Differences are paired over tasks, with 95% intervals.
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import reduce
+from pathlib import Path
 
 import numpy as np
-from candidates import AMC, CANDIDATES, POOL
+from candidates import AMC, CANDIDATES, MORE_TRIES, POOL
 from experiment import RAW
-from search_settings import GROUPS, HIDDEN, WORLDS, Search
+from search_settings import GROUPS, HARD, HIDDEN, WORLDS, Search
 
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
@@ -23,6 +28,7 @@ from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from packed import packed, unpack
 from subsampling import best_of
 
+STUDY, WORLDS_RAW = Path("docs/results/study/raw"), Path("docs/results/worlds/raw")
 Records = Mapping[tuple[str, int], RunResult]
 """(task, seed) -> run."""
 
@@ -34,7 +40,9 @@ def calls_of(record: RunResult) -> float:
 
 def tokens_of(record: RunResult) -> float:
     """Tokens newly read or written by policy and critic."""
-    return record.cost.policy_output_tokens + record.cost.critic_tokens
+    cost = record.cost
+    written_and_read = cost.policy_output_tokens + cost.policy_input_tokens - cost.policy_cached_tokens
+    return written_and_read + cost.critic_tokens - cost.critic_cached_tokens
 
 
 def main() -> None:
@@ -47,7 +55,8 @@ def main() -> None:
 def table(world: str, group: str) -> list[str]:
     """Return the lines of a world's table."""
     runs = {search.name: read(world, group, search) for search in CANDIDATES[world]}
-    pool = runs[POOL[world].name]
+    pool, amc = baselines(world, group, runs)
+    runs[AMC[world].name] = amc
     metric = "deployable" if world in HIDDEN else "oracle"
     lines = [
         "| search | tasks | pick | policy calls | tokens | minus Best-of-M at equal calls (M) | at equal tokens (M) "
@@ -55,9 +64,52 @@ def table(world: str, group: str) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, records in runs.items():
-        if records and name != POOL[world].name:
-            lines.append(row(name, records, pool, runs[AMC[world].name], metric))
+        if records and name not in (POOL[world].name, MORE_TRIES.name):
+            lines.append(row(name, records, pool, amc, metric))
     return lines
+
+
+def baselines(world: str, group: str, runs: Mapping[str, Records]) -> tuple[Records, Records]:
+    """Return the pools of tries and plain AMC; on test tasks, those of the earlier experiments."""
+    if group == "screen":
+        return runs[POOL[world].name], runs[AMC[world].name]
+    if world == HARD:
+        pools = [earlier(STUDY / f"hard-tuned-pool-policy0-seed{seed}.jsonl.gz", "tuned-pool") for seed in range(3)]
+        unjudged = [{key: without_critic(record) for key, record in pool.items()} for pool in pools]
+        return joined(unjudged), earlier(STUDY / "hard-tuned-amc-policy0-seed0.jsonl.gz", "tuned-amc-15")
+    pool = earlier(WORLDS_RAW / f"{world}-pool-T0.7.jsonl.gz", "pool-T0.7")
+    amc = earlier(WORLDS_RAW / f"{world}-amc-hidden-T0.8-every-2-beta0.2.jsonl.gz", "amc-hidden-T0.8-every-2-beta0.2")
+    return joined([pool, runs[MORE_TRIES.name]]), amc
+
+
+def earlier(path: Path, method: str) -> Records:
+    """Read a method's runs from a packed shard of another experiment, all as seed 0."""
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+    records = [RunResult.from_json(values) for values in rows if values.get("method") == method]
+    return {(record.task, 0): record for record in records}
+
+
+def joined(pools: Sequence[Records]) -> Records:
+    """Join the tries of several pools, where all of them have the task."""
+    common = set.intersection(*(set(pool) for pool in pools if pool))
+    return {key: reduce(with_tries_of, [pool[key] for pool in pools if pool]) for key in sorted(common)}
+
+
+def with_tries_of(first: RunResult, second: RunResult) -> RunResult:
+    """Join two pools of a task; only what `best_of` and the costs need."""
+    a, b, size = particles(first), particles(second), len(particles(first).returns)
+    tries = Particles((*a.returns, *b.returns), (*a.values, *b.values), (*a.same_as, *(size + i for i in b.same_as)))
+    summed = {
+        name: value + getattr(second.cost, name)
+        for name, value in asdict(first.cost).items()
+        if name.startswith(("policy", "critic"))
+    }
+    return replace(first, particles=tries, cost=replace(first.cost, **summed))
+
+
+def without_critic(record: RunResult) -> RunResult:
+    """Leave out the critic's cost: where rewards are seen, Best-of-N needs no critic."""
+    return replace(record, cost=replace(record.cost, critic_calls=0, critic_tokens=0, critic_cached_tokens=0))
 
 
 def read(world: str, group: str, search: Search) -> Records:
