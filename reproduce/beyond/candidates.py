@@ -8,6 +8,8 @@ POOL = {HARD: Search("independent", (0.6,), (30,)), BOTH: Search("independent", 
 """Tries per task, which are subsampled for Best-of-M at every cost; at the temperatures tuned for Best-of-15."""
 MORE_TRIES = Search("independent", (0.7,), (15,))
 """Further tries on test tasks, beside the 15 of docs/results/worlds."""
+CONFIRMING = Search("independent", (0.7,), (18,))
+"""Tries on the tasks of the confirmation."""
 _THIRDS = (3, 6, 9, 12, 15)
 AMC = {
     HARD: Search("filtered", (0.5,), points=_THIRDS, beta=0.1),
@@ -44,6 +46,7 @@ CANDIDATES: dict[str, list[Search]] = {
     BOTH: [
         POOL[BOTH],
         MORE_TRIES,
+        CONFIRMING,
         AMC[BOTH],
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.5),
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.8),
@@ -61,6 +64,7 @@ CANDIDATES: dict[str, list[Search]] = {
         Search("filtered", (0.8,), (20, 14, 10), (6, 12), beta=0.2),
         Search("filtered", (0.5, 0.7, 0.9), points=every(2), beta=0.2),
         Search("independent", (0.5, 0.7, 0.9), (18,)),
+        Search("independent", (0.5, 0.7, 0.9), (15,)),
         Search("filtered", (0.7,), points=every(4), beta=0.2),
         Search("ahead", (0.5, 0.7, 0.9), (9,), every(4), beta=0.2),
         Search("iterated", (0.8,), (8,), every(2), beta=0.2, rounds=4),

@@ -18,7 +18,7 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
-from candidates import AMC, CANDIDATES, MORE_TRIES, POOL
+from candidates import AMC, CANDIDATES, CONFIRMING, MORE_TRIES, POOL
 from experiment import RAW
 from search_settings import GROUPS, HARD, HIDDEN, WORLDS, Search
 
@@ -64,7 +64,7 @@ def table(world: str, group: str) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, records in runs.items():
-        if records and name not in (POOL[world].name, MORE_TRIES.name):
+        if records and name not in (POOL[world].name, MORE_TRIES.name, CONFIRMING.name):
             lines.append(row(name, records, pool, amc, metric))
     return lines
 
@@ -73,6 +73,8 @@ def baselines(world: str, group: str, runs: Mapping[str, Records]) -> tuple[Reco
     """Return the pools of tries and plain AMC; on test tasks, those of the earlier experiments."""
     if group == "screen":
         return runs[POOL[world].name], runs[AMC[world].name]
+    if group == "confirm":
+        return runs.get(CONFIRMING.name, {}), runs[AMC[world].name]
     if world == HARD:
         pools = [earlier(STUDY / f"hard-tuned-pool-policy0-seed{seed}.jsonl.gz", "tuned-pool") for seed in range(3)]
         unjudged = [{key: without_critic(record) for key, record in pool.items()} for pool in pools]

@@ -20,9 +20,9 @@ CRITICS = {
     BOTH: "embedded:workshop",
 }
 """In crafting, the value model of the study's first seed, whose pools and AMC are the baselines on test tasks."""
-GROUPS = {"screen": ("train", 300_000), "final": ("test", 0)}
+GROUPS = {"screen": ("train", 300_000), "final": ("test", 0), "confirm": ("test", 100)}
 """Split and number of the first task. No model was trained on any of these tasks. The test tasks are those of
-docs/results/study and docs/results/worlds, whose pools and plain AMC are the baselines."""
+docs/results/study and docs/results/worlds, whose pools and plain AMC are the baselines; "confirm" follows them."""
 
 
 @dataclass(frozen=True)
