@@ -7,7 +7,7 @@ LangGraph then saves a checkpoint, from which the particle and its offspring sta
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import uuid4
@@ -21,6 +21,7 @@ from amc_agents.errors import AgentContractError
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_events import EventListener
 from amc_agents.population.particle_trace import Outcome, ParticleTrace
+from amc_agents.population.proposals import Proposal, proposal_of
 from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.runtime.door import is_of_a_door
@@ -45,6 +46,8 @@ class AgentStreams:
     """Receives what agents write to the custom stream; None: such events are ignored."""
     max_concurrency: int | None = None
     """Limit of the call for concurrent work; None: no limit."""
+    proposals: Sequence[Proposal] = ()
+    """Settings of the agent that differ between particles."""
     nested: bool = False
     """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
 
@@ -102,7 +105,8 @@ class AgentStreams:
             answers: the answers of a human by the ids of the questions.
         """
         trace = particle.trace = ParticleTrace(particle, config, self.run_id)
-        configurable = {**config.get("configurable", {}), "thread_id": particle.thread_id}
+        own = proposal_of(self.proposals, particle.proposal)
+        configurable = {**config.get("configurable", {}), **own, "thread_id": particle.thread_id}
         particle.door.begin_attempt()
         if particle.saved and not particle.held:
             # The particle is between two supersteps. Without this key, LangGraph takes its next tasks for interrupted

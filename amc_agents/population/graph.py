@@ -8,6 +8,7 @@ A resumed run goes on at `restore`. See docs/amc.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from langgraph.graph import END, START, StateGraph
@@ -21,6 +22,7 @@ from amc_agents.critics.uses import for_amc
 from amc_agents.population.amc_graph import AmcGraph
 from amc_agents.population.nodes import BothWays, Nodes, RunState, restarting
 from amc_agents.population.particle import TrajectoryFunction
+from amc_agents.population.proposals import Proposal, checked_proposals
 from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
 from amc_agents.population.settings import Settings
 from amc_agents.population.wrapped_agent import EnvironmentFunction, WrappedAgent
@@ -61,6 +63,7 @@ def amc(
     step_after: str | Sequence[str] | None = None,
     tools: Mapping[str, Effect] | None = None,
     stateless_tools: bool = False,
+    proposals: Sequence[Proposal] | None = None,
     trajectory: TrajectoryFunction | None = None,
     checkpointer: Checkpointer = None,
     name: str | None = None,
@@ -130,6 +133,10 @@ def amc(
             reality: the particles wait before it, and only the selected one makes the call) or `Deferred(...)` (a
             commit that `run.commit` makes after the search). `@effect` declares the same at a tool.
         stateless_tools: treat all tools and nodes without a declared effect as "read".
+        proposals: settings of the agent that differ between particles: values in its `configurable`, such as
+            [{"temperature": 0.5}, {"temperature": 0.9}] for a model with a configurable temperature. Particle i begins
+            with number i modulo their number, and its offspring keep it. The target's prior is then the mixture of
+            the proposals. Default: the particles do not differ.
         trajectory: builds what the critic sees from an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory). Default: the agent's own. A `Restorable` world
             without `reset` then goes on: each turn starts from the previous winner's. A call whose `configurable` has
@@ -156,6 +163,7 @@ def amc(
         rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
         hide_rewards=hide_rewards,
     )
+    settings = replace(settings, proposals=checked_proposals(proposals, settings.start_size))
     acting = {name for name, kind in {**effects.tools, **(tools or {})}.items() if kind != "read"}
     wrapped = WrappedAgent(
         agent=patient(agent, acting | effects.commit_nodes),

@@ -79,7 +79,7 @@ class FromInput:
     """
 
     def __init__(self, seed: int, n_particles: int, conversation: ConversationWorld, earlier: int = 0) -> None:
-        self._conversation = conversation
+        self._conversation, self._earlier = conversation, earlier
         self.seed, self.meter, self.spent_s = seed, Meter(), 0.0
         self.run_id: str | None = None
         stream = [seed, 2, earlier] if earlier else [seed, 0]
@@ -108,6 +108,7 @@ class FromInput:
                 world=world,
                 store=store.fork() if store else None,
                 index=index,
+                proposal=self._earlier + index,
                 door=Door(start.wrapped.effects.tools),
             )
             for index, (rng, world) in enumerate(zip(self._rngs, worlds, strict=True))

@@ -41,6 +41,8 @@ class Particle:
     """Its view of the agent's store, if the agent has a store."""
     index: int = 0
     """Its slot in the population, which never changes."""
+    proposal: int = 0
+    """The slot in which its line began, which chooses its entry of `proposals`."""
     ancestor: int | None = None
     """Slot of the particle that the agent's current run continues; its own slot after it was forked."""
     thread_id: str = field(default_factory=lambda: uuid4().hex)

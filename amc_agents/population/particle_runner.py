@@ -118,6 +118,7 @@ class ParticleRunner:
             world=world,
             store=particle.store.fork() if particle.store else None,
             index=index,
+            proposal=particle.proposal,
             ancestor=particle.index,
             steps=particle.steps,
             saved=particle.saved,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
+from amc_agents.population.proposals import Proposal
 from amc_agents.population.rewards import RewardSource
 from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
 from amc_agents.smc import Adaptive, Never
@@ -26,6 +27,8 @@ class Settings(AmcSettings):
     """The run may not use the rewards."""
     budget: Budget | None = None
     """Limits for all requests of the runs that share it; None: no limit."""
+    proposals: Sequence[Proposal] = ()
+    """Settings of the agent that differ between particles; empty: they do not differ."""
     critic: str = "uniform"
     """Name of the critic: its string, the class of an object, or the name of a function."""
     critic_from: str = "default"
@@ -134,6 +137,7 @@ class Settings(AmcSettings):
             "durable_every": self.durable_every,
             "budget": None if self.budget is None else dict(self.budget.limits),
             "on_critic_error": self.on_critic_error,
+            **({"proposals": list(self.proposals)} if self.proposals else {}),
             "rewards": self.rewards,
             "rewards_observed": self.rewards_observed,
             "critic": self.critic,

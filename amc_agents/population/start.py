@@ -217,6 +217,7 @@ def _runner(
         agent_context=agent_context,
         on_event=on_event,
         max_concurrency=max_concurrency,
+        proposals=settings.proposals,
         nested=nested,
     )
     return ParticleRunner(

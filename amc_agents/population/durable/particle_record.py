@@ -50,6 +50,7 @@ def dump_particle(particle: Particle, saver: ForkSaver, world: Any, reader: int 
     error = particle.error
     return {
         **{name: getattr(particle, name) for name in _PLAIN},
+        "proposal": particle.proposal,
         # The flags of a closed world are gone after a restart.
         "at_horizon": particle.truncated if world is None else particle.at_horizon,
         "state": dict(particle.state),
@@ -93,6 +94,7 @@ def load_particle(
         error=None if error is None else ParticleFailure.like(*error),
         door=_load_door(dumped["door"], effects),
         questions=tuple(Interrupt(value, id=name) for name, value in dumped["questions"]),
+        proposal=dumped.get("proposal", 0),
         **{name: dumped[name] for name in _PLAIN},
     )
     if particle.store is not None:
