@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from search_settings import BOTH, HARD, Search, every
+from search_settings import BLIND, BOTH, HARD, STOCK, Search, every
 
-POOL = {HARD: Search("independent", (0.6,), (30,)), BOTH: Search("independent", (0.7,), (30,))}
+POOL = {
+    HARD: Search("independent", (0.6,), (30,)),
+    STOCK: Search("independent", (0.7,), (15,)),
+    BLIND: Search("independent", (0.9,), (15,)),
+    BOTH: Search("independent", (0.7,), (30,)),
+}
 """Tries per task, which are subsampled for Best-of-M at every cost; at the temperatures tuned for Best-of-15."""
 MORE_TRIES = Search("independent", (0.7,), (15,))
 """Further tries on test tasks, beside the 15 of docs/results/worlds."""
@@ -13,6 +18,8 @@ CONFIRMING = Search("independent", (0.7,), (18,))
 _THIRDS = (3, 6, 9, 12, 15)
 AMC = {
     HARD: Search("filtered", (0.5,), points=_THIRDS, beta=0.1),
+    STOCK: Search("filtered", (0.8,), points=every(4), beta=0.1),
+    BLIND: Search("filtered", (0.8,), points=every(2), beta=0.2),
     BOTH: Search("filtered", (0.8,), points=every(2), beta=0.2),
 }
 """Plain AMC, as tuned in docs/results/study and docs/results/worlds."""
@@ -43,6 +50,8 @@ CANDIDATES: dict[str, list[Search]] = {
         Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=2),
         Search("iterated", (0.5,), (8,), _THIRDS, beta=0.1, rounds=2, pick="best"),
     ],
+    STOCK: [AMC[STOCK], Search("filtered", (0.5, 0.7, 0.9), points=every(4), beta=0.1)],
+    BLIND: [AMC[BLIND], Search("filtered", (0.5, 0.7, 0.9), points=every(2), beta=0.2)],
     BOTH: [
         POOL[BOTH],
         MORE_TRIES,

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from candidates import AMC, CANDIDATES, CONFIRMING, MORE_TRIES, POOL
 from experiment import RAW
-from search_settings import GROUPS, HARD, HIDDEN, WORLDS, Search
+from search_settings import BLIND, BOTH, GROUPS, HARD, HIDDEN, STOCK, WORLDS, Search
 
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
@@ -28,6 +28,12 @@ from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from packed import packed, unpack
 from subsampling import best_of
 
+EARLIER = {
+    STOCK: ("pool-T0.7", "amc-T0.8-every-4-beta0.1"),
+    BLIND: ("pool-T0.9", "amc-hidden-T0.8-every-2-beta0.2"),
+    BOTH: ("pool-T0.7", "amc-hidden-T0.8-every-2-beta0.2"),
+}
+"""The pool and plain AMC of docs/results/worlds."""
 STUDY, WORLDS_RAW = Path("docs/results/study/raw"), Path("docs/results/worlds/raw")
 Records = Mapping[tuple[str, int], RunResult]
 """(task, seed) -> run."""
@@ -72,16 +78,17 @@ def table(world: str, group: str) -> list[str]:
 def baselines(world: str, group: str, runs: Mapping[str, Records]) -> tuple[Records, Records]:
     """Return the pools of tries and plain AMC; on test tasks, those of the earlier experiments."""
     if group == "screen":
-        return runs[POOL[world].name], runs[AMC[world].name]
+        return runs.get(POOL[world].name, {}), runs[AMC[world].name]
     if group == "confirm":
         return runs.get(CONFIRMING.name, {}), runs[AMC[world].name]
     if world == HARD:
         pools = [earlier(STUDY / f"hard-tuned-pool-policy0-seed{seed}.jsonl.gz", "tuned-pool") for seed in range(3)]
         unjudged = [{key: without_critic(record) for key, record in pool.items()} for pool in pools]
         return joined(unjudged), earlier(STUDY / "hard-tuned-amc-policy0-seed0.jsonl.gz", "tuned-amc-15")
-    pool = earlier(WORLDS_RAW / f"{world}-pool-T0.7.jsonl.gz", "pool-T0.7")
-    amc = earlier(WORLDS_RAW / f"{world}-amc-hidden-T0.8-every-2-beta0.2.jsonl.gz", "amc-hidden-T0.8-every-2-beta0.2")
-    return joined([pool, runs[MORE_TRIES.name]]), amc
+    pool, amc = (earlier(WORLDS_RAW / f"{world}-{name}.jsonl.gz", name) for name in EARLIER[world])
+    if world == STOCK:
+        pool = {key: without_critic(record) for key, record in pool.items()}
+    return joined([pool, runs.get(MORE_TRIES.name, {})]), amc
 
 
 def earlier(path: Path, method: str) -> Records:

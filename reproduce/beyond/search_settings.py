@@ -11,13 +11,13 @@ from amc_agents.bench import crafting
 from amc_agents.envs.registry import world
 from amc_agents.types import Task
 
-HARD, BOTH = "crafting", "crafting-stock-hidden"
-WORLDS = (HARD, BOTH)
-HIDDEN = {BOTH}
+HARD, STOCK, BLIND, BOTH = "crafting", "crafting-stock", "crafting-hidden", "crafting-stock-hidden"
+WORLDS = (HARD, STOCK, BLIND, BOTH)
+HIDDEN = {BLIND, BOTH}
 """Worlds in which no search sees a reward: the critic judges final states, too."""
 CRITICS = {
     HARD: "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
-    BOTH: "embedded:workshop",
+    **dict.fromkeys((STOCK, BLIND, BOTH), "embedded:workshop"),
 }
 """In crafting, the value model of the study's first seed, whose pools and AMC are the baselines on test tasks."""
 GROUPS = {"screen": ("train", 300_000), "final": ("test", 0), "confirm": ("test", 100)}

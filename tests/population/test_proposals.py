@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from langchain.agents import create_agent
+from langchain.chat_models import init_chat_model
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
@@ -13,7 +15,8 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.population.graph import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, EveryStep, Never
-from tests.population.worlds import ReturnSoFar, start, sum_world
+from tests.population.worlds import ReturnSoFar, say, start, sum_world
+from tests.scripted_http import scripted_server
 
 DIGITS = [{"digit": 1}, {"digit": 2}, {"digit": 7}]
 
@@ -91,6 +94,29 @@ def test_a_chat_model_with_a_configurable_temperature():
     greedy, hot, again, other = graph.run({"messages": [("user", task.instruction)]}).population.trajectories
     assert [step.action for step in greedy.steps] == [step.action for step in again.steps]
     assert [step.action for step in hot.steps] != [step.action for step in other.steps]
+
+
+def test_an_agent_with_tools_and_a_configurable_model_of_a_provider():
+    call = {"id": "c", "type": "function", "function": {"name": "say", "arguments": '{"number": 3}'}}
+
+    def answer(asked):
+        spoken = any(message["role"] == "tool" for message in asked["messages"])
+        message = {"role": "assistant", "content": "done"} if spoken else {"role": "assistant", "tool_calls": [call]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return 200, {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+
+    with scripted_server({"POST /v1/chat/completions": answer}) as server:
+        model = init_chat_model(
+            "m", model_provider="openai", base_url=f"{server.url}/v1", api_key="k",
+            configurable_fields=("temperature",), temperature=1.0,
+        )  # fmt: skip
+        graph = amc(
+            create_agent(model, [say]), "uniform", environment=sum_world, n_particles=4, resample=Never(),
+            proposals=[{"temperature": 0.25}, {"temperature": 0.75}], seed=0,
+        )  # fmt: skip
+        run = graph.run(start())
+    assert [trajectory.steps[0].reward for trajectory in run.population.trajectories] == [3.0] * 4
+    assert sorted(asked["temperature"] for _, asked, _ in server.asked) == [0.25] * 4 + [0.75] * 4
 
 
 def test_a_run_without_proposals_does_not_mention_them():
