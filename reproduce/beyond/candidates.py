@@ -11,8 +11,6 @@ POOL = {
     BOTH: Search("independent", (0.7,), (30,)),
 }
 """Tries per task, which are subsampled for Best-of-M at every cost; at the temperatures tuned for Best-of-15."""
-MORE_TRIES = Search("independent", (0.7,), (15,))
-"""Further tries on test tasks, beside the 15 of docs/results/worlds."""
 CONFIRMING = Search("independent", (0.7,), (18,))
 """Tries on the tasks of the confirmation."""
 _THIRDS = (3, 6, 9, 12, 15)
@@ -54,7 +52,6 @@ CANDIDATES: dict[str, list[Search]] = {
     BLIND: [AMC[BLIND], Search("filtered", (0.5, 0.7, 0.9), points=every(2), beta=0.2)],
     BOTH: [
         POOL[BOTH],
-        MORE_TRIES,
         CONFIRMING,
         AMC[BOTH],
         Search("filtered", (0.8,), points=every(2), beta=0.05, rho=0.5),

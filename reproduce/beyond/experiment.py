@@ -27,7 +27,7 @@ from play import Policy, State, Table
 from search_settings import CRITICS, GROUPS, HIDDEN, WORLDS, Search, tasks_of
 
 from amc_agents.bench.engine import run_job
-from amc_agents.bench.records import RunResult
+from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.results_folder import ResultsFolder
 from amc_agents.bench.scores import TOP, Cost, Particles, Scores
 from amc_agents.bench.work import Execute, WorkItem
@@ -168,12 +168,18 @@ def play(job: BeyondJob, n_workers: int = 1) -> list[RunResult]:
     """Play the missing runs of a job, and pack them."""
     shard = f"{job.world}-{job.group}"
     records = run_job(job, RUNS / shard, resume=True, n_workers=n_workers, n_concurrent=1)
-    work = job.prepare()
-    names = [*work.methods]
-    for name in names:
-        of_name = [record for record in records if record.method == name]
-        pack(f"{shard}_{name}", {"settings": work.settings, "methods": {name: work.methods[name]}}, of_name, RAW)
+    packed_shard(job, records)
     return records
+
+
+def packed_shard(job: BeyondJob, records: Sequence[RunResult]) -> None:
+    """Pack a shard's runs, also unfinished ones."""
+    work = job.prepare()
+    for name, settings in work.methods.items():
+        of_name = [record for record in records if record.method == name]
+        if of_name:
+            shared = {"settings": work.settings, "methods": {name: settings}}
+            pack(f"{job.world}-{job.group}_{name}", shared, of_name, RAW)
 
 
 def main() -> None:
@@ -184,13 +190,18 @@ def main() -> None:
     parser.add_argument("searches", nargs="*", metavar="SEARCH")
     parser.add_argument("--tasks", type=int, default=30)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--pack", action="store_true", help="pack the runs that exist, and play none")
     options = parser.parse_intermixed_args()
     known: dict[str, Search] = {search.name: search for search in CANDIDATES[options.world]}
     unknown = sorted(set(options.searches) - set(known))
     if unknown:
         parser.error(f"unknown search {', '.join(unknown)}; there are: {', '.join(known)}")
     chosen: Sequence[Search] = [known[name] for name in options.searches or known]
-    play(BeyondJob(options.world, options.group, options.tasks, tuple(chosen)), options.workers)
+    job = BeyondJob(options.world, options.group, options.tasks, tuple(chosen))
+    if options.pack:
+        packed_shard(job, read_run_results(RUNS / f"{job.world}-{job.group}"))
+    else:
+        play(job, options.workers)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare the searches with Best-of-M at equal policy calls and at equal tokens, and with plain AMC.
 
-    PYTHONPATH=reproduce/study python reproduce/beyond/report.py [screen final]
+    PYTHONPATH=reproduce/study python reproduce/beyond/report.py
 
 Best-of-M is the expectation over all subsets of a pool of tries, interpolated between whole M; M is what a search's
 mean cost pays for. Differences are paired over tasks, with 95% intervals.
@@ -11,23 +11,35 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
 from pathlib import Path
 
 import numpy as np
-from candidates import AMC, CANDIDATES, CONFIRMING, MORE_TRIES, POOL
+from candidates import AMC, CANDIDATES, CONFIRMING, POOL
 from experiment import RAW
-from search_settings import BLIND, BOTH, GROUPS, HARD, HIDDEN, STOCK, WORLDS, Search
+from search_settings import BLIND, BOTH, HARD, HIDDEN, STOCK, Search
 
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
+from amc_agents.files import replace_file
 from packed import packed, unpack
 from subsampling import best_of
 
+PAGE = Path("docs/results/beyond/README.md")
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "both": (BOTH, ("final", "confirm")),
+    "both-first": (BOTH, ("final",)),
+    "both-second": (BOTH, ("confirm",)),
+    "hard": (HARD, ("final",)),
+    "blind": (BLIND, ("final",)),
+    "both-screen": (BOTH, ("screen",)),
+    "hard-screen": (HARD, ("screen",)),
+}
+LEAST_TASKS = 10
+"""Searches with fewer tasks are left out."""
 EARLIER = {
     STOCK: ("pool-T0.7", "amc-T0.8-every-4-beta0.1"),
     BLIND: ("pool-T0.9", "amc-hidden-T0.8-every-2-beta0.2"),
@@ -52,17 +64,25 @@ def tokens_of(record: RunResult) -> float:
 
 
 def main() -> None:
-    """Print the tables of the named groups of tasks."""
-    for group in sys.argv[1:] or GROUPS:
-        for world in WORLDS:
-            print(f"\n{world}, {group}\n\n" + "\n".join(table(world, group)))
+    """Write the tables of the results' page, from the packed runs."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, (world, groups) in TABLES.items():
+        before, rest = text.split(f"<!-- {name} -->\n")
+        text = "\n".join([f"{before}<!-- {name} -->", *table(world, groups), f"<!-- /{name} -->"])
+        text += rest.split(f"<!-- /{name} -->")[1]
+    replace_file(PAGE, text.encode())
 
 
-def table(world: str, group: str) -> list[str]:
-    """Return the lines of a world's table."""
-    runs = {search.name: read(world, group, search) for search in CANDIDATES[world]}
-    pool, amc = baselines(world, group, runs)
-    runs[AMC[world].name] = amc
+def table(world: str, groups: Sequence[str]) -> list[str]:
+    """Return the lines of a world's table, over the tasks of all groups."""
+    runs: dict[str, Records] = {search.name: {} for search in CANDIDATES[world]}
+    pool: Records = {}
+    for group in groups:
+        of_group = {search.name: read(world, group, search) for search in CANDIDATES[world]}
+        tries, amc = baselines(world, group, of_group)
+        pool = {**pool, **tries}
+        for name, records in {**of_group, AMC[world].name: amc}.items():
+            runs[name] = {**runs[name], **records}
     metric = "deployable" if world in HIDDEN else "oracle"
     lines = [
         "| search | tasks | pick | policy calls | tokens | minus Best-of-M at equal calls (M) | at equal tokens (M) "
@@ -70,8 +90,8 @@ def table(world: str, group: str) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, records in runs.items():
-        if records and name not in (POOL[world].name, MORE_TRIES.name, CONFIRMING.name):
-            lines.append(row(name, records, pool, amc, metric))
+        if len(records.keys() & pool.keys()) >= LEAST_TASKS and name not in (POOL[world].name, CONFIRMING.name):
+            lines.append(row(name, records, pool, runs[AMC[world].name], metric))
     return lines
 
 
@@ -88,7 +108,7 @@ def baselines(world: str, group: str, runs: Mapping[str, Records]) -> tuple[Reco
     pool, amc = (earlier(WORLDS_RAW / f"{world}-{name}.jsonl.gz", name) for name in EARLIER[world])
     if world == STOCK:
         pool = {key: without_critic(record) for key, record in pool.items()}
-    return joined([pool, runs.get(MORE_TRIES.name, {})]), amc
+    return pool, amc
 
 
 def earlier(path: Path, method: str) -> Records:
