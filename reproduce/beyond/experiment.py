@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 from candidates import CANDIDATES
-from conditioning import iterated
 from filtering import filtered, independent
 from found import Found
-from looking_ahead import Sampled, looking_ahead
 from play import Policy, State, Table
 from search_settings import CRITICS, GROUPS, HIDDEN, WORLDS, Search, tasks_of
 
@@ -121,13 +119,7 @@ async def searched(table: Table, search: Search, rng: np.random.Generator) -> Fo
     """Run a search on a task."""
     if search.kind == "independent":
         return await independent(table, search.sizes[0], search.beta)
-    if search.kind == "filtered":
-        return await filtered(table, search.sizes, search.points, search.beta, rng, search.rho, search.keep)
-    if search.kind == "ahead":
-        propose = Sampled(search.calls)
-        return await looking_ahead(table, search.sizes[0], search.points, search.beta, rng, propose)
-    best = (lambda _, values: int(np.argmax(values))) if search.pick == "best" else None
-    return await iterated(table, search.sizes[0], search.rounds, search.points, search.beta, rng, best)
+    return await filtered(table, search.sizes[0], search.points, search.beta, rng)
 
 
 def result_of(item: WorkItem, table: Table, found: Found[State], seconds: float) -> RunResult:
@@ -192,7 +184,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--pack", action="store_true", help="pack the runs that exist, and play none")
     options = parser.parse_intermixed_args()
-    known: dict[str, Search] = {search.name: search for search in CANDIDATES[options.world]}
+    known: dict[str, Search] = {search.name: search for search in CANDIDATES[options.world] if search.playable}
     unknown = sorted(set(options.searches) - set(known))
     if unknown:
         parser.error(f"unknown search {', '.join(unknown)}; there are: {', '.join(known)}")

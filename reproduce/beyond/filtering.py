@@ -1,50 +1,35 @@
-"""AMC with finished particles retired, a falling number of particles, and softened weights."""
+"""AMC with several proposals: finished particles are retired, and offspring keep their ancestor's proposal."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 from found import Found, Model, S
-from softening import softened
-from without_replacement import distinct_ancestors
 
 from amc_agents.smc import log_sum_exp, systematic
 
 
 async def independent(model: Model[S], n: int, beta: float) -> Found[S]:
     """Best-of-N: no resampling."""
-    return await filtered(model, [n], (), beta)
+    return await filtered(model, n, (), beta, np.random.default_rng())
 
 
-async def filtered(
-    model: Model[S],
-    sizes: Sequence[int],
-    points: Collection[int],
-    beta: float,
-    rng: np.random.Generator | None = None,
-    rho: float | None = None,
-    keep: int | None = None,
-) -> Found[S]:
+async def filtered(model: Model[S], n: int, points: Collection[int], beta: float, rng: np.random.Generator) -> Found[S]:
     """Weigh and resample the particles; finished particles are retired.
 
     Args:
         model: policy, world and critic.
-        sizes: N at the start, and after each resampling; the last size stays.
+        n: number of particles.
         points: steps after which to weigh and resample.
         beta: of the target.
         rng: for resampling.
-        rho: soften the weights of unfinished particles until their effective sample size is rho N (log Z is then
-            consistent, but biased); None: do not soften.
-        keep: at each resampling, merge equal states, keep at most this many without replacement, and divide the N slots
-            equally among them, with unequal weights; None: systematic resampling.
     """
     found: Found[S] = Found()
-    left = list(sizes)
-    states = await model.begin(left[0])
-    log_weights, potentials = np.full(len(states), -np.log(len(states))), np.zeros(len(states))
+    states = await model.begin(n)
+    log_weights, potentials = np.full(n, -np.log(n)), np.zeros(n)
     step = 0
-    while states:
+    while True:
         live = [index for index, state in enumerate(states) if not state.finished]
         for index, state in zip(live, await model.step([states[index] for index in live]), strict=True):
             states[index] = state
@@ -53,23 +38,12 @@ async def filtered(
         if step not in points and not ended.all():
             continue
         values = await model.values(states)
-        beta_now = np.full(len(states), beta)
-        if rho is not None and not ended.all():
-            beta_now[~ended] = softened(values[~ended], potentials[~ended], log_weights[~ended], beta, rho)
-            found.betas.append(float(beta_now[~ended][0]))
-        log_weights = log_weights + values / beta_now - potentials
-        potentials = values / beta_now
+        log_weights, potentials = log_weights + values / beta - potentials, values / beta
         for index in np.flatnonzero(ended).tolist():
             found.add(states[index], float(log_weights[index]), float(values[index]))
         if ended.all():
-            break
-        assert rng is not None
-        left = left[1:] or left
+            return found
         drawable = np.where(ended, -np.inf, log_weights)
-        if keep is None:
-            ancestors = systematic(rng, drawable, left[0])
-            log_weights = np.full(left[0], float(log_sum_exp(drawable)) - np.log(left[0]))
-        else:
-            ancestors, log_weights = distinct_ancestors(rng, [state.key for state in states], drawable, keep, left[0])
+        ancestors = systematic(rng, drawable, n)
+        log_weights = np.full(n, float(log_sum_exp(drawable)) - np.log(n))
         states, potentials = [states[index] for index in ancestors.tolist()], potentials[ancestors]
-    return found

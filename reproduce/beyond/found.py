@@ -1,13 +1,12 @@
 """What the searches of this folder run on, and what they return.
 
-Every search runs on any model with steps and values; tests/test_beyond.py runs them where the answer is known. Each
-returns weighted final states: the weights are unbiased shares of Z = E_pi[exp(R_T / beta)], unless its docstring says
-otherwise.
+A search runs on any model with steps and values; tests/test_beyond.py runs them where the answer is known. It
+returns weighted final states, whose weights are unbiased shares of Z = E_pi[exp(R_T / beta)].
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -23,11 +22,6 @@ class StateLike(Protocol):
     @property
     def finished(self) -> bool:
         """Whether the trajectory has ended."""
-        ...
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for states whose whole future law agrees."""
         ...
 
 
@@ -59,8 +53,6 @@ class Found(Generic[S]):
     """Absolute log-weights."""
     values: list[float] = field(default_factory=list)
     """Final values: the pick without rewards."""
-    betas: list[float] = field(default_factory=list)
-    """The beta of each weighing, where it is adapted."""
 
     def add(self, state: S, log_weight: float, value: float) -> None:
         """Store a final state."""

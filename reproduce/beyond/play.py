@@ -40,11 +40,6 @@ class State:
         """Whether the trajectory has ended."""
         return self.trajectory.done
 
-    @property
-    def key(self) -> tuple[int, Tokens]:
-        """Equal for states whose whole future law agrees: the world is a function of the dialogue."""
-        return self.proposal, self.dialogue
-
 
 @dataclass
 class Spent:

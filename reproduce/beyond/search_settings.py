@@ -30,7 +30,7 @@ class Search:
     """A search with its settings. What does not apply to its kind is left at its default."""
 
     kind: str
-    """independent, filtered, ahead or iterated."""
+    """independent or filtered; ahead and iterated were tried, and are not kept."""
     temperatures: tuple[float, ...]
     """One per proposal, with equal shares."""
     sizes: tuple[int, ...] = (15,)
@@ -48,6 +48,12 @@ class Search:
     """Rounds of conditional SMC."""
     pick: str = "weight"
     """The next round's reference: drawn by "weight", or the "best"."""
+
+    @property
+    def playable(self) -> bool:
+        """Whether the code of the search is still here."""
+        plain = self.rho is None and self.keep is None and len(self.sizes) == 1
+        return self.kind == "independent" or (self.kind == "filtered" and plain)
 
     @property
     def name(self) -> str:
