@@ -8,7 +8,7 @@ import pytest
 from amc_agents.bench.methods import GROUPS, best_of_n, chosen, lats, stopping, tree_of_thoughts
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.bench.tree.node import Node
-from amc_agents.bench.tree.search import tree_search
+from amc_agents.bench.tree.search import _selected, tree_search
 from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.errors import ConfigurationError, PopulationError
 from amc_agents.types import Task, Trajectory
@@ -18,11 +18,12 @@ TASK = Task("bits/0", "Say bits.")
 
 
 class CountedWorld(BitWorld):
-    open = 0
+    open = most_open = 0
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         CountedWorld.open += 1
+        CountedWorld.most_open = max(CountedWorld.open, CountedWorld.most_open)
 
     async def fork(self, seed):
         twin = CountedWorld(self.pays)
@@ -34,7 +35,7 @@ class CountedWorld(BitWorld):
 
 
 async def searched(settings, *, critic=None, pays=lambda actions: float(all(actions)), seed=0, success=1.0, horizon=9):
-    CountedWorld.open = 0
+    CountedWorld.open = CountedWorld.most_open = 0
     run = await tree_search(
         coins(1.0), critic or ShareOfOnes(), lambda: CountedWorld(pays), TASK, settings,
         horizon=horizon, seed=seed, success=success,
@@ -95,6 +96,24 @@ async def test_a_tree_that_is_exhausted_ends():
     run = await searched(TreeSettings("mcts", samples=30, max_calls=100_000), pays=lambda actions: 0.0)
     assert run.usage["policy"].calls == 30 * (2**LENGTH - 1)
     assert len(run.population.trajectories) == 2**LENGTH
+
+
+async def test_the_world_of_an_ended_episode_is_closed_at_once():
+    await searched(TreeSettings("mcts", samples=30, max_calls=100_000), pays=lambda actions: 0.0)
+    # Of each state on the way, its sibling; in the end, a single state has both of its children.
+    assert CountedWorld.most_open <= 2**LENGTH / 2 + 1
+
+
+def test_a_state_below_which_nothing_is_left_is_not_selected_again():
+    root = Node(Trajectory(TASK), (), None)
+    better, other = (Node(Trajectory(TASK), (), None, root, value=value) for value in (0.9, 0.1))
+    root.children = [better, other]
+    assert _selected(root, 1.0) is better
+    better.close()
+    assert _selected(root, 1.0) is other
+    assert not root.closed
+    other.close()
+    assert root.closed
 
 
 async def test_the_horizon_truncates():
