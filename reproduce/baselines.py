@@ -13,8 +13,9 @@ tasks of the same difficulty (`amc_agents.bench.crafting`). No model, and no set
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,8 @@ def tree_methods() -> list[Method]:
     return [tree_of_thoughts(beam, **SAME_N), wide, lats(search, max_calls=MAX_CALLS)]
 
 
+WORKERS = 6
+"""Number of processes that the stored runs were made with at most."""
 HEADING = "| method | success | policy calls | critic calls | tokens | difference |"
 STAGES = {
     "tune": (tuned_methods, TUNING_TASKS),
@@ -73,17 +76,19 @@ STAGES = {
 def report(out: Path) -> None:
     """Print the tuning, and the comparison on the tasks that every method has finished."""
     print("Tuning:\n")
-    print_table(read_run_results(out / "tune"), None)
+    print_table(read_run_results(out / "tune"), TUNING_TASKS, None)
     print("\nHeld-out tasks, and the difference of success to AMC with its 95% interval:\n")
-    print_table([*read_run_results(out / "particles"), *read_run_results(out / "trees")], "amc-stop")
+    held_out = [*read_run_results(out / "particles"), *read_run_results(out / "trees")]
+    print_table(held_out, HELD_OUT_TASKS, "amc-stop")
 
 
-def print_table(records: Sequence[RunResult], reference: str | None) -> None:
-    """Print a row for each method, over the tasks that all methods have finished."""
+def print_table(records: Sequence[RunResult], plan: ComparisonPlan, reference: str | None) -> None:
+    """Print a row for each method."""
     runs: dict[str, dict[str, RunResult]] = {}
     for record in records:
         runs.setdefault(record.method, {})[record.task] = record
-    tasks = sorted(set.intersection(*(set(of) for of in runs.values())))
+    done = set.intersection(*(set(of) for of in runs.values()))
+    tasks = fairly_finished([task.id for task in plan.tasks()], done)
     print(f"{len(tasks)} tasks\n\n{HEADING}\n|---|---:|---:|---:|---:|---:|")
     for name, of in runs.items():
         success = successes(of, tasks)
@@ -94,6 +99,16 @@ def print_table(records: Sequence[RunResult], reference: str | None) -> None:
             row.append(f"{np.mean(amounts):,.0f}")
         row.append("" if reference in (None, name) else difference(success, successes(runs[str(reference)], tasks)))
         print(f"| {' | '.join(row)} |")
+
+
+def fairly_finished(order: Sequence[str], done: Collection[str]) -> list[str]:
+    """Return the tasks before the first that is missing, in each worker's share of the tasks.
+
+    When a comparison is interrupted, the last tasks in progress are missing, and these are the long ones, which fail
+    more often: to keep what is finished would favour successes.
+    """
+    shares = [order[worker::WORKERS] for worker in range(WORKERS)]
+    return [task for share in shares for task in takewhile(done.__contains__, share)]
 
 
 def successes(runs: Mapping[str, RunResult], tasks: Sequence[str]) -> Measured:
