@@ -90,8 +90,8 @@ def test_collect_writes_a_dataset_of_the_training_tasks(command, own):
 def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
     critic = f"{own}:Share"
     code, out, err = command(
-        "tune", "--agent", own, "--out", "tuning", *SMALL, "--critic", critic, "--particles", "3",
-        "--temperatures", "0.5", "--methods", "amc-hidden",
+        "tune", "--agent", own, "--out", "tuning", *SMALL, "--critic", critic, "--particles", "2",
+        "--first", "2", "--temperatures", "0.5", "--methods", "amc-hidden",
     )  # fmt: skip
     assert code == 0, err
     chosen = json.loads((tmp_path / "tuning/tuning.json").read_text())
@@ -109,7 +109,7 @@ def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
     assert f"amc bench {own} --tasks tasks.jsonl --critic {critic} --tuned tuning/tuning.json" in out
     assert "amc(make_agent(0.5), ..., config='tuning/amc.toml')" in out
     code, out, err = command("bench", own, "--out", "r", *SMALL, "--critic", critic, "--tuned", "tuning/tuning.json",
-                             "--particles", "3", "--methods", "react,amc-hidden")  # fmt: skip
+                             "--particles", "2", "--methods", "amc-hidden")  # fmt: skip
     assert code == 0, err
 
 
