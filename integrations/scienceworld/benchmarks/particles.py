@@ -16,7 +16,7 @@ from pathlib import Path
 
 from amc_agents_scienceworld import ScienceWorld, engine, task_of
 
-N_PARTICLES, N_STEPS, ROUNDS, DEPTH = 15, 20, 4, 10
+N_PARTICLES, N_STEPS, ROUNDS, DEPTH = 15, 20, 6, 10
 GOLD = Path(__file__).parents[1] / "tests" / "gold.jsonl"
 
 
