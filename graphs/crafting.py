@@ -5,7 +5,9 @@ Send `task 7` or a whole crafting instruction. The run's context chooses another
 
 from __future__ import annotations
 
-from shared import CRITIC, CRITICS, HORIZON, chat_model, crafting_world, population, served
+from shared.models import CRITIC, CRITICS, chat_model
+from shared.population import population
+from shared.tasks import HORIZON, crafting_world, served
 
 from amc_agents import AtSteps, amc, text_agent
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shared import CRITIC, CRITICS, chat_model, served, single
+from shared.models import CRITIC, CRITICS, chat_model
+from shared.single import single
+from shared.tasks import served
 
 from amc_agents import actor_critic_node
 

@@ -5,7 +5,9 @@ The run's context chooses the critic of the resampling.
 
 from __future__ import annotations
 
-from shared import CRITIC, CRITICS, HORIZON, chat_model, crafting_world, population, served
+from shared.models import CRITIC, CRITICS, chat_model
+from shared.population import population
+from shared.tasks import HORIZON, crafting_world, served
 
 from amc_agents import AtSteps, actor_critic_model, amc, text_agent
 

@@ -6,12 +6,12 @@ paper's ablation without refinement. A model named by `AMC_MODEL` reads the valu
 
 from __future__ import annotations
 
-import os
-
-from shared import CRITIC, chat_model, served, single
+from shared.models import CRITIC, OWN_MODEL, chat_model
+from shared.single import single
+from shared.tasks import served
 
 from amc_agents import critique_refine_node
 
-refine = "AMC_MODEL" in os.environ
-graph = served("pnlc", single(critique_refine_node(chat_model(0.6), CRITIC, critique="value", refine=refine, k=5,
-                                                   critics={"embedded:crafting": "embedded:crafting"})))  # fmt: skip
+decides = critique_refine_node(chat_model(0.6), CRITIC, critique="value", refine=bool(OWN_MODEL), k=5,
+                               critics={"embedded:crafting": "embedded:crafting"})  # fmt: skip
+graph = served("pnlc", single(decides))

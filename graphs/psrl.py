@@ -6,7 +6,6 @@ The package's model draws each hypothesis from the posterior's text, and the oth
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -15,7 +14,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime
-from shared import chat_model, served
+from shared.models import OWN_MODEL, chat_model
+from shared.tasks import served
 
 from amc_agents import RoleModel, StorePosterior, posterior_sampling_nodes, use_environment
 from amc_agents.envs.exploration import ExplorationWorld, bandit_task, episodes
@@ -35,7 +35,7 @@ def pull_best(messages: Sequence[BaseMessage]) -> str:
     return "Action: " + str(max(means, key=means.get)).removeprefix("mean of arm ")
 
 
-if "AMC_MODEL" in os.environ:
+if OWN_MODEL:
     roles: dict[str, Any] = {"sampler": chat_model(1.0)}
 else:
     roles = {"sampler": RoleModel(EmbeddedChatModel(model="bandit-sampler", temperature=1.0), check=impossible),

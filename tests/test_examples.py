@@ -142,7 +142,7 @@ def test_every_example_is_tested_and_short():
     pages = [Path(__file__), *(ROOT / "tests/service").glob("test_*.py")]
     tested = {name for page in pages for name in re.findall(r"examples/(\w+\.py)", page.read_text())}
     assert {path.name for path in EXAMPLES} == tested
-    files = [*EXAMPLES, *(ROOT / "graphs").glob("*.py")]
+    files = [*EXAMPLES, *(ROOT / "graphs").rglob("*.py")]
     assert {path.name: n for path in files if (n := len(path.read_text().splitlines())) > 60} == {}
 
 

@@ -77,7 +77,7 @@ def test_the_schemas_offer_the_critics(server):
         assert "messages" in schemas["input_schema"]["properties"]
 
 
-GRAPHS = {path.stem for path in (Path(__file__).parents[1] / "graphs").glob("*.py")} - {"shared"}
+GRAPHS = {path.stem for path in (Path(__file__).parents[1] / "graphs").glob("*.py")}
 
 
 @pytest.mark.parametrize("graph", ["lac", "pnlc"])
