@@ -137,6 +137,17 @@ def test_a_thought_that_is_refined_before_anything_is_done():
     assert printed[-1] == "Done: It was paid last week."
 
 
+def test_a_shadow_and_a_canary():
+    printed = run(ROOT / "examples/shadow_and_canary.py")
+    watched, compared = printed.split("\n\ncanary: ")
+    counts = dict(re.findall(r"(calls|sampled|served failed) (\d+)", watched))
+    assert counts["calls"] == "6"
+    assert int(counts["sampled"]) + int(counts.get("served failed", 0)) == 6
+    assert watched.startswith("shadow: verdict: not yet")
+    assert compared.startswith("verdict: not yet")
+    assert "10 keys counted" in compared
+
+
 def test_every_example_is_tested_and_short():
     # Those that need a server are run by tests/service.
     pages = [Path(__file__), *(ROOT / "tests/service").glob("test_*.py")]
