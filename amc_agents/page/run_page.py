@@ -128,6 +128,7 @@ def _points(run: RunView) -> Html | None:
     for point in run.history:
         n_kept = len(set(point.ancestors)) if point.ancestors is not None else None
         kept = "not resampled" if n_kept is None else f"{n_kept} of {len(point.values)}"
+        kept = kept if point.selected is None else f"{point.selected}, selected for a commit"
         known = [value for value in point.values if not math.isnan(value)]
         spread = f"{number_text(min(known))} to {number_text(max(known))}" if known else "unknown"
         rows.append([point.step, spread, number_text(point.ess), kept, len(point.retired)])

@@ -24,6 +24,8 @@ class PointView:
     """`[N]`; -inf: weight 0."""
     ess: float
     ancestors: Sequence[int] | None
+    selected: int | None
+    """Slot of the particle that was selected to make a commit call; None: nothing was selected."""
     retired: Sequence[int]
     dropped: Mapping[int, Mapping[str, Any]]
 
@@ -114,6 +116,7 @@ def _point(point: Mapping[str, Any]) -> PointView:
         log_weights=[_number(value, -math.inf) for value in point["log_weights"]],
         ess=_number(point["ess"], math.nan),
         ancestors=point["ancestors"],
+        selected=point.get("selected"),
         retired=point.get("retired", ()),
         dropped={int(slot): trajectory for slot, trajectory in point.get("dropped", {}).items()},
     )

@@ -218,7 +218,7 @@ async def test_a_sync_critic_does_not_block_the_event_loop_and_is_counted():
 
     def waits(trajectories):
         record("critic", Usage(calls=len(trajectories)))
-        return [float(loop_goes_on.wait(timeout=10))] * len(trajectories)
+        return [float(loop_goes_on.wait(timeout=10)) for _ in trajectories]
 
     async def set_it():
         loop_goes_on.set()

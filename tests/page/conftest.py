@@ -24,7 +24,7 @@ def make_run():
     def make(text: str = "") -> Run:
         point = WeighingPoint(
             2, np.array([1.0, 0.1, 0.6]), np.log([0.5, 0.1, 0.4]), 2.4, np.array([2, 2, 2]), (0,),
-            {1: played("b1", "b2", text=text)},
+            dropped={1: played("b1", "b2", text=text)},
         )  # fmt: skip
         end = WeighingPoint(4, np.array([0.0, 1.0, np.nan]), np.array([-1.0, 0.0, -np.inf]), 1.5, None)
         final = (

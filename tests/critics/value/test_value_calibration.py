@@ -105,7 +105,7 @@ def test_a_calibration_round_trips_through_json(calibration):
         ({"kind": "isotonic", "value": [0.0, 1.0], "calibrated": [0.0, math.nan]}, "finite"),
         ({"kind": "isotonic", "value": [0.0], "calibrated": [0.0, 1.0]}, "has 1 values, 2 calibrated values"),
         ({"kind": "isotonic", "value": [], "calibrated": []}, "has 0 values"),
-        ({"kind": "spline"}, "expected an affine or isotonic calibration"),
+        ({"kind": "spline"}, "expected an affine, isotonic or logistic calibration"),
     ],
 )
 def test_an_invalid_calibration_is_refused(plain, says):
@@ -120,7 +120,7 @@ def test_an_invalid_calibration_is_refused(plain, says):
         (("affine", [1.0, 2.0], [1.0, 2.0], [0, 1], [1.0, 0.0]), "weights above 0"),
         (("affine", [1.0, math.nan], [1.0, 2.0], [0, 1]), "finite"),
         (("isotonic", [1.0, 2.0], [1.0, 2.0], ["a", "a"]), "at least 2 tasks, got 1"),
-        (("spline", [1.0, 2.0], [1.0, 2.0], ["a", "b"]), "'affine' or 'isotonic', got 'spline'"),
+        (("spline", [1.0, 2.0], [1.0, 2.0], ["a", "b"]), "'affine', 'isotonic' or 'logistic', got 'spline'"),
     ],
 )
 def test_invalid_data_are_refused(arguments, says):
@@ -182,7 +182,7 @@ def test_a_file_of_version_1_loads(shipped, tmp_path):
         ({"scale": 0.0}, "scale is a positive number, got 0"),
         ({"beta": -1.0}, "beta of an eq. 5 model is a positive number, got -1"),
         ({"calibration": {"kind": "affine", "slope": -1, "intercept": 0}}, "slope of at least 0"),
-        ({"calibration": {"kind": "spline"}}, "expected an affine or isotonic calibration"),
+        ({"calibration": {"kind": "spline"}}, "expected an affine, isotonic or logistic calibration"),
     ],
 )
 def test_an_invalid_file_is_refused_by_its_path(shipped, tmp_path, changes, says):
