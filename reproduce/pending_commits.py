@@ -15,6 +15,7 @@ import asyncio
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,14 @@ async def refund(item: str) -> str:
     return (await current_environment().step(item)).observation
 
 
-def respond(messages: list[BaseMessage]) -> str | AIMessage:
+def respond(messages: Sequence[BaseMessage]) -> str | AIMessage | Exception:
     """Ask, refund the item or another, and end."""
     answers = [message.text for message in messages if isinstance(message, ToolMessage)]
     if len(answers) == 2:
         return "The refund is paid ."
     if not answers:
         return AIMessage("", tool_calls=[{"name": "ask", "args": {}, "id": "ask"}])
-    rng = particle_rng()
+    rng = particle_rng() or np.random.default_rng()
     right = answers[0].split()[-2]
     others = [item for item in ITEMS if item != right]
     item = right if rng.random() < 0.5 else str(rng.choice(others))
@@ -145,9 +146,13 @@ def right_refunds(critic: Any, seed: int) -> float:
     """Return the share of runs in which the refund that was made is the right one."""
     right = []
     for number, task in enumerate(tasks("runs", N_RUNS)):
+
+        def shop(state: Any, task: Task = task) -> tuple[Shop, Task]:
+            return Shop(), task
+
         graph = amc(
             AGENT, critic, tools={"ask": "world", "refund": "commit"}, n_particles=N,
-            environment=lambda state, task=task: (Shop(), task), beta=0.1, resample=Never(), seed=1000 * seed + number,
+            environment=shop, beta=0.1, resample=Never(), seed=1000 * seed + number,
         )  # fmt: skip
         with graph.run({"messages": [("user", task.instruction)]}) as run:
             right.append(run.best.return_)

@@ -90,10 +90,11 @@ class RemoteCritic:
             (each.task.id, tuple((step.action, step.observation) for step in each.steps)) for each in trajectories
         )
         await self._remote.ask()
-        answer = self._remote.known(key)
+        answer: FloatArray | None = self._remote.known(key)
         if answer is None:
             answer = self._remote.answers[key] = await self._critic.values(trajectories)
-        return answer.copy()
+        copy: FloatArray = answer.copy()
+        return copy
 
 
 def methods_compared() -> list[Method]:
