@@ -60,7 +60,7 @@ $(BIN)/python:
 
 # The demo needs neither torch nor the tools of a developer.
 $(BASE): $(PINNED) | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench]'
+	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench,report]'
 	touch $@
 
 # torch comes first and alone: a local build of this version (CPU, other CUDA) is then kept by what follows.
