@@ -42,40 +42,30 @@ class Measured:
     def stream(self, events: Iterator[Any]) -> Generator[Any, None, None]:
         """Yield the events of a stream, and measure until its end."""
         try:
-            while True:
-                with self._counting():
-                    event = next(events, self)
-                if event is self:
-                    return
-                self.last = event
-                yield event
-        except GraphBubbleUp:  # A hand-off or an interrupt of a surrounding graph is no failure.
-            raise
-        except Exception as error:
-            self.failed = f"{type(error).__name__}: {error}"[:300]
-            raise
+            with self._timing():
+                while True:
+                    with self._counting():
+                        event = next(events, self)
+                    if event is self:
+                        return
+                    self.last = event
+                    yield event
         finally:
-            self.seconds = time.perf_counter() - self._since
             if isinstance(events, Generator):
                 events.close()
 
     async def astream(self, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         """Yield the events of a stream, and measure until its end."""
         try:
-            while True:
-                with self._counting():
-                    event = await anext(events, self)
-                if event is self:
-                    return
-                self.last = event
-                yield event
-        except GraphBubbleUp:  # A hand-off or an interrupt of a surrounding graph is no failure.
-            raise
-        except Exception as error:
-            self.failed = f"{type(error).__name__}: {error}"[:300]
-            raise
+            with self._timing():
+                while True:
+                    with self._counting():
+                        event = await anext(events, self)
+                    if event is self:
+                        return
+                    self.last = event
+                    yield event
         finally:
-            self.seconds = time.perf_counter() - self._since
             if isinstance(events, AsyncGenerator):
                 with suppress(RuntimeError):  # The event loop may be closing an abandoned stream already.
                     await events.aclose()
@@ -90,6 +80,18 @@ class Measured:
             "n_particles": None if run is None else _size(run),
             **spending(self._meter.by_model() if run is None else run.usage_by_model, self._prices),
         }
+
+    @contextmanager
+    def _timing(self) -> Iterator[None]:
+        try:
+            yield
+        except GraphBubbleUp:  # A hand-off or an interrupt of a surrounding graph is no failure.
+            raise
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}"[:300]
+            raise
+        finally:
+            self.seconds = time.perf_counter() - self._since
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
