@@ -24,7 +24,7 @@ SEARCH: Any = {"resample": AtSteps(4, 8), "beta": 0.1, "horizon": 20}
 
 
 async def serve(graph: Any, users: range) -> None:
-    """Answer each user in a world of their own; afterwards, tell the graph what came of the answer."""
+    """Answer each user in a world of their own; afterwards, report the outcome to the graph."""
     for user in users:
         task, world = generate_task(user, "examples", optimal_steps=(6, 8)), CraftingWorld()
         await world.reset(task)

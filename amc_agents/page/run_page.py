@@ -53,8 +53,8 @@ def headline(run: RunView) -> str:
     among = f"{n} trajectories" if n > 1 else "one trajectory"
     if run.deployable and not any(run.returns):
         value = run.values[run.best_index] if run.best_index >= 0 else math.nan
-        told = "" if math.isnan(value) else f", with the value {number_text(value)}"
-        return f"The answer was picked from {among} by {run.select}{told}."
+        by_value = "" if math.isnan(value) else f", with the value {number_text(value)}"
+        return f"The answer was picked from {among} by {run.select}{by_value}."
     how = "without seeing a reward" if run.deployable else "with the rewards seen"
     return f"The answer returned {number_text(_return(run.best))}, picked from {among} {how}."
 

@@ -171,8 +171,8 @@ def headline(results: Results) -> str:
         if found.low > 0 or found.high < 0:
             better, worse = (a, b) if found.low > 0 else (b, a)
             return f"{better} beats {worse} by {size} on the {metric}, 95% interval {interval}.{bound}"
-        told = f"{found.difference:+.3f}, 95% interval {interval}.{bound}"
-        return f"{a} and {b} cannot be told apart on the {metric}: {told}"
+        result = f"{found.difference:+.3f}, 95% interval {interval}.{bound}"
+        return f"{a} and {b} cannot be told apart on the {metric}: {result}"
     for pick, title in _PICKS.items():
         scored = [method for method in results.methods if pick in method.scores]
         if scored:

@@ -110,8 +110,8 @@ def dataset_page(path: Path, library: str) -> str:
 def headline(summary: Summary) -> str:
     """State the size of a dataset in a sentence."""
     n, known = len(summary.steps), len(summary.outcomes)
-    told = "all with a known outcome" if known == n else f"{known:,} of them with a known outcome"
-    return f"{n:,} trajectories of {len(summary.tasks):,} tasks, {told}."
+    outcomes = "all with a known outcome" if known == n else f"{known:,} of them with a known outcome"
+    return f"{n:,} trajectories of {len(summary.tasks):,} tasks, {outcomes}."
 
 
 def _advice(summary: Summary) -> str:

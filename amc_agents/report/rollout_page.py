@@ -227,9 +227,9 @@ def _ranking_section(ranking: Ranking | None, bins: Sequence[Bin], bias: float, 
     drawn = None
     if bins:
         side = "above" if bias > 0 else "below"
-        told = f"Values are {abs(bias):.3f} {side} the outcomes on average; on the dashed line, values are right"
+        caption = f"Values are {abs(bias):.3f} {side} the outcomes on average; on the dashed line, values are right"
         spec = calibration(bin_rows(bins, "critic"), ["critic"])
-        drawn = charts(chart("Calibration", told, spec, description=told))
+        drawn = charts(chart("Calibration", caption, spec, description=caption))
     return section("Does the critic know?", element("p", known), drawn, note=f"Values against outcomes of {answers}.")
 
 
