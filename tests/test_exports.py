@@ -18,7 +18,7 @@ PUBLIC = {
         "critique_refine_model critique_refine_node current_environment effect information_directed_nodes parse_critic "
         "posterior_sampling_nodes shadow text_agent use_environment"
     ).split(),
-    "amc_agents.critics": "parse_critic".split(),
+    "amc_agents.critics": "AllowedCritics parse_critic".split(),
     "amc_agents.importing": "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read".split(),
     "amc_agents.lac": "ActorCritic LacSettings actor_critic_model actor_critic_node decide".split(),
     "amc_agents.middleware": "ActorCritic CritiqueRefine InformationDirected PosteriorSampling".split(),

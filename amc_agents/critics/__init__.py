@@ -3,6 +3,7 @@
 | file or package | content |
 |---|---|
 | `spec`, `options` | parse a critic's string |
+| `allowed` | the critics that a request may name |
 | `uses` | which method accepts which critic, and the conversion |
 | `adapting`, `validation` | your own objects and functions; failures become `CriticError` |
 | `render`, `tokenizing` | prompts of critics that read text |
@@ -19,15 +20,18 @@ from typing import TYPE_CHECKING
 from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
+    from amc_agents.critics.allowed import AllowedCritics
     from amc_agents.critics.spec import parse_critic
 
 __all__ = [
+    "AllowedCritics",
     "parse_critic",
 ]
 
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
+        "AllowedCritics": "critics.allowed",
         "parse_critic": "critics.spec",
     },
 )

@@ -74,7 +74,7 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
             f"a critic's string has at most {MOST_CHARACTERS:,} characters, got {len(spec):,} that begin with "
             f"{quoted(spec, 60)}"
         )
-    kind, target, options = _split(spec)
+    kind, target, options = split(spec)
     if not trusted:
         _refuse_for_calls(spec, kind, target, options)
     factory = _find_factory(kind)
@@ -90,8 +90,8 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
     raise CriticSpecError(_not_understood(spec, kind))
 
 
-def _split(spec: str) -> tuple[str, str, dict[str, str]]:
-    """Kind, target and options of a string."""
+def split(spec: str) -> tuple[str, str, dict[str, str]]:
+    """Return the kind, target and options of a string."""
     name, _, query = spec.partition("?")
     kind, _, target = name.partition(":")
     return kind, target, dict(parse_qsl(query, keep_blank_values=True))

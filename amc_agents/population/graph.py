@@ -27,7 +27,7 @@ from amc_agents.population.rewards import RewardFunction, RewardSource, reward_s
 from amc_agents.population.settings import Settings
 from amc_agents.population.wrapped_agent import EnvironmentFunction, WrappedAgent
 from amc_agents.runtime import calls, contract
-from amc_agents.runtime.chosen_critic import CriticChoice
+from amc_agents.runtime.chosen_critic import CriticChoice, OfferedCritics
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.rate_limits import patient
@@ -39,7 +39,7 @@ def amc(
     agent: CompiledStateGraph[Any, Any, Any, Any],
     critic: str | CriticLike | None = None,
     *,
-    critics: Mapping[str, str | CriticLike] | None = None,
+    critics: OfferedCritics | None = None,
     n_particles: int | Adaptive | None = None,
     resample: Schedule | None = None,
     scheme: str | None = None,
@@ -85,7 +85,8 @@ def amc(
             `config={"configurable": {"critic": ...}}`. A run that sees no rewards needs a named critic; even "uniform"
             must then be named, because nothing else tells the particles apart.
         critics: name -> critic, the choice of a call: calls may then use these names and no other critic. `critic` may
-            be such a name too. Served graphs need it: on LangGraph's server, a call cannot name a critic otherwise.
+            be such a name too. `AllowedCritics` also permits shipped models and listed servers. Served graphs need one
+            of them: on LangGraph's server, a call cannot name a critic otherwise.
         n_particles: N, number of trajectories that run side by side. `Adaptive(start=4, most=32)` starts with few, adds
             more at each resampling point where the answer is undecided, and ends when it is decided.
         resample: when particles are weighed and resampled; `Never()` is Best-of-N.

@@ -3,8 +3,8 @@
     context -> configurable -> constructor -> AMC_CRITIC -> config file -> "uniform"
 
 The last four are resolved when a graph is built, the first two at each call. A graph that offers critics by name
-accepts only these names from a call. A graph without such an offer that runs on LangGraph's server accepts no critic
-string from a call.
+accepts only these names from a call, and a graph with `AllowedCritics` what that allow-list permits. A graph without
+such an offer that runs on LangGraph's server accepts no critic string from a call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from langgraph.runtime import get_runtime
 
 from amc_agents.config import Config
 from amc_agents.critics.adapting import CriticLike, name_of
+from amc_agents.critics.allowed import AllowedCritics
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticSpecError
 from amc_agents.quoting import listed, masked, quoted
 from amc_agents.types import Critic
 
+OfferedCritics = Mapping[str, str | CriticLike] | AllowedCritics
+"""Critics that calls may name: name -> critic, or an allow-list."""
 VARIABLE = "AMC_CRITIC"
 """Environment variable with the critic's string."""
 MOST_KEPT = 16
@@ -48,8 +51,8 @@ class CriticChoice:
         critic: what the constructor was given, or None.
         config: the configuration file.
         fit: adapts a critic to the method, or raises `ConfigurationError`.
-        offered: name -> critic, the choice of a call; None: a call may name any critic that is allowed in calls.
-            `critic` may be such a name too.
+        offered: name -> critic, the choice of a call, or an allow-list; None: a call may name any critic that is
+            allowed in calls. `critic` may be such a name too.
 
     Raises:
         ConfigurationError: a critic's string is invalid, or the critic does not fit.
@@ -60,10 +63,12 @@ class CriticChoice:
         critic: str | CriticLike | None,
         config: Config,
         fit: Callable[[Critic], Critic],
-        offered: Mapping[str, str | CriticLike] | None = None,
+        offered: OfferedCritics | None = None,
     ) -> None:
         self._fit = fit
-        self._offered = None if offered is None else {name: fit(parse_critic(offer)) for name, offer in offered.items()}
+        self._allowed = offered if isinstance(offered, AllowedCritics) else None
+        names = offered.offered if isinstance(offered, AllowedCritics) else offered
+        self._offered = None if names is None else {name: fit(parse_critic(offer)) for name, offer in names.items()}
         self._kept: dict[str, Critic] = {}
         self._loading = threading.Lock()
         named, source = self._named(critic, config)
@@ -85,16 +90,9 @@ class CriticChoice:
         """
         if critic is None:
             return self.own
-        if self._offered is not None:
-            if isinstance(critic, str) and critic in self._offered:
-                return ChosenCritic(self._offered[critic], critic, source)
-            came = quoted(critic, 80) if isinstance(critic, str) else f"an object ({type(critic).__name__})"
-            raise CriticSpecError(f"a call chooses its critic among {listed(self._offered)}, got {came}")
-        if isinstance(critic, str) and _is_served():
-            raise CriticSpecError(
-                f"the critic {quoted(critic, 80)} was named by a call to a server, and this graph offers none: build "
-                'it with critics={"name": critic}, and let calls name one of these'
-            )
+        if self._offered is not None and isinstance(critic, str) and critic in self._offered:
+            return ChosenCritic(self._offered[critic], critic, source)
+        self._refuse_unless_allowed(critic)
         if not isinstance(critic, str):
             return ChosenCritic(self._fit(parse_critic(critic)), _name(critic), source)
         kept = self._kept.get(critic)
@@ -102,6 +100,19 @@ class CriticChoice:
             # Loading a critic would block the event loop.
             kept = await asyncio.to_thread(self._load, critic)
         return ChosenCritic(kept, _name(critic), source)
+
+    def _refuse_unless_allowed(self, critic: str | CriticLike) -> None:
+        """Refuse a critic that is not among the offered names, unless there is no offer or an allow-list decides."""
+        if self._offered is None:
+            if isinstance(critic, str) and _is_served():
+                raise CriticSpecError(
+                    f"the critic {quoted(critic, 80)} was named by a call to a server, and this graph offers none: "
+                    'build it with critics={"name": critic}, and let calls name one of these'
+                )
+        elif self._allowed is None or not isinstance(critic, str):
+            came = quoted(critic, 80) if isinstance(critic, str) else f"an object ({type(critic).__name__})"
+            names = listed(self._offered) if self._allowed is None else self._allowed.described()
+            raise CriticSpecError(f"a call chooses its critic among {names}, got {came}")
 
     @staticmethod
     def _named(critic: str | CriticLike | None, config: Config) -> tuple[str | CriticLike, str]:
@@ -116,11 +127,14 @@ class CriticChoice:
     def _load(self, spec: str) -> Critic:
         with self._loading:  # Concurrent calls wait for the first call to load the critic.
             if spec not in self._kept:
-                critic = self._fit(parse_critic(spec, trusted=False))
+                critic = self._fit(self._parse(spec))
                 if len(self._kept) == MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
                 self._kept[spec] = critic
             return self._kept[spec]
+
+    def _parse(self, spec: str) -> Critic:
+        return parse_critic(spec, trusted=False) if self._allowed is None else self._allowed.parse(spec)
 
 
 def _name(critic: str | CriticLike) -> str:

@@ -28,12 +28,12 @@ from amc_agents.concurrency.gather import at_most
 from amc_agents.concurrency.rate_gate import RateGate, gated
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.config import ConfigLike
-from amc_agents.critics.adapting import CriticLike, connect, failing
+from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.runtime.answer_chunk import as_chunk
 from amc_agents.runtime.budget_keeper import bounded
-from amc_agents.runtime.chosen_critic import ChosenCritic, CriticChoice
+from amc_agents.runtime.chosen_critic import ChosenCritic, CriticChoice, OfferedCritics
 from amc_agents.runtime.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.runtime.sampling_actor import unbound
 
@@ -48,8 +48,9 @@ class DecidingOptions(TypedDict, total=False):
 
     seed: int | None
     """Makes decisions reproducible, as described at `DecidingModel.seed`."""
-    critics: Mapping[str, str | CriticLike] | None
-    """The critics that a call may choose by name, as in `amc`. Default: a call may name any critic."""
+    critics: OfferedCritics | None
+    """The critics that a call may choose by name, or `AllowedCritics`, as in `amc`. Default: a call may name any
+    critic."""
     budget: Budget | None
     """Limits for all requests of the decisions, shared by whatever else the `Budget` is given to. A decision that it
     does not allow raises `BudgetExhausted`. Default: no limit."""

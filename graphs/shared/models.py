@@ -10,12 +10,14 @@ import os
 
 from langchain_core.language_models import BaseChatModel
 
+from amc_agents.critics.allowed import AllowedCritics
 from amc_agents.models.embedded import EmbeddedChatModel
 
 OWN_MODEL = os.environ.get("AMC_MODEL")
 """Name of the user's model, or None for the package's."""
-CRITICS = {"embedded:crafting": "embedded:crafting", "uniform": "uniform"}
-"""Critics that a run may name in its context; any other string is refused."""
+CRITICS = AllowedCritics({"embedded:crafting": "embedded:crafting", "uniform": "uniform"},
+                         hosts=os.environ.get("AMC_CRITIC_HOSTS", "").split())  # fmt: skip
+"""Critics that a run may name in its context: the package's, and those on the servers in AMC_CRITIC_HOSTS."""
 CRITIC = None if "AMC_CRITIC" in os.environ else "embedded:crafting"
 """The critic of a run that names none; None stands for the critic that AMC_CRITIC names."""
 RULES = """Play a crafting world: one thought and one command per turn, in the form

@@ -22,7 +22,7 @@ HORIZON = 20
 class Context(TypedDict):
     """Settings of a run."""
 
-    critic: NotRequired[Literal["embedded:crafting", "uniform"]]
+    critic: NotRequired[Literal["embedded:crafting", "uniform"] | str]
 
 
 def crafting_world(state: Any) -> tuple[CraftingWorld, Task]:
@@ -47,4 +47,4 @@ def opening(state: MessagesState) -> list[AnyMessage]:
 
 def explained(error: ConfigurationError) -> dict[str, Any]:
     """Return the answer to a message that is no task, or to a critic that is not offered."""
-    return {"messages": [AIMessage(f"Send `task 7` or paste a task; critics: {', '.join(CRITICS)}. ({error})")]}
+    return {"messages": [AIMessage(f"Send `task 7` or paste a task; critics: {CRITICS.described()}. ({error})")]}

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 from amc_agents.cli import main
 from amc_agents.config import Config
 from amc_agents.critics import spec as spec_module
+from amc_agents.critics.allowed import AllowedCritics
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticSpecError
 from amc_agents.lac.model import LacOptions
@@ -509,3 +510,14 @@ def test_a_key_in_a_critics_string_is_in_no_record_of_the_run():
     run = graph("recording:own?api_key=sk-do-not-show").run(start())
     assert run.config["critic"] == "recording:own?api_key=***"
     assert "sk-do-not-show" not in repr(run)
+
+
+def test_an_allow_list_decides_what_a_call_may_name(loads):
+    mine = graph(critics=AllowedCritics({"mine": "recording:mine"}))
+    for name in ("mine", "uniform"):
+        assert mine.run(start(), context={"critic": name}).config["critic"] == name
+    assert asked == ["mine"]
+    for refused in ("recording:other", "vllm:http://127.0.0.1:8000", module_critic("code"), Recording("object")):
+        with pytest.raises(CriticSpecError, match="mine, uniform"):
+            mine.run(start(), context={"critic": refused})
+    assert loads == ["mine"]

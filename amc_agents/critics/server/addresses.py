@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from amc_agents.errors import ConfigurationError, CriticServerError
 
 Address = IPv4Address | IPv6Address
+AddressRule = Callable[[str, int, str | None], None]
+"""`rule(host, port, address)` raises `ConfigurationError` where a call may not name a server.
+
+`address` is None before the host's name is resolved, and then each of its IP addresses.
+"""
 
 _METADATA = frozenset(
     map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 """Addresses of clouds' metadata services that are not link-local."""
 _NAT64 = ip_network("64:ff9b::/96")
+_rule: ContextVar[AddressRule | None] = ContextVar("amc_address_rule", default=None)
 
 
 def is_loopback(host: str) -> bool:
@@ -39,15 +48,42 @@ def refuse_link_local(host: str, address: str | None = None) -> None:
         checked = ip_address((address or host).partition("%")[0])
     except ValueError:  # a name: `checked_address` resolves and checks it
         return
-    if any(ip.is_link_local or ip.is_unspecified or ip in _METADATA for ip in (checked, *_embedded(checked))):
+    if any(ip.is_link_local or ip.is_unspecified or ip in _METADATA for ip in (checked, *embedded_addresses(checked))):
         raise ConfigurationError(
             f"a call may not name {host}: link-local addresses and metadata services are refused. Name such a server "
             "where the graph is built"
         )
 
 
-async def checked_address(host: str, port: int) -> str:
+@contextmanager
+def addresses_checked_by(rule: AddressRule) -> Iterator[None]:
+    """Apply a rule to the untrusted servers that the `with` block constructs, besides `refuse_link_local`."""
+    token = _rule.set(rule)
+    try:
+        yield
+    finally:
+        _rule.reset(token)
+
+
+def current_rule() -> AddressRule:
+    """Return the rule for an untrusted server that is being constructed."""
+    further = _rule.get()
+
+    def rule(host: str, port: int, address: str | None) -> None:
+        refuse_link_local(host, address)
+        if further is not None:
+            further(host, port, address)
+
+    return rule
+
+
+async def checked_address(host: str, port: int, rule: AddressRule) -> str:
     """Resolve a host once and check all its addresses, so that no unchecked address is used.
+
+    Args:
+        host: the host's name, or an IP address.
+        port: the server's port.
+        rule: refuses addresses.
 
     Returns:
         An IPv4 address of the host, or an IPv6 address if it has no other.
@@ -62,12 +98,12 @@ async def checked_address(host: str, port: int) -> str:
         raise CriticServerError(host, "no connection: the host name cannot be resolved") from error
     addresses = [str(socket_address[0]) for *_, socket_address in resolved]
     for address in addresses:
-        refuse_link_local(host, address)
+        rule(host, port, address)
     return min(addresses, key=lambda address: ":" in address)
 
 
-def _embedded(address: Address) -> list[Address]:
-    """IPv4 addresses embedded in an IPv6 address."""
+def embedded_addresses(address: Address) -> list[Address]:
+    """Return the IPv4 addresses embedded in an IPv6 address."""
     if isinstance(address, IPv4Address):
         return []
     embedded: list[Address | None] = [address.ipv4_mapped, address.sixtofour]

@@ -28,7 +28,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from amc_agents.budget import Bound
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import RateGate
-from amc_agents.critics.server.addresses import checked_address, is_loopback, refuse_link_local
+from amc_agents.critics.server.addresses import checked_address, current_rule, is_loopback
 from amc_agents.critics.server.answers import as_json, error_detail, read, retry_after, usage_of
 from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticServerError
@@ -57,8 +57,8 @@ class ModelServer:
         transport: an httpx transport, for tests.
 
     Raises:
-        ConfigurationError: `base_url` is not a URL, holds a user name, password or query, or is a link-local address
-            of an untrusted server.
+        ConfigurationError: `base_url` is not a URL, holds a user name, password or query, or has an address that is
+            refused for an untrusted server (`addresses_checked_by`).
     """
 
     def __init__(
@@ -77,7 +77,9 @@ class ModelServer:
         self.trusted = trusted
         """False: only a call has named this server."""
         if not trusted:
-            refuse_link_local(httpx.URL(self.base_url).host)
+            self._address_rule = current_rule()
+            url = httpx.URL(self.base_url)
+            self._address_rule(url.host, _port(url), None)
         self._key, self._key_variable = api_key, key_variable
         self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
         self._transport = transport
@@ -133,8 +135,7 @@ class ModelServer:
         url = httpx.URL(self.base_url)
         if not self.trusted and not is_loopback(url.host) and self._transport is None:
             headers["Host"] = url.netloc.decode("ascii")
-            port = url.port or (443 if url.scheme == "https" else 80)
-            url = url.copy_with(host=await checked_address(url.host, port))
+            url = url.copy_with(host=await checked_address(url.host, _port(url), self._address_rule))
         return httpx.AsyncClient(
             base_url=url,
             headers=headers,
@@ -264,6 +265,10 @@ def _checked_url(base_url: str) -> str:
     if not parsed.host or not 0 < (parsed.port or 80) < 1 << 16:
         raise ConfigurationError(expected)
     return url
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
 
 
 @cache
