@@ -99,6 +99,8 @@ class Tuned:
     success_reward: float | None = AmcSettings.success_reward
     alpha: float = LacSettings.alpha
     k: int = LacSettings.k
+    n_particles: int | None = None
+    """None: the comparison's N."""
 
     @property
     def schedule(self) -> Schedule:

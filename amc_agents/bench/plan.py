@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -178,6 +178,10 @@ class ComparisonPlan:
     def tasks(self) -> list[Task]:
         """Return the tasks."""
         return list(_tasks(self.world, self.difficulty, self.n_tasks, self.split, self.first))
+
+    def part(self, skip: int, n_tasks: int) -> ComparisonPlan:
+        """Return the plan with `n_tasks` tasks, after the first `skip` ones. They may go beyond this plan's tasks."""
+        return replace(self, first=self.first + skip, n_tasks=n_tasks)
 
     def standard_methods(self, judge: str | None = None) -> list[Method]:
         """Return the methods that run if none are named."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import compare
-from amc_agents.bench.statistics import Estimate, estimate
+from amc_agents.bench.statistics import Estimate, Measured, Paired, estimate
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import read_json_object, replace_file
@@ -61,6 +61,8 @@ class Grid:
     """The return of a success, if every other return is 0; weights by eq. 5 are then tried too."""
     soft_betas: tuple[float, ...] = (0.2, 0.4)
     """Values of beta for weights by eq. 5."""
+    n_particles: tuple[int, ...] = ()
+    """Values of N, which only a joint search tries (`joint.choose_jointly`); empty: the comparison's."""
 
     @classmethod
     def of_horizon(cls, horizon: int, **settings: Any) -> Grid:
@@ -91,12 +93,18 @@ class Cell:
     method: str
     tuned: Tuned
     scores: Mapping[str, Estimate]
+    calls: float = 0.0
+    """Policy calls of a run, in the mean over its runs."""
+    picks: Measured = field(default_factory=dict, compare=False, repr=False)
+    """(task, seed) -> the pick's return; empty in a cell that was read from a file."""
 
     @classmethod
     def of(cls, method: str, tuned: Tuned, records: Sequence[RunResult]) -> Cell:
         """Score a setting by its runs, with standard errors over tasks."""
         scores = {metric: measured(records, metric) for metric in SCORED}
-        return cls(method, tuned, {metric: estimate(values) for metric, values in scores.items() if values})
+        calls = sum(record.cost.policy_calls for record in records) / max(len(records), 1)
+        estimates = {metric: estimate(values) for metric, values in scores.items() if values}
+        return cls(method, tuned, estimates, calls, scores[picked_by(method)])
 
     @property
     def name(self) -> str:
@@ -106,7 +114,7 @@ class Cell:
     @property
     def pick(self) -> Estimate:
         """The pick that a setting is chosen by: the deployable pick if rewards are hidden, else the oracle's."""
-        return self.scores["deployable" if self.method == methods.AMC_HIDDEN else "oracle"]
+        return self.scores[picked_by(self.method)]
 
     @property
     def merit(self) -> tuple[float, float]:
@@ -116,11 +124,19 @@ class Cell:
     def as_plain(self) -> dict[str, Any]:
         """Convert to JSON values."""
         scores = {metric: score._asdict() for metric, score in self.scores.items()}
-        return {"method": self.method, **asdict(self.tuned), "scores": scores}
+        tuned = {name: value for name, value in asdict(self.tuned).items() if (name, value) != ("n_particles", None)}
+        return {"method": self.method, **tuned, "policy_calls": self.calls, "scores": scores}
 
 
-Score = Callable[[Sequence[tuple[str, Tuned]]], list[Cell]]
+Setting = tuple[str, Tuned]
+"""(method, setting)"""
+Score = Callable[[Sequence[Setting]], list[Cell]]
 """Runs and scores (method, setting) pairs."""
+
+
+def picked_by(name: str) -> str:
+    """Return the score that a method's pick is: the deployable one if rewards are hidden, else the oracle's."""
+    return "deployable" if name == methods.AMC_HIDDEN else "oracle"
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,8 @@ class Tuning:
 
     tried: Sequence[Cell]
     best: Mapping[str, Cell]
+    regret: Mapping[str, Paired] = field(default_factory=dict)
+    """Method -> what the setting of a search of one setting after the other loses, if it was measured (`joint`)."""
 
     def save(self, path: Path, command: str, settings: Mapping[str, Any]) -> None:
         """Write the cells as JSON."""
@@ -137,6 +155,7 @@ class Tuning:
             "settings": dict(settings),
             "chosen": {name: cell.as_plain() for name, cell in self.best.items()},
             "cells": [cell.as_plain() for cell in self.tried],
+            **({"regret": {name: lost._asdict() for name, lost in self.regret.items()}} if self.regret else {}),
         }
         replace_file(path, json.dumps(table, indent=1) + "\n")
 
@@ -157,7 +176,7 @@ def tune(comparison: Comparison, out: str | Path, *, grid: Grid | None = None, f
     names = [method.name for method in comparison.methods]
     check_names(names)
 
-    def score(settings: Sequence[tuple[str, Tuned]]) -> list[Cell]:
+    def score(settings: Sequence[Setting]) -> list[Cell]:
         tried = replace(comparison, methods=[method_of(name, tuned) for name, tuned in settings])
         return cells_of(settings, run_in_background(compare(tried, out, resume=True), n_workers=1))
 
@@ -213,7 +232,7 @@ def choose(names: Sequence[str], grid: Grid, score: Score, *, full: bool = False
     return Tuning(list(tried.values()), best)
 
 
-def _to_try(name: str, best: Cell | None, stage: int, grid: Grid, *, full: bool) -> list[tuple[str, Tuned]]:
+def _to_try(name: str, best: Cell | None, stage: int, grid: Grid, *, full: bool) -> list[Setting]:
     """Return the settings of a method that a stage tries."""
     if full and name in RESAMPLED:
         return [(name, Tuned(*values)) for values in product(grid.temperatures, grid.steps, grid.betas)]
@@ -235,18 +254,25 @@ def _changed(name: str, best: Tuned, stage: int, grid: Grid) -> list[Tuned]:
 
 def cell_name(name: str, tuned: Tuned) -> str:
     """Return the name of a setting's method in the stored runs."""
+    size = f" N={tuned.n_particles}" if tuned.n_particles else ""
     if name not in RESAMPLED:
-        return f"{name} T={tuned.temperature}"
+        return f"{name} T={tuned.temperature}{size}"
     soft = " soft" if tuned.success_reward else ""
-    return f"{name} T={tuned.temperature} at={'-'.join(map(str, tuned.steps))} beta={tuned.beta}{soft}"
+    return f"{name} T={tuned.temperature} at={'-'.join(map(str, tuned.steps))} beta={tuned.beta}{soft}{size}"
 
 
 def method_of(name: str, tuned: Tuned) -> Method:
     """Return the method with a setting, named as its cell."""
-    return replace(MAKERS[name](tuned), name=cell_name(name, tuned))
+    return replace(_made(name, tuned), name=cell_name(name, tuned))
 
 
-def cells_of(settings: Sequence[tuple[str, Tuned]], records: Sequence[RunResult]) -> list[Cell]:
+def _made(name: str, tuned: Tuned) -> Method:
+    """Return the method with a setting."""
+    method = MAKERS[name](tuned)
+    return method if tuned.n_particles is None else replace(method, n_particles=tuned.n_particles)
+
+
+def cells_of(settings: Sequence[Setting], records: Sequence[RunResult]) -> list[Cell]:
     """Score (method, setting) pairs by their runs."""
     runs: dict[str, list[RunResult]] = defaultdict(list)
     for record in records:
@@ -295,7 +321,7 @@ def check_names(names: Sequence[str]) -> None:
 
 def tuned_of(plain: Mapping[str, Any]) -> Tuned:
     """Read the setting of a cell from JSON values."""
-    known = {"temperature", "beta", "success_reward", "alpha", "k"}
+    known = {"temperature", "beta", "success_reward", "alpha", "k", "n_particles"}
     return Tuned(steps=tuple(plain["steps"]), **{key: plain[key] for key in known & plain.keys()})
 
 
@@ -310,14 +336,15 @@ def read_tuning(path: Path) -> tuple[Tuning, dict[str, Any]]:
     try:
         tried = [_cell_of(cell) for cell in content["cells"]]
         best = {name: _cell_of(cell) for name, cell in content["chosen"].items()}
-        return Tuning(tried, best), {"command": content["command"], "settings": content["settings"]}
+        regret = {name: Paired(**lost) for name, lost in content.get("regret", {}).items()}
+        return Tuning(tried, best, regret), {"command": content["command"], "settings": content["settings"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}): {remedy}") from error
 
 
 def _cell_of(plain: Mapping[str, Any]) -> Cell:
     scores = {metric: Estimate(**score) for metric, score in plain["scores"].items()}
-    return Cell(plain["method"], tuned_of(plain), scores)
+    return Cell(plain["method"], tuned_of(plain), scores, plain.get("policy_calls", 0.0))
 
 
 def read_chosen(path: Path) -> dict[str, Tuned]:
@@ -346,7 +373,7 @@ def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method
     if methods.AMC in tuned:
         tuned.setdefault(methods.AMC_HIDDEN, tuned[methods.AMC])
     return [
-        replace(MAKERS[method.name](tuned[method.name]), label=method.label) if method.name in tuned else method
+        replace(_made(method.name, tuned[method.name]), label=method.label) if method.name in tuned else method
         for method in given
     ]
 

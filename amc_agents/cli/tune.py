@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,6 @@ from amc_agents.cli.options import (
     ConfigFile,
     Critic,
     Model,
-    Particles,
     SuccessReward,
     Workers,
     World,
@@ -30,10 +30,9 @@ from amc_agents.files import replace_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amc_agents.bench.methods import Tuned
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.tuning import Cell, Score, Tuning
+    from amc_agents.bench.tuning import Cell, Grid, Score, Setting, Tuning
     from amc_agents.cli.console import PlainConsole
 
 UNTOUCHED = 500_000
@@ -63,7 +62,15 @@ def tune(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions of every task.")] = 1,
-    particles: Particles = "15",
+    particles: Annotated[
+        str,
+        typer.Option(
+            metavar="N|N,N|START..MOST",
+            help="N: number of trajectories that Best-of-N, SMC and AMC run in parallel. 8,15: the values that --joint "
+            "tries. 4..32 starts with 4, adds more where the answer is undecided, up to 32, and stops when it is "
+            "decided.",
+        ),
+    ] = "15",
     band: Band = None,
     critic: Critic = None,
     config: ConfigFile = None,
@@ -80,6 +87,27 @@ def tune(
     full: Annotated[
         bool, typer.Option("--full", help="Try every combination of settings, instead of one setting after the other.")
     ] = False,
+    joint: Annotated[
+        bool,
+        typer.Option(
+            "--joint",
+            help="Start with every combination of settings on few tasks, and go on with the best third on three times "
+            "as many (successive halving).",
+        ),
+    ] = False,
+    max_calls: Annotated[
+        float | None,
+        typer.Option(min=1, help="With --joint: policy calls of a run, at most, in the mean. Needed for several N."),
+    ] = None,
+    regret: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="With --joint: tune one setting after the other too, and compare the two choices on N training tasks "
+            "that neither saw; your own FILE's last ones.",
+        ),
+    ] = None,
     workers: Workers = None,
     concurrent: Concurrent = 8,
     as_json: AsJson = False,
@@ -93,7 +121,11 @@ def tune(
     from amc_agents.cli.comparison import print_files
 
     console = console_beside(as_json)
-    common: dict[str, Any] = {"n_particles": particles_of(particles), "critic": critic_name(critic, config)}
+    sizes = _sizes(particles, joint=joint)
+    _check_joint(joint=joint, full=full, max_calls=max_calls, regret=regret, sizes=sizes)
+    common: dict[str, Any] = {
+        "n_particles": max(sizes) if sizes else particles_of(particles), "critic": critic_name(critic, config)
+    }  # fmt: skip
     plan: ComparisonPlan | OwnPlan
     chosen = _numbers(temperatures)
     if agent is not None:
@@ -111,9 +143,18 @@ def tune(
         )  # fmt: skip
     names = [name.strip() for name in (methods or _methods_for(plan)).split(",")]
     grid = tuning_grid(names, plan, chosen, positive("--success-reward", success_reward))
-    score = _scored_by_runs(plan, out / "runs", workers or available_cpus(), console, concurrent)
-    tuning = choose(names, grid, score, full=full)
+    run = Runs(workers or available_cpus(), console, concurrent)
+    if joint:
+        tuning = _jointly(names, replace(grid, n_particles=sizes), plan, out, run, max_calls, regret)
+    else:
+        tuning = choose(names, grid, run.scored(plan, out / "runs"), full=full)
     console.print(_table(tuning))
+    for name, lost in tuning.regret.items():
+        console.print(
+            f"{name}: joint search minus one setting after the other, on {lost.tasks} other tasks: pick "
+            f"{lost.difference:+.3f} [{lost.low:+.3f}, {lost.high:+.3f}]",
+            soft_wrap=True,
+        )
     files = _write_files(tuning, plan, out)
     console.print("Written:")
     print_files(files, console)
@@ -173,28 +214,97 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     return numbers
 
 
-def _scored_by_runs(
-    plan: ComparisonPlan | OwnPlan, runs: Path, n_workers: int, console: Any, n_concurrent: int
-) -> Score:
-    """Return a function that scores settings by running them in the plan; every run is stored in the folder `runs`."""
-    from dataclasses import replace
+@dataclass(frozen=True)
+class Runs:
+    """How runs are executed and shown."""
 
-    from amc_agents.bench.failures import failed_runs
-    from amc_agents.bench.tuning import cells_of, method_of, without_failed_tasks
-    from amc_agents.cli.comparison import run_with_bar
+    n_workers: int
+    console: Any
+    n_concurrent: int
 
-    def score(settings: Sequence[tuple[str, Tuned]]) -> list[Cell]:
-        methods = tuple(method_of(name, tuned) for name, tuned in settings)
-        title = f"{len(settings)} settings"
-        tried = replace(plan, methods=methods)
-        records = run_with_bar(tried, runs, console, title, resume=True, n_workers=n_workers, n_concurrent=n_concurrent)
+    def scored(self, plan: ComparisonPlan | OwnPlan, runs: Path) -> Score:
+        """Return a function that scores settings by running them in the plan; every run is stored in `runs`."""
+        return lambda settings: self.score(settings, plan, runs)
+
+    def score(self, settings: Sequence[Setting], plan: ComparisonPlan | OwnPlan, runs: Path) -> list[Cell]:
+        """Score settings by running them in the plan."""
+        from amc_agents.bench.failures import failed_runs
+        from amc_agents.bench.tuning import cells_of, method_of, without_failed_tasks
+        from amc_agents.cli.comparison import run_with_bar
+
+        tried = replace(plan, methods=tuple(method_of(name, tuned) for name, tuned in settings))
+        title = f"{len(settings)} settings, {plan.n_tasks} tasks"
+        n_workers, n_concurrent = self.n_workers, self.n_concurrent
+        records = run_with_bar(
+            tried, runs, self.console, title, resume=True, n_workers=n_workers, n_concurrent=n_concurrent
+        )
         failures = failed_runs(runs, tried.comparison().items(), [record.key for record in records])
         kept, note = without_failed_tasks(records, failures)
         if note:
-            console.print(note, soft_wrap=True)
+            self.console.print(note, soft_wrap=True)
         return cells_of(settings, kept)
 
-    return score
+
+def _jointly(
+    names: Sequence[str],
+    grid: Grid,
+    plan: ComparisonPlan | OwnPlan,
+    out: Path,
+    run: Runs,
+    max_calls: float | None,
+    regret: int | None,
+) -> Tuning:
+    """Tune jointly; with `regret`, also measure what a search of one setting after the other would lose."""
+    from amc_agents.bench.joint import choose_jointly, regret_of
+    from amc_agents.bench.plan import ComparisonPlan
+    from amc_agents.bench.tuning import choose
+
+    held_out = 0 if regret is None or isinstance(plan, ComparisonPlan) else regret
+    n_tasks = plan.n_tasks - held_out
+    if n_tasks < 1:
+        raise ConfigurationError(
+            f"--regret {regret} needs more than {regret} training tasks, and the file has {plan.n_tasks}"
+        )
+
+    def score(settings: Sequence[Setting], n: int) -> list[Cell]:
+        return run.score(settings, plan.part(0, n), out / "runs")
+
+    tuning = choose_jointly(names, grid, score, n_tasks, max_calls=max_calls)
+    if regret is None:
+        return tuning
+    other = choose(names, replace(grid, n_particles=()), run.scored(plan.part(0, n_tasks), out / "runs"))
+
+    def check(settings: Sequence[Setting], n: int) -> list[Cell]:
+        return run.score(settings, plan.part(n_tasks, n), out / "check")
+
+    return replace(tuning, regret=regret_of(tuning.best, other.best, check, regret))
+
+
+def _sizes(particles: str, *, joint: bool) -> tuple[int, ...]:
+    """Read the values of N to try; empty if --particles has a single value."""
+    if "," not in particles:
+        return ()
+    if not joint:
+        raise ConfigurationError(f"--particles {particles} tries several N: add --joint, or give a single N")
+    sizes = tuple(particles_of(size.strip()) for size in particles.split(","))
+    if not all(isinstance(size, int) for size in sizes):
+        raise ConfigurationError(f"--particles takes numbers, as in 8,15,24; got {particles!r}")
+    return tuple(dict.fromkeys(size for size in sizes if isinstance(size, int)))
+
+
+def _check_joint(*, joint: bool, full: bool, max_calls: float | None, regret: int | None, sizes: Sequence[int]) -> None:
+    if joint and full:
+        raise ConfigurationError("--joint and --full are two ways to search: leave one out")
+    given = {"--max-calls": max_calls, "--regret": regret}
+    useless = [name for name, value in given.items() if value is not None]
+    if useless and not joint:
+        raise ConfigurationError(f"{', '.join(useless)} applies to --joint only: add it")
+    if regret is not None and len(sizes) > 1:
+        raise ConfigurationError("--regret compares two searches at one N, and --particles gives several: give one")
+    if len(sizes) > 1 and max_calls is None:
+        raise ConfigurationError(
+            "several N are compared at equal cost only: give --max-calls, the policy calls of a run in the mean"
+        )
 
 
 def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> list[Path | None]:
@@ -213,8 +323,8 @@ def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> l
     if amc is None:
         return [path]
     text = config_text(
-        amc.tuned, critic=plan.critic_spec, n_particles=plan.n_particles, horizon=plan.horizon,
-        comment=f"Chosen by `{command}`",
+        amc.tuned, critic=plan.critic_spec, n_particles=amc.tuned.n_particles or plan.n_particles,
+        horizon=plan.horizon, comment=f"Chosen by `{command}`",
     )  # fmt: skip
     replace_file(out / "amc.toml", text)
     return [path, out / "amc.toml"]

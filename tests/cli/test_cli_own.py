@@ -113,9 +113,41 @@ def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
     assert code == 0, err
 
 
+def test_tune_jointly_and_compare_with_one_setting_after_the_other(command, own, tmp_path):
+    tune = ["tune", "--agent", own, "--out", "tuning", "--tasks", "tasks.jsonl", "--workers", "1"]
+    tune += ["--critic", f"{own}:Share", "--temperatures", "0.5", "--methods", "amc-hidden", "--joint"]
+    code, out, err = command(*tune, "--particles", "2", "--regret", "2")
+    assert code == 0, err
+    content = json.loads((tmp_path / "tuning/tuning.json").read_text())
+    assert all(cell["scores"]["oracle"]["tasks"] == 1 for cell in content["cells"])  # two of three are held out
+    if "regret" in content:  # the two searches can agree
+        assert content["regret"]["amc-hidden"]["tasks"] == 2
+        assert "on 2 other tasks: pick" in out
+
+
+def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
+    from amc_agents.bench.methods import Tuned
+    from amc_agents.bench.own.plan import OwnPlan
+    from amc_agents.bench.tuning import Cell, Tuning
+    from amc_agents.cli.tune import _write_files
+
+    cell = Cell("amc", Tuned(0.5, (3,), 0.1, n_particles=3), {})
+    plan = OwnPlan(own, tmp_path / "tasks.jsonl", n_particles=9)
+    _write_files(Tuning([cell], {"amc": cell}), plan, tmp_path)
+    assert Config.load(tmp_path / "amc.toml").amc.n_particles == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
+        (["tune", "--out", "t", "--particles", "2,3"], "tries several N: add --joint, or give a single N"),
+        (["tune", "--out", "t", "--regret", "4"], "--regret applies to --joint only: add it"),
+        (["tune", "--out", "t", "--joint", "--full"], "--joint and --full are two ways to search"),
+        (["tune", "--out", "t", "--joint", "--particles", "2,3"], "several N are compared at equal cost only"),
+        (
+            ["tune", "--agent", "OWN", "--tasks", "tasks.jsonl", "--out", "t", "--joint", "--regret", "3"],
+            "--regret 3 needs more than 3 training tasks, and the file has 3",
+        ),
         (["bench", "OWN"], "needs your tasks: --tasks FILE"),
         (["bench", "--tasks", "tasks.jsonl"], "a file needs your own agent (--agent)"),
         (["bench", "OWN", "--agent", "OWN", "--tasks", "tasks.jsonl"], "two agents are named"),

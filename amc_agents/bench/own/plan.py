@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -31,6 +31,8 @@ class OwnPlan:
     split: Split = "test"
     first: int = 0
     """Number of the first task of the split."""
+    most: int | None = None
+    """Number of tasks, at most; None: all that the file has."""
     seeds: tuple[int, ...] = (0,)
     n_particles: int | Adaptive = AmcSettings.n_particles
     critic: str | None = None
@@ -85,13 +87,18 @@ class OwnPlan:
             "agent": self.agent,
             "agent_source": self.own.source_hash,
             "tasks": self.tasks_file.name,
-            "tasks_hash": tasks_hash(self.tasks()),
+            # Those of the file, so that a folder with results of some tasks can be continued with more.
+            "tasks_hash": tasks_hash(read_tasks(self.tasks_file, self.split, first=self.first)),
             "split": self.split,
         }
 
     def tasks(self) -> list[Task]:
         """Return the tasks."""
-        return read_tasks(self.tasks_file, self.split, first=self.first)
+        return read_tasks(self.tasks_file, self.split, first=self.first)[: self.most]
+
+    def part(self, skip: int, n_tasks: int) -> OwnPlan:
+        """Return the plan with `n_tasks` tasks, after the first `skip` ones."""
+        return replace(self, first=self.first + skip, most=n_tasks)
 
     def standard_methods(self, judge: str | None = None) -> list[Method]:
         """Return the methods that run if none are named."""
