@@ -10,6 +10,7 @@
     │   └── ForkError               the world cannot be forked faithfully
     │       └── ReplayDivergence    a replayed observation differs from the record
     ├── CriticError                 the critic failed, or its answer is invalid
+    │   ├── PromptTooLong           the task and a single round exceed its context length
     │   └── CriticServerError       its server is unreachable, or rejected the request
     ├── PopulationError             the particle system cannot continue
     │   ├── AllWeightsZero          every particle has weight 0
@@ -18,6 +19,7 @@
     │   └── ParticleFailure         a particle's failure before its run was restored
     ├── TimeLimitExceeded           a step or a critic took longer than allowed; also a TimeoutError
     ├── AgentContractError          the wrapped agent cannot be run as particles
+    ├── CommitError                 a commit tool failed and may have acted
     ├── DecisionError               no candidate action is left
     ├── RoleError                   a language model in a role failed, or its answer could not be parsed
     ├── PosteriorError              a posterior is missing, damaged, or was edited concurrently
@@ -61,23 +63,37 @@ def amount_text(amount: float) -> str:
 
 
 class AmcError(Exception):
-    """Base class of the library's exceptions."""
+    """Base class of the library's exceptions.
+
+    Remedy: Catch it to handle every error of the library; the subclass and the message say what to change.
+    """
 
 
 class ConfigurationError(AmcError, ValueError):
-    """A setting is wrong or missing."""
+    """A setting is wrong or missing.
+
+    Remedy: Change the setting that the message names.
+    """
 
 
 class CriticSpecError(ConfigurationError):
-    """A critic string cannot be parsed."""
+    """A critic string cannot be parsed.
+
+    Remedy: Write it as `kind:target?key=value`; docs/critics.md lists the kinds.
+    """
 
 
 class UnboundedRequest(ConfigurationError):
-    """The cost of a request has no upper bound, or its model has no price, so a budget cannot reserve it."""
+    """The cost of a request has no upper bound, or its model has no price, so a budget cannot reserve it.
+
+    Remedy: Set `max_tokens` on the model, give `Budget(prices=...)`, or remove the limit that cannot be reserved.
+    """
 
 
 class BudgetExhausted(AmcError):
     """A budget does not allow a further request.
+
+    Remedy: Give a larger `Budget`, or lower `max_tokens`, `n_particles` or the horizon.
 
     Args:
         limits: the limits of the budget.
@@ -111,19 +127,32 @@ class BudgetExhausted(AmcError):
 
 
 class WorldError(AmcError):
-    """The world is broken."""
+    """The world is broken.
+
+    Remedy: Run `amc_agents.testing.check_environment` on the world: it names the broken promise.
+    """
 
 
 class EnvironmentStateError(WorldError):
-    """The world was stepped before `reset` or after the end of the episode."""
+    """The world was stepped before `reset` or after the end of the episode.
+
+    Remedy: Call `reset` first, and stop stepping when a `TimeStep` is `terminated` or `truncated`.
+    """
 
 
 class ForkError(WorldError):
-    """The world cannot be forked faithfully."""
+    """The world cannot be forked faithfully.
+
+    Remedy: Implement `fork` for the world, or wrap it in `ReplayFork` if the same actions always give the same
+    observations.
+    """
 
 
 class ReplayDivergence(ForkError):
     """A replayed action produced an observation that differs from the record.
+
+    Remedy: Implement `fork` for the world, or remove what makes it differ: clocks, unseeded random numbers, shared
+    state.
 
     Args:
         step: 1-based number of the diverging step (0: the first observation).
@@ -142,15 +171,24 @@ class ReplayDivergence(ForkError):
 
 
 class CriticError(AmcError):
-    """A critic failed, or returned a wrong shape, NaN or infinity."""
+    """A critic failed, or returned a wrong shape, NaN or infinity.
+
+    Remedy: Return one finite number for each trajectory; `amc_agents.testing.check_critic` checks it. With
+    `on_critic_error="uniform"`, a run continues without the critic.
+    """
 
 
 class PromptTooLong(CriticError):
-    """The task and a single round exceed the critic's context length."""
+    """The task and a single round exceed the critic's context length.
+
+    Remedy: Use a critic with a longer context, or shorten the task and the observations.
+    """
 
 
 class CriticServerError(CriticError):
     """A critic's server is unreachable, or rejected the request.
+
+    Remedy: Run `amc doctor --critic ...`, which checks that the server is reachable and serves the right model.
 
     Args:
         url: the URL requested.
@@ -164,11 +202,17 @@ class CriticServerError(CriticError):
 
 
 class PopulationError(AmcError):
-    """The particle system cannot continue."""
+    """The particle system cannot continue.
+
+    Remedy: Read the subclass and its causes.
+    """
 
 
 class AllWeightsZero(PopulationError):
-    """Every particle has weight 0, so nothing can be resampled or selected."""
+    """Every particle has weight 0, so nothing can be resampled or selected.
+
+    Remedy: Find out why the particles failed, and check the ranges of the critic and the reward.
+    """
 
     def __init__(self, n_particles: int, where: str) -> None:
         self.n_particles, self.where = n_particles, where
@@ -180,6 +224,8 @@ class AllWeightsZero(PopulationError):
 
 class QuorumLost(PopulationError):
     """More particles failed than the quorum allows.
+
+    Remedy: Fix what `causes` lists, or lower `quorum`.
 
     Args:
         alive: number of particles that have not failed.
@@ -197,6 +243,8 @@ class QuorumLost(PopulationError):
 
 class RunTimedOut(PopulationError, TimeoutError):
     """The run's time limit passed before any particle finished.
+
+    Remedy: Raise `run_timeout`, shorten the horizon, or set `step_timeout` if a single step hangs.
 
     Args:
         limit_s: the time limit, in seconds.
@@ -218,7 +266,10 @@ class RunTimedOut(PopulationError, TimeoutError):
 
 
 class ParticleFailure(PopulationError):
-    """The failure of a particle in a process that was killed: its original error is known by name and message."""
+    """The failure of a particle in a process that was killed: its original error is known by name and message.
+
+    Remedy: Look up the original error, whose name the class has.
+    """
 
     @classmethod
     def like(cls, name: str, message: str) -> ParticleFailure:
@@ -229,6 +280,8 @@ class ParticleFailure(PopulationError):
 
 class TimeLimitExceeded(AmcError, TimeoutError):
     """An operation exceeded its time limit and was cancelled.
+
+    Remedy: Raise the limit that the message names, or find out what hangs.
 
     Args:
         what: the operation and the setting that limits it.
@@ -241,19 +294,31 @@ class TimeLimitExceeded(AmcError, TimeoutError):
 
 
 class AgentContractError(AmcError):
-    """The wrapped agent cannot be run as particles; the message says what to declare."""
+    """The wrapped agent cannot be run as particles; the message says what to declare.
+
+    Remedy: Declare what the message asks for, such as the effect of a tool or the node that ends a step. docs/flow.md
+    lists the requirements.
+    """
 
 
 class CommitError(AmcError):
-    """A commit tool failed and may have acted, or the only particle that lived through a commit failed after it."""
+    """A commit tool failed and may have acted, or the only particle that lived through a commit failed after it.
+
+    Remedy: Check whether the action took place before you run it again; the message names the call.
+    """
 
 
 class DecisionError(AmcError):
-    """A decision has no candidate action left; the message says why each was rejected."""
+    """A decision has no candidate action left; the message says why each was rejected.
+
+    Remedy: Check the model's prompt and its limit of output tokens. The message quotes what was rejected.
+    """
 
 
 class RoleError(AmcError):
     """A language model in a role failed, refused, timed out, or returned an answer that could not be parsed, twice.
+
+    Remedy: Use a stronger model for the role, or raise its `max_tokens` or time limit.
 
     Args:
         role: the role.
@@ -266,11 +331,16 @@ class RoleError(AmcError):
 
 
 class PosteriorError(AmcError):
-    """A posterior is missing or damaged, or its owner edited it concurrently."""
+    """A posterior is missing or damaged, or its owner edited it concurrently.
+
+    Remedy: Read the posterior with `amc posterior show`, and restore an earlier version with `amc posterior rollback`.
+    """
 
 
 class UpdateError(PosteriorError):
     """An update failed or was rejected. The posterior is unchanged, and the evidence is kept as pending.
+
+    Remedy: Fix the cause, then call `apply_pending`.
 
     Args:
         number: number of the version that is still the head.
@@ -289,6 +359,8 @@ class UpdateError(PosteriorError):
 class ServerError(AmcError):
     """A model server that the library started did not come up, or died.
 
+    Remedy: Read the end of the server's log in the message, and correct what it reports.
+
     Args:
         url: the URL of the server.
         reason: what happened, and what to do.
@@ -300,11 +372,16 @@ class ServerError(AmcError):
 
 
 class CheckpointError(AmcError):
-    """A saved model, adapter or dataset is invalid."""
+    """A saved model, adapter or dataset is invalid.
+
+    Remedy: Train or export it again, or correct its path; the message names the file and what is wrong with it.
+    """
 
 
 class StorageError(AmcError, OSError):
     """A file could not be written.
+
+    Remedy: Free space, correct the permissions, or choose another folder.
 
     Args:
         path: the file or folder.
@@ -318,6 +395,8 @@ class StorageError(AmcError, OSError):
 
 class MissingExtra(AmcError, ImportError):
     """An optional dependency is not installed.
+
+    Remedy: Run the `pip install` command in the message.
 
     Args:
         package: the import that failed.

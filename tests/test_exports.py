@@ -1,13 +1,16 @@
-"""Every door (an `__init__.py` with `__all__`) is sorted, complete, and opens."""
+"""Every door (an `__init__.py` with `__all__`) is sorted, complete, and opens; every error says what to do."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
+
+from amc_agents import errors
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
@@ -87,3 +90,16 @@ def test_no_public_name_is_left_out(door):
         and getattr(value, "__module__", "").startswith("amc_agents")
     }
     assert ours <= set(module.__all__)
+
+
+ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.AmcError)]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_has_a_cause_and_a_remedy_and_is_in_the_tree(kind):
+    cause, _, remedy = inspect.getdoc(kind).partition("\n\nRemedy: ")
+    assert cause, "the first paragraph says when the error is raised"
+    assert remedy, "a paragraph `Remedy: ...` before `Args:` says what to do; docs show it on the page of errors"
+    assert re.search(rf"^    [ │├└─]*{kind.__name__}\b", errors.__doc__, re.MULTILINE), (
+        "draw it in the module's docstring"
+    )

@@ -1,12 +1,15 @@
-"""Tables as a Markdown reader sees them."""
+"""Tables as a Markdown reader sees them, and a place for every page in the navigation of the site."""
 
 import html
 import re
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
 from amc_agents.markdown import block, table, text, value_table
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def cells(markdown):
@@ -47,3 +50,9 @@ def test_a_value_is_shown_literally():
     assert cells(value_table([hostile], [[hostile]])) == [[hostile], [hostile]]
     assert "<img>" not in MarkdownIt("commonmark").render(text(hostile))
     assert block("```\nx\n```").startswith("````\n")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_page_is_in_the_navigation_of_the_site(page):
+    listed = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert page.name in listed, f"add the line `- Title: {page.name}` to `nav:` in mkdocs.yml, below its kind of page"
