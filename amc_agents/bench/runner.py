@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from amc_agents.bench.scores import cost_of, particles_of, scores_of
 from amc_agents.bench.tree.search import tree_search
 from amc_agents.bench.work import Execute, WorkItem
 from amc_agents.config import Config
+from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.graph import amc
 from amc_agents.run import Run
 from amc_agents.runtime.deciding_model import Sink
@@ -66,7 +66,7 @@ class ComparisonWork:
         methods = {method.name: method for method in self.comparison.methods}
         tasks = {task.id: task for task in self.comparison.tasks}
         with ExitStack() as stack:
-            stack.enter_context(quiet_about_identical_particles())
+            stack.enter_context(quiet_notes())
             decisions_file = stack.enter_context(DecisionsFile(out, worker)) if self.keep_decisions else None
             failures = stack.enter_context(FailuresFile(out, worker)) if self.keep_failures else None
 
@@ -200,15 +200,3 @@ def run_seed(seed: int, task_id: str, method: str) -> int:
     """Return the seed of one run: the same on every machine, and independent of the seeds of other runs."""
     words = [seed, zlib.crc32(task_id.encode()), zlib.crc32(method.encode())]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-@contextmanager
-def quiet_about_identical_particles() -> Iterator[None]:
-    """Silence the warning that all particles are identical, which easy tasks trigger. Results keep it as a note."""
-    log = logging.getLogger("amc_agents.population.conclusion")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

@@ -18,13 +18,14 @@ from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import failure_note, markdown
-from amc_agents.bench.runner import quiet_about_identical_particles, run_one
+from amc_agents.bench.runner import run_one
 from amc_agents.bench.selection import MethodChoice, SomePlan
 from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.cli.options import command_line
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AmcError
 from amc_agents.files import replace_file
+from amc_agents.population.conclusion import quiet_notes
 
 
 def with_methods(plan: SomePlan, choice: MethodChoice, console: Console) -> SomePlan:
@@ -167,7 +168,7 @@ def _write_telling_run(plan: ComparisonPlan, records: list[RunResult], out: Path
     comparison = plan.comparison()
     task = next(task for task in comparison.tasks if task.id == record.task)
     method = next(method for method in plan.methods if method.name == AMC)
-    with quiet_about_identical_particles():
+    with quiet_notes():
         _, run = run_in_background(run_one(comparison, record.seed, task, method), n_workers=1)
     stored = run.save(out)
     points = [point.step for point in run.history]

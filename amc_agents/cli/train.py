@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.cli.console import PlainConsole
+    from amc_agents.training.branching import Branching
     from amc_agents.training.collecting import CollectionProgress
     from amc_agents.training.value.training import TrainingProgress
     from amc_agents.types import Task
@@ -77,6 +78,19 @@ def collect(
     world: World = "crafting",
     tasks: NumberOrFile = 500,
     trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 8,
+    branches: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="K",
+            help="Let each trajectory become K (2, 4, 8, ...) by splits in two, so that a state has several "
+            "continuations; the world must be forkable. Default: independent trajectories.",
+        ),
+    ] = None,
+    branch_at: Annotated[
+        str | None,
+        typer.Option(help="Steps of the splits, as in 4,8. Default: drawn for each task, in the horizon's first half."),
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 1, or your own agent's.")
     ] = None,
@@ -105,10 +119,15 @@ def collect(
     from amc_agents.training.collecting import collect as collected
 
     console = console_beside(as_json)
+    branching = _branching(branches, branch_at)
+    if branching is not None:
+        branching.starts(trajectories)  # fails before anything is played
     if agent is not None:
         refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
-        rollouts = _collect_own(plan_of_own, out, console, trajectories, temperature, horizon, seed, concurrent)
+        rollouts = _collect_own(
+            plan_of_own, out, console, trajectories, branching, temperature, horizon, seed, concurrent
+        )
         if as_json:
             print_json({"out": str(out), "new": rollouts.collected, "lost": rollouts.lost, "errors": rollouts.errors})
         if rollouts.errors:
@@ -126,7 +145,7 @@ def collect(
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
-            n_concurrent=concurrent, inputs=inputs, progress=show,
+            n_concurrent=concurrent, inputs=inputs, branching=branching, progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")
     if as_json:
@@ -138,6 +157,7 @@ def _collect_own(
     out: Path,
     console: PlainConsole,
     n_trajectories: int,
+    branching: Branching | None,
     temperature: float | None,
     horizon: int | None,
     seed: int,
@@ -147,16 +167,18 @@ def _collect_own(
     import asyncio
 
     from amc_agents.bench.own.rollouts import OwnRollouts
-    from amc_agents.training.collecting import collect_from
+    from amc_agents.population.conclusion import quiet_notes
+    from amc_agents.training.collecting import branching_settings, collect_from
 
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature
-    rollouts = OwnRollouts(own, n_trajectories, temperature, horizon or own.horizon)
+    rollouts = OwnRollouts(own, n_trajectories, temperature, horizon or own.horizon, branching)
     settings = {
         "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
+        **branching_settings(branching),
     }  # fmt: skip
-    with _collection_bar(console, len(tasks)) as show:
+    with _collection_bar(console, len(tasks)) as show, quiet_notes() if branching else nullcontext():
         rollouts.collected = asyncio.run(
             collect_from(
                 rollouts, tasks, out, policy=own.name, settings=settings, seed=seed, n_concurrent=n_concurrent,
@@ -172,6 +194,21 @@ def _collect_own(
         soft_wrap=True,
     )
     return rollouts
+
+
+def _branching(branches: int | None, steps: str | None) -> Branching | None:
+    """Read --branches and --branch-at."""
+    from amc_agents.training.branching import Branching
+
+    if branches is None:
+        if steps is not None:
+            raise ConfigurationError(f"--branch-at {steps} needs the number of branches: --branches K")
+        return None
+    try:
+        at = () if steps is None else tuple(int(step) for step in steps.split(","))
+    except ValueError:
+        raise ConfigurationError(f"--branch-at takes steps, as in 4,8; got {steps!r}") from None
+    return Branching(branches, at)
 
 
 @contextmanager

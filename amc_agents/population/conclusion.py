@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -165,3 +167,17 @@ def closing_notes(worlds: Worlds) -> list[str]:
 def warn_once(note: str) -> None:
     """Log a note about settings once, even if many runs have the same settings."""
     _log.warning(note)
+
+
+@contextmanager
+def quiet_notes() -> Iterator[None]:
+    """Do not log the notes of runs inside the `with` block. The runs keep them.
+
+    A comparison has easy tasks whose particles are all identical, and a collection resamples without a critic.
+    """
+    level = _log.level
+    _log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _log.setLevel(level)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,11 @@ import numpy as np
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
+from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.graph import amc
 from amc_agents.runtime import contract
-from amc_agents.smc import Never
+from amc_agents.smc import Adaptive, Never
+from amc_agents.training.branching import Branching
 from amc_agents.training.dataset import (
     LoggedTrajectory,
     collected_tasks,
@@ -61,6 +64,7 @@ def collect(
     n_concurrent: int = 8,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     commit_tools: str | Sequence[str] = (),
+    branching: Branching | None = None,
     progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
 ) -> int:
@@ -81,6 +85,7 @@ def collect(
         commit_tools: names of the tools that are commits at run time. Here each trajectory calls them in its own world,
             and nothing waits. They are stored with each trajectory, so that value models also learn from the
             states in which such a call was pending.
+        branching: how the trajectories of a task branch; None: they are independent.
         progress: called after each task.
         **options: passed to `amc`.
 
@@ -94,16 +99,20 @@ def collect(
     """
     commits = commit_names(commit_tools)
     options["tools"] = {**options.get("tools", {}), **dict.fromkeys(commits, "world")}
-    rollouts = amc_rollouts(agent, environment, n_trajectories, horizon=horizon, inputs=inputs, **options)
+    rollouts = amc_rollouts(
+        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, branching=branching, **options
+    )
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
     if commits:
         recorded["commit_tools"] = list(commits)
-    return asyncio.run(
-        collect_from(
-            rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,
-            progress=progress,
-        )
-    )  # fmt: skip
+    recorded |= branching_settings(branching)
+    with quiet_notes() if branching else nullcontext():
+        return asyncio.run(
+            collect_from(
+                rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,
+                progress=progress,
+            )
+        )  # fmt: skip
 
 
 def amc_rollouts(
@@ -113,9 +122,10 @@ def amc_rollouts(
     *,
     horizon: int = 50,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
+    branching: Branching | None = None,
     **options: Any,
 ) -> Rollouts:
-    """Draw independent trajectories by `amc` without resampling. The arguments are those of `collect`.
+    """Draw trajectories by `amc` without resampling. The arguments are those of `collect`.
 
     Raises:
         ConfigurationError: the agent has a commit tool, at which the trajectories would wait for each other, and all
@@ -126,14 +136,21 @@ def amc_rollouts(
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
         return await independent_trajectories(
             agent, inputs(task) if inputs else {"messages": [("user", task.instruction)]}, n_trajectories,
-            horizon=horizon, seed=seed, environment=lambda state: (environment(), task), **options,
+            horizon=horizon, seed=seed, branching=branching, environment=lambda state: (environment(), task), **options,
         )  # fmt: skip
 
     return rollouts
 
 
 async def independent_trajectories(
-    agent: Any, given: Mapping[str, Any], n_trajectories: int, **options: Any
+    agent: Any,
+    given: Mapping[str, Any],
+    n_trajectories: int,
+    *,
+    horizon: int,
+    seed: int,
+    branching: Branching | None = None,
+    **options: Any,
 ) -> list[Trajectory]:
     """Run an agent N times by `amc` without resampling, and return the trajectories of the particles that did not fail.
 
@@ -141,14 +158,29 @@ async def independent_trajectories(
         agent: a compiled graph.
         given: its input.
         n_trajectories: N.
+        horizon: maximum number of steps.
+        seed: seed of the run.
+        branching: how the trajectories branch; None: they are independent.
         **options: other arguments of `amc`.
     """
-    graph = amc(agent, critic="uniform", n_particles=n_trajectories, resample=Never(), config=Config(), **options)
+    sizes: dict[str, Any] = {"n_particles": n_trajectories, "resample": Never()}
+    if branching is not None:
+        # All weights are equal, so every particle gets two offspring where the population doubles.
+        sizes = {
+            "n_particles": Adaptive(branching.starts(n_trajectories), n_trajectories),
+            "resample": branching.schedule(horizon, seed),
+            "hide_rewards": True,
+            "finished": "keep",
+            "select": "weight",
+        }
+    graph = amc(agent, critic="uniform", config=Config(), horizon=horizon, seed=seed, **sizes, **options)
     run = await graph.arun(given)
     await run.aclose()
     trajectories = run.population.trajectories
     failures = run.population.failed or (False,) * len(trajectories)
-    return [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
+    kept = [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
+    # If all ended before a split, there was nothing left to split.
+    return kept * (n_trajectories // len(trajectories))
 
 
 async def collect_from(
@@ -219,6 +251,13 @@ async def collect_from(
     finally:
         flush()
     return collected
+
+
+def branching_settings(branching: Branching | None) -> dict[str, Any]:
+    """Return what a dataset records of the branching; empty without."""
+    if branching is None:
+        return {}
+    return {"branches": branching.branches, **({"branch_at": list(branching.at)} if branching.at else {})}
 
 
 def _refuse_commits(agent: Any, options: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from amc_agents.bench.failures import HOPELESS, causes_of, described, stops
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.errors import AmcError
+from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import independent_trajectories
 from amc_agents.types import Task, Trajectory
 
@@ -21,6 +22,7 @@ class OwnRollouts:
     """Trajectories of each task."""
     temperature: float
     horizon: int
+    branching: Branching | None = None
     collected: int = 0
     """Trajectories that were stored; set by the caller."""
     lost: int = 0
@@ -34,7 +36,7 @@ class OwnRollouts:
         graph = self.own.make_agent(self.temperature)
         trajectories = await independent_trajectories(
             graph, self.own.input_of(task), self.n_trajectories, horizon=self.horizon, seed=seed,
-            **self.own.arguments_for(task, graph),
+            branching=self.branching, **self.own.arguments_for(task, graph),
         )  # fmt: skip
         self._succeeded += 1
         self.lost += self.n_trajectories - len(trajectories)
