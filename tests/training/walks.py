@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amc_agents.types import TimeStep, Task
+from amc_agents.types import Task, TimeStep
 
 
 class Walk:
