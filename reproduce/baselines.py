@@ -64,7 +64,7 @@ def tree_methods() -> list[Method]:
 
 WORKERS = 6
 """Number of processes that the stored runs were made with at most."""
-HEADING = "| method | success | policy calls | critic calls | tokens | difference |"
+HEADING = "| method | success | policy calls | critic calls | tokens |"
 STAGES = {
     "tune": (tuned_methods, TUNING_TASKS),
     "particles": (particle_methods, HELD_OUT_TASKS),
@@ -76,20 +76,24 @@ STAGES = {
 def report(out: Path) -> None:
     """Print the tuning, and the comparison on the tasks that every method has finished."""
     print("Tuning:\n")
-    print_table(read_run_results(out / "tune"), TUNING_TASKS, None)
-    print("\nHeld-out tasks, and the difference of success to AMC with its 95% interval:\n")
+    print_table(read_run_results(out / "tune"), TUNING_TASKS)
+    print("\nHeld-out tasks, and the difference of success with its 95% interval:\n")
     held_out = [*read_run_results(out / "particles"), *read_run_results(out / "trees")]
-    print_table(held_out, HELD_OUT_TASKS, "amc-stop")
+    print_table(held_out, HELD_OUT_TASKS, {"minus Best-of-N": "best-of-n-stop", "minus AMC": "amc-stop"})
 
 
-def print_table(records: Sequence[RunResult], plan: ComparisonPlan, reference: str | None) -> None:
-    """Print a row for each method."""
+def print_table(
+    records: Sequence[RunResult], plan: ComparisonPlan, references: Mapping[str, str] | None = None
+) -> None:
+    """Print a row for each method; `references`: heading -> the method that the others are compared with."""
+    references = references or {}
     runs: dict[str, dict[str, RunResult]] = {}
     for record in records:
         runs.setdefault(record.method, {})[record.task] = record
     done = set.intersection(*(set(of) for of in runs.values()))
     tasks = fairly_finished([task.id for task in plan.tasks()], done)
-    print(f"{len(tasks)} tasks\n\n{HEADING}\n|---|---:|---:|---:|---:|---:|")
+    heading = HEADING + "".join(f" {name} |" for name in references)
+    print(f"{len(tasks)} tasks\n\n{heading}\n|---|{'---:|' * (4 + len(references))}")
     for name, of in runs.items():
         success = successes(of, tasks)
         rate = estimate(success)
@@ -97,7 +101,10 @@ def print_table(records: Sequence[RunResult], plan: ComparisonPlan, reference: s
         costs = [of[task].cost for task in tasks]
         for amounts in ([c.policy_calls for c in costs], [c.critic_calls for c in costs], [c.tokens for c in costs]):
             row.append(f"{np.mean(amounts):,.0f}")
-        row.append("" if reference in (None, name) else difference(success, successes(runs[str(reference)], tasks)))
+        row += [
+            "" if reference == name else difference(success, successes(runs[reference], tasks))
+            for reference in references.values()
+        ]
         print(f"| {' | '.join(row)} |")
 
 
