@@ -37,7 +37,7 @@ what was received, what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amc_agents.quoting import excerpt
 
@@ -67,6 +67,16 @@ class AmcError(Exception):
 
     Remedy: Catch it to handle every error of the library; the subclass and the message say what to change.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[AmcError], arguments: tuple[Any, ...], facts: Mapping[str, Any]) -> AmcError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(facts)
+    return error
 
 
 class ConfigurationError(AmcError, ValueError):

@@ -56,6 +56,7 @@ HEAVY = {
     "genai_prices",
     "psycopg",
     "vl_convert",
+    "ray",
 }
 HEAVY |= {"typer", "rich", "matplotlib", "langchain_openai"}
 PLOTS = ("bench/figures.py", "bench/plots.py", "bench/exploration/plots.py")

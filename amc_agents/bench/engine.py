@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,7 +85,8 @@ def run_job(
         work.folder(out, resume=resume)
         n_workers = min(n_workers, len({item.task for item in work.items()}))
         if n_workers > 1:
-            _run_in_processes(job, out, n_workers, n_concurrent, progress, lambda: len(results_of(work, out)))
+            shares = [(job, str(out), part, n_workers, n_concurrent) for part in range(n_workers)]
+            in_processes(_execute_share, shares, progress, lambda: len(results_of(work, out)))
         else:
             # The background loop outlives this call, as the connections of models and critics must.
             executing = execute_work(work, out, resume=True, n_concurrent=n_concurrent, progress=progress)
@@ -125,20 +127,27 @@ def results_of(work: Work[ResultT], out: str | Path) -> list[ResultT]:
     return [by_key[item.key] for item in work.items() if item.key in by_key]
 
 
-def _run_in_processes(
-    job: Job[ResultT],
-    out: str | Path,
-    n_workers: int,
-    n_concurrent: int,
+def in_processes(
+    function: Callable[..., None],
+    arguments: Sequence[tuple[Any, ...]],
     progress: CountCallback | None,
     count: Callable[[], int],
 ) -> None:
+    """Call a function in several processes at the same time, and wait for all of them.
+
+    Args:
+        function: a function of a module, so that it can be pickled.
+        arguments: the arguments of each process; its `AmcError` does not stop the others.
+        progress: called with `count()` from time to time.
+        count: returns the number of stored results.
+
+    Raises:
+        AmcError: a process failed.
+    """
     # Spawned, not forked: this process may have threads (of BLAS, of an event loop).
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_workers, mp_context=context, initializer=_end_with_parent) as pool:
-        shares = [
-            pool.submit(_execute_share, job, str(out), part, n_workers, n_concurrent) for part in range(n_workers)
-        ]
+    with ProcessPoolExecutor(len(arguments), mp_context=context, initializer=_end_with_parent) as pool:
+        shares = [pool.submit(_error_of, function, *each) for each in arguments]
         running: Collection[Future[str | None]] = shares
         while running:
             started = time.perf_counter()
@@ -147,23 +156,31 @@ def _run_in_processes(
             # Counting reads all results. The wait keeps it below a twentieth of the time, however many there are.
             running = wait(shares, timeout=max(0.2, 20 * (time.perf_counter() - started))).not_done
     for share in shares:
-        error = share.result()
+        try:
+            error = share.result()
+        except BrokenProcessPool:
+            error = "a process was killed, perhaps for lack of memory: continue with --resume, and fewer --workers"
         if error is not None:
             raise AmcError(f"a worker failed, and what was finished is kept: {error}")
     if progress is not None:
         progress(count())
 
 
-def _execute_share(job: Job[ResultT], out: str, part: int, of: int, n_concurrent: int) -> str | None:
-    """Execute one process's share. Returns the message of an `AmcError`, since not every error can be pickled."""
-    work = job.prepare()
-    items = share_of(work.items(), part, of)
-    worker = f"{part}-of-{of}"
+def _error_of(function: Callable[..., None], *arguments: Any) -> str | None:
+    """Call a function. Returns the message of an `AmcError`, since not every error can be pickled."""
     try:
-        asyncio.run(execute_work(work, out, resume=True, n_concurrent=n_concurrent, items=items, worker=worker))
+        function(*arguments)
     except AmcError as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _execute_share(job: Job[ResultT], out: str, part: int, of: int, n_concurrent: int) -> None:
+    """Execute one process's share."""
+    work = job.prepare()
+    items = share_of(work.items(), part, of)
+    worker = f"{part}-of-{of}"
+    asyncio.run(execute_work(work, out, resume=True, n_concurrent=n_concurrent, items=items, worker=worker))
 
 
 def _end_with_parent() -> None:

@@ -83,11 +83,14 @@ class FailuresFile:
         Raises:
             AmcError: so many runs failed, and none succeeded, that the cause must be in the agent or its set-up.
         """
-        text = described(error)
-        self._file.append(FailedRun(item.name, item.task, item.seed, text).to_json())
+        self.record(FailedRun(item.name, item.task, item.seed, described(error)), error)
+
+    def record(self, run: FailedRun, error: Exception | None = None) -> None:
+        """Append a failure, whose error may be that of another process. Raises as `add`."""
+        self._file.append(run.to_json())
         self._failed += 1
         if self._failed >= HOPELESS and not self._succeeded:
-            raise AmcError(f"the first {self._failed} runs all failed, the last with {text}") from error
+            raise AmcError(f"the first {self._failed} runs all failed, the last with {run.error}") from error
 
     def succeeded(self) -> None:
         """Count a success."""

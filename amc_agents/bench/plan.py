@@ -11,7 +11,8 @@ from typing import Protocol
 from amc_agents.bench import crafting
 from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
-from amc_agents.bench.engine import Job, run_job
+from amc_agents.bench.engine import Job
+from amc_agents.bench.executors import PROCESSES, execute_job
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.records import RunResult
@@ -250,8 +251,9 @@ def run_plan(
     n_concurrent: int = 8,
     progress: CountCallback | None = None,
     keep_decisions: bool = False,
+    executor: str = PROCESSES,
 ) -> list[RunResult]:
-    """Execute every run of a plan that `out` has no result of; see `amc_agents.bench.engine.run_job`.
+    """Execute every run of a plan that `out` has no result of; see `amc_agents.bench.executors.execute_job`.
 
     Args:
         plan: what to run.
@@ -261,9 +263,12 @@ def run_plan(
         n_concurrent: runs in progress at the same time in each process.
         progress: called with the number of stored results, from time to time.
         keep_decisions: store every decision too, in the same folder.
+        executor: where the runs are executed; see `amc_agents.bench.executors`.
     """
     job = plan.job(keep_decisions=keep_decisions)
-    return run_job(job, out, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
+    return execute_job(
+        job, out, executor=executor, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress
+    )
 
 
 @lru_cache(maxsize=8)

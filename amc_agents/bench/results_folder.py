@@ -18,13 +18,14 @@ from typing import Any
 
 from amc_agents.bench.work import CountCallback, ItemKey, ResultLine, ResultT, WorkItem
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors
+from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors, taking_turns
 
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
 FAILURES = "failures*.jsonl"
 LOCKS = ".*lock"
+ENTERING = ".entering"
 VERSION = 1
 DEMO = "amc-demo.txt"
 """Marks a folder whose results `amc demo` may replace."""
@@ -138,6 +139,9 @@ class FolderQueue:
         self._n_stored += 1
         self._report()
 
+    def give_up(self, item: WorkItem) -> None:
+        """Leave a claimed item without a result."""
+
     def _report(self) -> None:
         if self._progress is not None:
             self._progress(self._n_stored)
@@ -203,6 +207,24 @@ def sole_run(path: str | Path, *, doing: str) -> Iterator[None]:
         finally:
             for lock in folder.glob(LOCKS):
                 lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def entering(path: str | Path, *, doing: str) -> Iterator[None]:
+    """Enter a results folder that several runs share, while the block runs; wait for others that are entering.
+
+    Args:
+        path: the folder; created if it does not exist.
+        doing: the command, for the error.
+
+    Raises:
+        ConfigurationError: a run that does not share the folder holds it.
+    """
+    folder = Path(path)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with taking_turns(folder / ENTERING), sole_user(folder / ".lock", doing=doing):
+        yield
 
 
 @contextmanager

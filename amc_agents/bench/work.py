@@ -1,8 +1,8 @@
 """Work items, and the queue from which workers claim them.
 
 The runs of a comparison and the trials of an exploration are both work items: plain values with a stable key. A worker
-claims an item, executes it, and completes it with its result. `results_folder.FolderQueue` serves one process. A
-durable store that serves many machines would implement the same two methods.
+claims an item, executes it, and completes it with its result. `results_folder.FolderQueue` serves one process, and
+`shared.SharedQueue` several that work on one folder.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class WorkQueue(Protocol):
         """Store the result of a claimed item. It is durable when this returns."""
         ...
 
+    def give_up(self, item: WorkItem) -> None:
+        """End a claimed item that has no result; its failure is recorded elsewhere."""
+        ...
+
 
 async def work_off(queue: WorkQueue, execute: Execute, *, n_concurrent: int) -> None:
     """Execute the items of a queue until it is empty.
@@ -79,7 +83,9 @@ async def work_off(queue: WorkQueue, execute: Execute, *, n_concurrent: int) -> 
         while (item := queue.claim()) is not None:
             await asyncio.sleep(0)  # An executor that never waits would otherwise leave no chance to cancel.
             result = await execute(item)
-            if result is not None:
+            if result is None:
+                queue.give_up(item)
+            else:
                 queue.complete(item, result)
 
     await side_by_side(*(worker() for _ in range(n_concurrent)))

@@ -12,6 +12,7 @@ from amc_agents.cli.options import (
     Band,
     ConfigFile,
     Critic,
+    Executor,
     First,
     Methods,
     Model,
@@ -127,6 +128,7 @@ def bench(
     model: Model = None,
     workers: Workers = None,
     concurrent: Concurrent = 8,
+    executor: Executor = "processes",
     resume: Resume = False,
     as_json: AsJson = False,
 ) -> None:
@@ -173,7 +175,7 @@ def bench(
         plan = with_methods(plan, choice, console)
     results = run_and_report(
         plan, out, console, "Methods", n_workers=workers or available_cpus(), resume=resume,
-        keep_decisions=keep_decisions, n_concurrent=concurrent,
+        keep_decisions=keep_decisions, n_concurrent=concurrent, executor=executor,
     )  # fmt: skip
     if as_json:
         print_json(results.model_dump())

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from amc_agents.bench import decision_report, plots
 from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.deployment import deployment_lines
+from amc_agents.bench.executors import PROCESSES
 from amc_agents.bench.failures import causes_of, failed_runs
 from amc_agents.bench.methods import AMC
 from amc_agents.bench.own.plan import OwnPlan
@@ -46,6 +47,7 @@ def run_and_report(
     resume: bool = False,
     keep_decisions: bool = False,
     n_concurrent: int = 8,
+    executor: str = PROCESSES,
 ) -> Results:
     """Run a plan, print its tables, and write its files.
 
@@ -58,11 +60,13 @@ def run_and_report(
         resume: continue with the results in `out`.
         keep_decisions: store every decision too.
         n_concurrent: runs in progress at the same time in each process.
+        executor: where the runs are executed; see `amc_agents.bench.executors`.
     """
     started = time.perf_counter()
     records = run_with_bar(
         plan, out, console, "runs",
         resume=resume, n_workers=n_workers, keep_decisions=keep_decisions, n_concurrent=n_concurrent,
+        executor=executor,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     comparison = plan.comparison()
@@ -109,6 +113,7 @@ def run_with_bar(
     n_workers: int,
     keep_decisions: bool = False,
     n_concurrent: int = 8,
+    executor: str = PROCESSES,
 ) -> list[RunResult]:
     """Execute the runs of a plan with a progress bar."""
     with progress_bar(console) as bar:
@@ -121,6 +126,7 @@ def run_with_bar(
             progress=lambda done: bar.update(line, completed=done),
             keep_decisions=keep_decisions,
             n_concurrent=n_concurrent,
+            executor=executor,
         )
 
 

@@ -50,6 +50,14 @@ Methods = Annotated[
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Number of worker processes. Default: one for each CPU, at most 4.")
 ]
+Executor = Annotated[
+    str,
+    typer.Option(
+        metavar="processes|shared|ray[:ADDRESS][?num_cpus=2&num_gpus=0.5]",
+        help="Where the work is done. processes: on this machine (--workers). shared: the same, and every further "
+        "call of the command with the same folder helps. ray: on a Ray cluster (extra: ray).",
+    ),
+]
 Band = Annotated[
     tuple[int, int] | None,
     typer.Option(

@@ -13,6 +13,7 @@ from amc_agents.cli.options import (
     Band,
     ConfigFile,
     Critic,
+    Executor,
     Model,
     SuccessReward,
     Workers,
@@ -110,6 +111,7 @@ def tune(
     ] = None,
     workers: Workers = None,
     concurrent: Concurrent = 8,
+    executor: Executor = "processes",
     as_json: AsJson = False,
 ) -> None:
     """Choose each method's temperature, resampling steps and beta on training tasks, for `amc bench` and `amc()`.
@@ -143,7 +145,7 @@ def tune(
         )  # fmt: skip
     names = [name.strip() for name in (methods or _methods_for(plan)).split(",")]
     grid = tuning_grid(names, plan, chosen, positive("--success-reward", success_reward))
-    run = Runs(workers or available_cpus(), console, concurrent)
+    run = Runs(workers or available_cpus(), console, concurrent, executor)
     if joint:
         tuning = _jointly(names, replace(grid, n_particles=sizes), plan, out, run, max_calls, regret)
     else:
@@ -221,6 +223,7 @@ class Runs:
     n_workers: int
     console: Any
     n_concurrent: int
+    executor: str
 
     def scored(self, plan: ComparisonPlan | OwnPlan, runs: Path) -> Score:
         """Return a function that scores settings by running them in the plan; every run is stored in `runs`."""
@@ -234,10 +237,10 @@ class Runs:
 
         tried = replace(plan, methods=tuple(method_of(name, tuned) for name, tuned in settings))
         title = f"{len(settings)} settings, {plan.n_tasks} tasks"
-        n_workers, n_concurrent = self.n_workers, self.n_concurrent
         records = run_with_bar(
-            tried, runs, self.console, title, resume=True, n_workers=n_workers, n_concurrent=n_concurrent
-        )
+            tried, runs, self.console, title,
+            resume=True, n_workers=self.n_workers, n_concurrent=self.n_concurrent, executor=self.executor,
+        )  # fmt: skip
         failures = failed_runs(runs, tried.comparison().items(), [record.key for record in records])
         kept, note = without_failed_tasks(records, failures)
         if note:
