@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ LOCAL = "local"
 """The address of a cluster that is started on this machine for one command."""
 RETRIES = 20
 """Number of times that Ray repeats a call whose process or machine died."""
+_PATIENCE_S = 10.0
 _SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Set by `ray job submit`, whose runtime environment precedes ours."""
 _LEFT_OUT = (".git", ".venv", "venv", "node_modules", "__pycache__", "*.sqlite")
@@ -105,9 +107,10 @@ class RayCluster:
         address = self._settings.address
         where = {} if address == LOCAL else {"address": address}
         try:
+            _check_reachable(address)
             with _shipping_ignored_files():
                 self._ray.init(**where, runtime_env=self._environment(), log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
+        except OSError as error:
             raise ConfigurationError(
                 f"no Ray cluster at {address}: start a cluster (ray start --head), name its address "
                 "(--executor ray:HOST:PORT), or try on this machine (--executor ray:local)"
@@ -122,6 +125,13 @@ class RayCluster:
         if "://" not in folder and not Path(folder).is_dir():
             raise ConfigurationError(f"working_dir={folder} is not a folder: expected a folder or a URI")
         return {"working_dir": folder, "excludes": self._leave_out}
+
+
+def _check_reachable(address: str) -> None:
+    """Raise an `OSError` if nothing listens at `host:port`: Ray itself would wait for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
 
 
 class _Outcome(NamedTuple):

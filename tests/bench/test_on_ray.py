@@ -1,0 +1,132 @@
+"""The driver of a Ray cluster, with a cluster that is this process, and the executors by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+
+import pytest
+
+from amc_agents.bench import on_ray
+from amc_agents.bench.engine import run_job
+from amc_agents.bench.executors import execute_job, ray_settings
+from amc_agents.bench.failures import failed_runs
+from amc_agents.bench.methods import Tuned, best_of_n, react
+from amc_agents.bench.on_ray import run_on_ray
+from amc_agents.bench.plan import ComparisonPlan, run_plan
+from amc_agents.concurrency.ray_cluster import LostCall, RaySettings
+from amc_agents.errors import AmcError, ConfigurationError
+from tests.bench.tally import Tally, reproducible
+
+
+class HereCluster:
+    """Executes each call in a thread, and loses calls as it is told."""
+
+    lose = staticmethod(lambda items: False)
+
+    def __init__(self, settings, leave_out=()):
+        self.settings, self.leave_out = settings, leave_out
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    async def call(self, function, job, items, *arguments):
+        if type(self).lose(items):
+            raise LostCall("the power is out")
+        return await asyncio.to_thread(function, job, items, *arguments)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr(on_ray, "RayCluster", HereCluster)
+    monkeypatch.setattr(HereCluster, "lose", staticmethod(lambda items: False))
+    return HereCluster
+
+
+@pytest.fixture
+def tally(tmp_path):
+    return Tally(str(tmp_path / "log"))
+
+
+def test_the_table_of_one_process(tmp_path, here):
+    plan = ComparisonPlan(
+        methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=2, band=(2, 3), n_particles=2, plain=True
+    )
+    alone, counted = run_plan(plan, tmp_path / "alone"), []
+    remote = run_on_ray(plan.job(), tmp_path / "ray", RaySettings(), progress=counted.append)
+    assert reproducible(alone) == reproducible(remote)
+    assert counted == [0, 2, 4]
+
+
+def test_only_missing_items_are_executed(tmp_path, here, tally):
+    run_job(replace(tally, n=2), tmp_path / "out")
+    with pytest.raises(ConfigurationError, match="--resume"):
+        run_on_ray(tally, tmp_path / "out", RaySettings())
+    run_on_ray(tally, tmp_path / "out", RaySettings(), resume=True)
+    assert sorted(tally.executed()) == list("012345")
+
+
+def test_failures_come_back_with_their_causes(tmp_path, here, tally):
+    tally = replace(tally, failing=("2",))
+    done = run_on_ray(tally, tmp_path / "out", RaySettings())
+    assert [result.task for result in done] == list("01345")
+    failures = failed_runs(tmp_path / "out", tally.items(), [result.key for result in done])
+    assert [failure.error for failure in failures] == ["ValueError: task 2 is broken"]
+
+
+def test_a_cluster_on_which_everything_fails_is_given_up(tmp_path, here, tally):
+    tally = replace(tally, n=20, failing=tuple(map(str, range(20))))
+    with pytest.raises(AmcError, match="first 8 runs all failed"):
+        run_on_ray(tally, tmp_path / "out", RaySettings())
+
+
+def test_an_item_that_kills_its_process_is_the_only_failure(tmp_path, here, monkeypatch):
+    plan = ComparisonPlan(
+        methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=2, band=(2, 3), n_particles=2, plain=True
+    )
+    killer = plan.comparison().items()[1]
+    monkeypatch.setattr(here, "lose", staticmethod(lambda items: killer in items))
+    done = run_on_ray(plan.job(), tmp_path, RaySettings())
+    assert len(done) == 3
+    failures = failed_runs(tmp_path, plan.comparison().items(), [result.key for result in done])
+    assert [(failure.key, failure.error) for failure in failures] == [(killer.key, "LostCall: the power is out")]
+
+
+def test_other_versions_are_refused(tmp_path, here, tally, monkeypatch):
+    monkeypatch.setattr(on_ray, "software", iter([{"numpy": "1"}, {"numpy": "2"}] * 9).__next__)
+    with pytest.raises(ConfigurationError, match="numpy 2 instead of 1"):
+        run_on_ray(replace(tally, n=1), tmp_path / "out", RaySettings())
+
+
+def test_executors_by_name(tmp_path, here, tally):
+    assert ray_settings("processes") is ray_settings("shared") is None
+    assert ray_settings("ray") == RaySettings()
+    assert ray_settings("ray:node:6379?num_cpus=0.5&num_gpus=1&tpu=2&working_dir=none") == RaySettings(
+        "node:6379", 0.5, 1.0, {"tpu": 2.0}, None
+    )
+    for executor in ("processes", "shared", "ray"):
+        assert len(execute_job(tally, tmp_path / executor, executor=executor)) == 6
+
+
+@pytest.mark.parametrize(
+    ("executor", "message"),
+    [
+        ("slurm", "no executor 'slurm': expected processes, shared, ray"),
+        ("ray?num_cpus=many", "num_cpus='many' is not an amount"),
+        ("ray?num_gpus=-1", "num_gpus='-1' is not an amount"),
+        ("shared?lease=3", "no executor"),
+    ],
+)
+def test_unknown_executors_are_refused(tmp_path, tally, executor, message):
+    with pytest.raises(ConfigurationError, match=message):
+        execute_job(tally, tmp_path, executor=executor)
+
+
+def test_results_are_not_shipped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert on_ray._relative("runs/out") == "/runs/out"
+    assert on_ray._relative(os.sep) == os.sep
