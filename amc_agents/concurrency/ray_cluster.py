@@ -42,7 +42,10 @@ class RaySettings:
 
 
 class LostCall(AmcError):
-    """The process or the machine of a call died more often than Ray repeats a call."""
+    """The process or the machine of a call died more often than Ray repeats a call.
+
+    Remedy: Look for a machine without memory in `ray status`, and reserve more for a call (`num_cpus`).
+    """
 
 
 class RayCluster:
