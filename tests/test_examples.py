@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{number}")
+    pytest.param(block, id=f"{page.name}-{number}", marks=() if page.name == "README.md" else pytest.mark.thorough)
     for page in PAGES
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
@@ -59,6 +59,7 @@ def test_an_agent_with_tools():
     assert float(printed.splitlines()[0].rsplit(" ", 1)[1]) > 0.4
 
 
+@pytest.mark.thorough
 def test_nodes_in_a_larger_graph():
     printed = run(ROOT / "examples/compose_nodes.py").splitlines()
     assert printed[0] == "Crafting commands:"
@@ -67,6 +68,7 @@ def test_nodes_in_a_larger_graph():
     assert printed[-1] == f"{len(answers)} steps made"
 
 
+@pytest.mark.thorough
 def test_swapped_critics():
     printed = run(ROOT / "examples/swap_critic.py")
     computed = {line.rsplit(" ", 1)[0].split("  ")[0]: int(line.rsplit(" ", 1)[1]) for line in printed.splitlines()}
@@ -75,6 +77,7 @@ def test_swapped_critics():
     assert len(computed) == 4
 
 
+@pytest.mark.thorough
 def test_decisions_of_an_actor_and_a_critic():
     printed = run(ROOT / "examples/actor_critic.py")
     decisions = printed.strip().split("\n\n")[:-1]
@@ -84,6 +87,7 @@ def test_decisions_of_an_actor_and_a_critic():
     assert "Crafted" in printed.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_a_repository_is_repaired_in_folders_of_the_particles():
     printed = run(ROOT / "examples/edit_repository.py")
     assert "Ran 3 tests" in printed
@@ -121,6 +125,7 @@ def test_posterior_sampling():
         assert int(successes) + int(failures) - 2 == pulled.count(arm)
 
 
+@pytest.mark.thorough
 def test_a_budget():
     unlimited, half, least, small = run(ROOT / "examples/budget.py").splitlines()
     assert unlimited.startswith("no limit reached: return 1, 105 calls, ended by itself; <Budget: 0.98")
@@ -137,6 +142,7 @@ def test_a_thought_that_is_refined_before_anything_is_done():
     assert printed[-1] == "Done: It was paid last week."
 
 
+@pytest.mark.thorough
 def test_a_shadow_and_a_canary():
     printed = run(ROOT / "examples/shadow_and_canary.py")
     watched, compared = printed.split("\n\ncanary: ")

@@ -117,6 +117,7 @@ def test_a_stream_and_the_next_turn_of_a_thread(server):
     assert answer["messages"][first]["content"] == "task 2", "the thread goes on where it was"
 
 
+@pytest.mark.thorough
 def test_langgraph_writes_a_container_file_for_the_graphs(repository, tmp_path):
     target = tmp_path / "Dockerfile"
     command = [sys.executable, "-m", "langgraph_cli", "dockerfile", str(target)]

@@ -61,6 +61,7 @@ def test_an_unknown_module_is_still_not_found():
         importlib.import_module("amc_agents.methods.nothing")
 
 
+@pytest.mark.thorough
 def test_no_submodule_hides_a_public_name():
     # Importing a submodule sets it as an attribute of its package, over a function of the same name.
     code = (

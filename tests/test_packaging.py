@@ -93,6 +93,7 @@ for module in pkgutil.walk_packages(amc_agents.__path__, "amc_agents."):
     assert "amc_agents.population.graph" in python(repository, code).stdout.split()
 
 
+@pytest.mark.thorough
 def test_own_modules_take_a_small_share_of_an_import(repository, tmp_path):
     # As on a user's machine the bytecode is there from the second run on. A share does not depend on the machine.
     environment = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}

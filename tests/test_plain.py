@@ -150,7 +150,11 @@ MANY_NOTES = tuple(f"step {step}: the critic failed\nand \x1b[31m said so at len
 
 @pytest.mark.parametrize(
     "settings",
-    [{"n_particles": 15, "length": 50, "resample": EveryStep()}, {"n_particles": 500}, {"n_particles": 1}],
+    [
+        {"n_particles": 15, "length": 50, "resample": EveryStep()},
+        pytest.param({"n_particles": 500}, marks=pytest.mark.thorough),
+        {"n_particles": 1},
+    ],
     ids=str,
 )
 def test_a_run_is_shown_in_twenty_lines(settings):

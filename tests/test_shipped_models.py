@@ -81,6 +81,7 @@ def workshop_of(task, state):
     return WorkshopWorld(), task
 
 
+@pytest.mark.thorough
 async def test_the_workshop_policy_succeeds_now_and_then_and_errs_for_good():
     ends = []
     for kind in ("stock", "hidden", "both"):

@@ -47,6 +47,7 @@ def test_progress_starts_at_the_stored_results(tmp_path):
     assert told == [4, 5, 6]
 
 
+@pytest.mark.thorough
 def test_several_processes_report_their_common_progress(tmp_path):
     told = []
     records = run_plan(PLAN, tmp_path, n_workers=2, progress=told.append)

@@ -50,6 +50,7 @@ def test_version(command):
     assert (code, out.startswith("amc-agents")) == (0, True)
 
 
+@pytest.mark.thorough
 def test_the_demo_in_two_processes(tmp_path):
     told = amc("demo", *TINY, "--workers", "2", cwd=tmp_path)
     assert told.returncode == 0, told.stderr

@@ -49,7 +49,12 @@ CALLS = {
 
 
 @pytest.mark.parametrize(
-    ("call", "hanging"), [("invoke", "thread"), ("run", "thread"), ("custom", "loop"), ("messages", "thread")]
+    ("call", "hanging"),
+    [
+        ("run", "thread"),
+        ("custom", "loop"),
+        *(pytest.param(call, "thread", marks=pytest.mark.thorough) for call in ("invoke", "messages")),
+    ],
 )
 def test_one_ctrl_c_ends_a_process_whose_critic_hangs(call, hanging, repository):
     # The critic hangs in a sync call in a thread of the loop's, as a provider's client does, or in an async one.

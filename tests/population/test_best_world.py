@@ -121,6 +121,7 @@ def test_a_world_that_only_the_caller_holds_stays_open(writer, original):
     assert [change.path for change in writer.run(start()).best_world.apply()] == ["notes.txt"]
 
 
+@pytest.mark.thorough
 def test_the_world_of_a_dropped_run_is_closed(writer, workspaces):
     run = writer.run(start())
     assert len(list(workspaces.iterdir())) == 1

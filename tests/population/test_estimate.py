@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amc_agents import AtSteps, EveryStep, amc, text_agent
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.models.embedded import EmbeddedChatModel
@@ -25,6 +27,7 @@ def estimated_and_measured(number):
     return [(estimate.usage[role].tokens, measured[role].tokens) for role in ("policy", "critic")]
 
 
+@pytest.mark.thorough
 def test_an_estimate_in_the_crafting_world_is_within_the_stated_factor():
     policy, critic = zip(*(estimated_and_measured(number) for number in range(5)), strict=True)
     ratios = [guess / real for guess, real in policy]

@@ -173,6 +173,7 @@ def test_a_training_reports_its_warnings_and_its_ranking(base_model, toy_traject
     assert "All trajectories were played in a benchmark" in card
 
 
+@pytest.mark.thorough
 def test_a_model_that_learnt_the_problem_ranks_siblings(trained):
     report = trained.checkpoint.metrics["ranking"]
     assert (report["comparison"], report["verdict"]) == ("siblings", "ranks")

@@ -120,6 +120,7 @@ def test_a_folder_is_of_one_kind_of_exploration(tmp_path, monkeypatch):
         explore(planned, tmp_path, resume=True)
 
 
+@pytest.mark.thorough
 def test_two_processes_do_what_one_does(tmp_path):
     planned = exploration("classic-psrl", "tests.bench.exploration.explorers:failing", world="riverswim", n_trials=3)
     well = exploration("classic-psrl", world="riverswim", n_trials=3)

@@ -165,6 +165,7 @@ def test_twenty_threads_on_one_store_lose_nothing():
     assert sorted(seen(history[-1])) == sorted(f"x{i}" for i in range(20))
 
 
+@pytest.mark.thorough
 def test_twenty_processes_on_one_sqlite_file_lose_nothing(tmp_path, repository):
     path = str(tmp_path / "memory.db")
     with SqliteStore.from_conn_string(path) as store:

@@ -57,6 +57,7 @@ async def trained_and_calibrated(seed: int):
     return q, curve(q), report
 
 
+@pytest.mark.thorough
 async def test_a_critic_trained_in_hindsight_predicts_true_probabilities_after_calibration():
     chances = np.array(list(COINS.values()))
     results = [await trained_and_calibrated(seed) for seed in range(3)]

@@ -60,7 +60,7 @@ def uninterrupted(base_model, data, tmp_path_factory):
 
 
 # Before the first checkpoint, after it, in the second epoch, and in the last step.
-@pytest.mark.parametrize("step", [2, 4, 5, 8])
+@pytest.mark.parametrize("step", [4, *(pytest.param(step, marks=pytest.mark.thorough) for step in (2, 5, 8))])
 def test_a_killed_training_resumes_to_the_same_bytes(base_model, data, tmp_path, uninterrupted, step):
     out = tmp_path / "value"
     with pytest.raises(Killed):
@@ -89,6 +89,7 @@ def killed_while_writing(monkeypatch):
     return train
 
 
+@pytest.mark.thorough
 def test_a_kill_while_the_result_is_written_costs_no_training(
     base_model, data, tmp_path, uninterrupted, killed_while_writing
 ):
@@ -101,6 +102,7 @@ def test_a_kill_while_the_result_is_written_costs_no_training(
     assert kept(out) == uninterrupted
 
 
+@pytest.mark.thorough
 def test_a_half_written_checkpoint_is_ignored(base_model, data, tmp_path, uninterrupted):
     out = tmp_path / "value"
     with pytest.raises(Killed):
@@ -113,6 +115,7 @@ def test_a_half_written_checkpoint_is_ignored(base_model, data, tmp_path, uninte
     assert kept(out) == uninterrupted
 
 
+@pytest.mark.thorough
 def test_the_best_model_and_the_early_stop_survive_a_kill(base_model, data, tmp_path, killed_while_writing):
     settings = replace(SETTINGS, epochs=8, learning_rate=5e-2, evaluate_steps=2, keep_best=True, early_stopping=3)
     whole = train_value(base_model, data, tmp_path / "whole", settings).metrics["epochs"]
@@ -130,6 +133,7 @@ def test_the_best_model_and_the_early_stop_survive_a_kill(base_model, data, tmp_
     assert kept(tmp_path / "whole") == kept(tmp_path / "killed")
 
 
+@pytest.mark.thorough
 def test_an_early_stop_in_the_first_epoch_survives_a_kill(base_model, data, tmp_path, killed_while_writing):
     settings = replace(SETTINGS, batch_size=2, learning_rate=0.1, evaluate_steps=1, early_stopping=1, save_steps=None)
     seen = []
@@ -141,6 +145,7 @@ def test_an_early_stop_in_the_first_epoch_survives_a_kill(base_model, data, tmp_
     assert [one["step"] for one in made.metrics["epochs"]] == seen
 
 
+@pytest.mark.thorough
 def test_without_save_steps_a_state_is_saved_after_each_epoch(base_model, data, tmp_path, uninterrupted):
     out, settings = tmp_path / "value", replace(SETTINGS, save_steps=None)
     with pytest.raises(Killed):

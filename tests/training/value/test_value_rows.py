@@ -332,6 +332,7 @@ except MemoryError:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit and the way to read what is used are Linux's")
 def test_a_dataset_larger_than_memory_is_built_within_a_limit(tmp_path):
     rng, room = np.random.default_rng(0), 32 << 20

@@ -62,6 +62,7 @@ def test_training_learns_a_learnable_problem(trained):
     assert ValueCheckpoint.load(trained.out).metrics["auc_by_step"] == {str(t): one for t, one in by_step.items()}
 
 
+@pytest.mark.thorough
 def test_shuffled_targets_teach_nothing(trained, base_model, tmp_path):
     settings = replace(EMBEDDED, epochs=6, shuffle_targets=True)
     control = train_value(base_model, trained.trajectories, tmp_path, settings).metrics
@@ -69,6 +70,7 @@ def test_shuffled_targets_teach_nothing(trained, base_model, tmp_path):
     assert control["loss"] > 0.8 * control["baseline_loss"]
 
 
+@pytest.mark.thorough
 def test_the_result_depends_on_the_seed_only(base_model, tmp_path, toy_trajectories):
     trajectories = toy_trajectories(10, 3)
 
