@@ -17,6 +17,7 @@ from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedul
 Select = Literal["return", "value", "weight", "sample"]
 Finished = Literal["retire", "keep"]
 OnCriticError = Literal["raise", "uniform"]
+Emission = Literal["end", "settled"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class AmcSettings:
     """Maximum number of steps between two durable points; None: points only where particles are weighed."""
     seed: int | None = None
     """Seed of resampling and worlds; None: drawn, and recorded in the run."""
+    emit: Emission = "end"
+    """When messages are streamed: at the run's end, or "settled": as soon as all candidates for the answer agree."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -70,6 +73,7 @@ class AmcSettings:
         _require_positive("a positive number of seconds", step_timeout=self.step_timeout, run_timeout=self.run_timeout)
         require_literal("select", self.select, Select, None)
         require_literal("finished", self.finished, Finished)
+        require_literal("emit", self.emit, Emission)
         if not isinstance(self.resample, Schedule):
             raise ConfigurationError(
                 f"resample must be a schedule such as AtSteps(4), EssBelow(0.5), EveryStep() or Never(), "

@@ -4,7 +4,8 @@
 
 Fields of the request control the answer: `latency` (seconds, default 0.1), `replies` (texts of the choices, in turn),
 `marked` (maps a mark in the last message to the answer), `count_words` (usage counts words as tokens), and `logprobs`
-(the answer is GOOD, with BAD almost as likely). A request with `input` is answered by embeddings.
+(the answer is GOOD, with BAD almost as likely). With `stream`, the words of the answer are spread over the latency. A
+request with `input` is answered by embeddings.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 TURN = itertools.count()
 VERDICT = {
     "content": [
@@ -73,12 +75,33 @@ def answer(request: dict[str, Any]) -> bytes:
     return json.dumps({**reply, "usage": usage}).encode()
 
 
+async def stream_words(request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    words = texts_for(request)[0].split(" ")
+    writer.write(STREAM_HEAD)
+    for number, word in enumerate(words):
+        await asyncio.sleep(request.get("latency", 0.1) / len(words))
+        delta = {"role": "assistant", "content": word if number == 0 else f" {word}"}
+        await send_event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}, writer)
+    await send_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, writer)
+    writer.write(b"data: [DONE]\n\n")
+    await writer.drain()
+    writer.close()
+
+
+async def send_event(event: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    event = {"id": "reply", "object": "chat.completion.chunk", "created": 0, "model": "local", **event}
+    writer.write(f"data: {json.dumps(event)}\n\n".encode())
+    await writer.drain()
+
+
 async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             request = json.loads(await reader.readexactly(length))
+            if request.get("stream"):
+                return await stream_words(request, writer)
             await asyncio.sleep(request.get("latency", 0.1))
             body = answer(request)
             writer.write(HEAD % len(body) + body)

@@ -111,7 +111,7 @@ def test_an_impossible_setting_of_the_file_names_the_file(load):
         ('critc = "uniform"', "the top level has no key 'critc' (did you mean 'critic'?)"),
         ("[amcc]", "the top level has no key 'amcc' (did you mean 'amc'?)"),
         ("[amc]\nn_particle = 3", "[amc] has no key 'n_particle' (did you mean 'n_particles'?)"),
-        ("[amc]\nzzz = 3", "[amc] has no key 'zzz' (it takes beta, durable_every, finished, horizon, n_particles,"),
+        ("[amc]\nzzz = 3", "[amc] has no key 'zzz' (it takes beta, durable_every, emit, finished, horizon,"),
         ('[policy]\nmodel = "m"\nbase = "u"', "[policy] has no key 'base' (did you mean 'base_url'?)"),
         ('[embeddings]\nmodel = "m"\ntemperature = 1', "'temperature' (did you mean 'temperature' in [policy]?)"),
         ("n_particles = 3", "the top level has no key 'n_particles' (did you mean 'n_particles' in [amc]?)"),

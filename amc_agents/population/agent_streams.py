@@ -24,6 +24,7 @@ from amc_agents.population.particle_trace import Outcome, ParticleTrace
 from amc_agents.population.proposals import Proposal, proposal_of
 from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
+from amc_agents.population.settled import SettledStream
 from amc_agents.runtime.door import is_of_a_door
 
 
@@ -44,6 +45,8 @@ class AgentStreams:
     """The user's run-time context for the agent."""
     on_event: EventListener | None = None
     """Receives what agents write to the custom stream; None: such events are ignored."""
+    settled: SettledStream | None = None
+    """Receives the messages of the answer during the run; None: they are streamed at its end."""
     max_concurrency: int | None = None
     """Limit of the call for concurrent work; None: no limit."""
     proposals: Sequence[Proposal] = ()
@@ -53,6 +56,7 @@ class AgentStreams:
 
     async def step(self, particle: Particle, config: RunnableConfig) -> None:
         """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
+        await self._end_without_tokens(particle)
         if particle.stream is None:
             particle.stream = self.start(particle, config)
         acted = moved = False
@@ -65,10 +69,14 @@ class AgentStreams:
                     acted = acted or not self.step_after.isdisjoint(chunk)
                 elif mode == "custom" and self.on_event is not None:
                     self.on_event(particle.index, particle.steps, chunk)
+                elif mode == "messages" and self.settled is not None:
+                    self.settled.send_token(chunk[0])
                 if mode != "values" or interrupts:  # After an interrupt, the superstep is not complete.
                     continue
                 # `chunk` is the state after a superstep; the next superstep has not begun.
                 particle.state = chunk
+                if self.settled is not None:
+                    self.settled.send()
                 was_held = particle.held
                 if moved:  # The first chunk is the state at the start.
                     particle.door.end_superstep()
@@ -121,6 +129,8 @@ class AgentStreams:
         if particle.saved and "recursion_limit" in config:
             agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
+        if self._shows_tokens_of(particle):
+            trace.stream_mode.append("messages")
         stream = agent.astream(
             Command(resume=dict(answers)) if answers else None if particle.saved else particle.state,
             agent_config,
@@ -137,6 +147,16 @@ class AgentStreams:
         stream, particle.stream = particle.stream, None
         if stream is not None and particle.trace is not None:
             await particle.trace.end(stream, outcome)
+
+    def _shows_tokens_of(self, particle: Particle) -> bool:
+        return self.settled is not None and self.settled.wants_tokens_of(particle)
+
+    async def _end_without_tokens(self, particle: Particle) -> None:
+        """End a stream without tokens if its particle is the only one left: the next stream has them."""
+        trace = None if particle.stream is None else particle.trace
+        if trace is not None and "messages" not in trace.stream_mode and self._shows_tokens_of(particle):
+            await self.end(particle, "saved")
+            self.has_checkpoint(particle)
 
     def has_checkpoint(self, particle: Particle) -> None:
         """Note that a particle's agent has stopped at a checkpoint from which it can go on."""

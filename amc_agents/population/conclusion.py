@@ -137,7 +137,8 @@ def _eligible(system: ParticleSystem, population: Population) -> Population:
         kept = np.isin(np.arange(len(system.everyone)), leaders)
         return replace(population, log_weights=np.where(kept, population.log_weights, -np.inf))
     cut = _was_cut(system)
-    out = [particle.running and (particle.held or cut) for particle in system.everyone]
+    failed = [particle.error is not None for particle in system.everyone]  # Also since the last weighing.
+    out = failed | np.array([particle.running and (particle.held or cut) for particle in system.everyone])
     return replace(
         population,
         log_weights=np.where(out, -np.inf, population.log_weights),

@@ -31,7 +31,7 @@ from amc_agents.runtime.chosen_critic import CriticChoice, OfferedCritics
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.rate_limits import patient
-from amc_agents.settings import DEFAULTS, SETTING_NAMES, Finished, OnCriticError, Select
+from amc_agents.settings import DEFAULTS, SETTING_NAMES, Emission, Finished, OnCriticError, Select
 from amc_agents.smc import Adaptive, Schedule
 
 
@@ -59,6 +59,7 @@ def amc(
     durable_every: int | None = None,
     budget: Budget | None = None,
     seed: int | None = None,
+    emit: Emission | None = None,
     on_critic_error: OnCriticError | None = None,
     step_after: str | Sequence[str] | None = None,
     tools: Mapping[str, Effect] | None = None,
@@ -124,6 +125,9 @@ def amc(
             `BudgetExhausted` is raised if no particle could finish. None: no limit.
         seed: seed of resampling, of worlds, and of models that draw from the particle's random stream. None: drawn at
             random and recorded.
+        emit: when `stream_mode="messages"` shows the answer's messages: at the "end" of the run, or "settled": each as
+            soon as every particle that can still become the answer shares it, and token by token while only one
+            particle is left.
         on_critic_error: "raise" (default), or "uniform": keep the weights when the critic fails in any way, and add a
             note to the run. Values are NaN there; `select="value"` takes the best known value, or the largest weight
             if no value is known.

@@ -81,6 +81,8 @@ class Nodes:
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Run the particles to the next weighing point."""
         system = state["amc_system"]
+        if system.runner.streams.settled is not None:
+            system.runner.streams.settled.begin(config)
         await propagate(system, calls.particle_config(config))
         if system.at_pause:
             return Command(goto="propagate", update=await saved(system, "propagate"))

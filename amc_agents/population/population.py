@@ -124,6 +124,24 @@ class ParticleSystem:
         return [*self.particles, *(retired.particle for retired in self.retired)]
 
     @property
+    def candidates(self) -> list[Particle]:
+        """The particles that can still become the answer, or its ancestors; empty if new ones may still start."""
+        if self.can_begin_again:
+            return []
+        everyone = zip(self.everyone, np.isfinite(self.log_weights), strict=True)
+        candidates = [particle for particle, weighted in everyone if weighted and particle.error is None]
+        archived = self.archive is not None and all(self.archive is not particle for particle in candidates)
+        return [*candidates, self.archive] if self.archive is not None and archived else candidates
+
+    @property
+    def can_begin_again(self) -> bool:
+        """Whether an adaptive run may start a round of new particles, should it be undecided when all have ended."""
+        # New particles would not have lived through what a chosen particle did.
+        if self.rule is None or self.recruit is None or self.cut_short or self.chosen_past:
+            return False
+        return self.rule.next_round(UNDECIDED, self.n_earlier + len(self.particles)) > 0
+
+    @property
     def log_weights(self) -> FloatArray:
         """`[M]` absolute log-weights of `everyone`."""
         return np.array([*self.weights.log_weights, *(retired.log_weight for retired in self.retired)])

@@ -45,8 +45,8 @@ async def resample(system: ParticleSystem) -> None:
 async def begin_again(system: ParticleSystem) -> bool:
     """Start a round of new particles if all have ended and an adaptive run is undecided; return whether it did."""
     earlier = system.n_earlier + len(system.particles)
-    if system.rule is None or system.recruit is None or system.cut_short or system.chosen_past:
-        return False  # New particles would not have lived through what the chosen particle did.
+    if system.rule is None or system.recruit is None or not system.can_begin_again:
+        return False
     standing = system.standing()
     n_new = system.rule.next_round(standing, earlier)
     if not n_new:

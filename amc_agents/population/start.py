@@ -27,6 +27,7 @@ from amc_agents.population.rewards import Rewards
 from amc_agents.population.run_budget import RunBudget
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
+from amc_agents.population.settled import SettledStream
 from amc_agents.population.time_limits import Deadline
 from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.prices import Rates
@@ -94,6 +95,7 @@ async def start(
         meter,
         agent_context=call.context,
         on_event=event_listener(emit) if owner.wants_events else None,
+        settled=_settled(settings, given, owner),
         nested="|" in config["configurable"].get("checkpoint_ns", ""),
         purse=purse,
         purses_around=purses_around,
@@ -144,6 +146,13 @@ def _deadline(settings: Settings, spent_s: float) -> Deadline:
     if seconds is not None and (settings.run_timeout is None or seconds + spent_s < settings.run_timeout):
         return Deadline(seconds + spent_s, spent_s, of="budget")
     return Deadline(settings.run_timeout, spent_s)
+
+
+def _settled(settings: Settings, given: State, owner: OpenRun) -> SettledStream | None:
+    messages = given.get("messages")
+    if settings.emit == "end" or not isinstance(messages, list):
+        return None
+    return SettledStream(messages, lambda: [] if owner.system is None else owner.system.candidates)
 
 
 def _purse(settings: Settings, prices: Mapping[str, Rates], origin: Origin) -> Purse | None:
@@ -202,6 +211,7 @@ def _runner(
     *,
     agent_context: Any,
     on_event: EventListener | None,
+    settled: SettledStream | None,
     nested: bool,
     purse: Purse | None,
     purses_around: tuple[Spender, ...],
@@ -216,6 +226,7 @@ def _runner(
         rewards=Rewards(settings.rewards, wrapped.reward, in_thread=settings.step_timeout is not None),
         agent_context=agent_context,
         on_event=on_event,
+        settled=settled,
         max_concurrency=max_concurrency,
         proposals=settings.proposals,
         nested=nested,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, NotRequired
 
-from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from pydantic import BaseModel
@@ -118,7 +118,7 @@ def particle_config(config: RunnableConfig) -> RunnableConfig:
     """
     manager = AsyncCallbackManager.configure(inheritable_callbacks=config.get("callbacks"))
     for handler in [*manager.handlers]:
-        if hasattr(handler, "tap_output_aiter") or isinstance(handler, ContextHandler):
+        if _streams(handler) or isinstance(handler, ContextHandler):
             manager.remove_handler(handler)
     inherited = {
         key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic", SEED, NEW_WORLD)
@@ -134,6 +134,22 @@ def particle_config(config: RunnableConfig) -> RunnableConfig:
             key: value for key, value in config["metadata"].items() if not key.startswith(("langgraph_", "checkpoint"))
         }
     return inner
+
+
+def stream_listeners(config: RunnableConfig) -> list[BaseCallbackHandler]:
+    """Return the handlers that stream a call's messages, tokens or events to its caller."""
+    callbacks = config.get("callbacks")
+    return [*filter(_streams, callbacks.handlers)] if isinstance(callbacks, BaseCallbackManager) else []
+
+
+def takes_chunks(listener: BaseCallbackHandler) -> bool:
+    """Return whether a listener shows tokens as message chunks; that of `version="v3"` expects protocol events."""
+    ignored = getattr(BaseCallbackHandler, "on_stream_event", None)
+    return getattr(type(listener), "on_stream_event", None) is ignored
+
+
+def _streams(handler: BaseCallbackHandler) -> bool:
+    return hasattr(handler, "tap_output_aiter")
 
 
 def _own_keys(config: RunnableConfig) -> dict[str, Any]:

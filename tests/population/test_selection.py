@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from amc_agents.population.adaptive.rule import UNDECIDED
+from amc_agents.population.conclusion import _eligible
 from amc_agents.population.selection import select_index
 from amc_agents.run import Population
 from amc_agents.types import Step, Task, Trajectory
@@ -45,3 +50,15 @@ def test_a_sample_follows_the_weights():
     given = population(values=[0.0, 0.0, 0.0], log_weights=[np.log(0.5), -np.inf, np.log(0.5)])
     rng = np.random.default_rng(0)
     assert {select_index(rng, given, "sample") for _ in range(64)} == {0, 2}
+
+
+def test_a_particle_that_failed_since_the_last_weighing_is_not_the_answer_of_a_run_that_was_cut():
+    finished, failed, unfinished = (
+        SimpleNamespace(running=running, held=False, error=error)
+        for running, error in [(False, None), (False, ConnectionError()), (True, None)]
+    )
+    system: Any = SimpleNamespace(
+        standing=lambda: UNDECIDED, stopped_by="run_timeout", everyone=[failed, finished, unfinished]
+    )
+    everyone = population(values=[NAN] * 3, log_weights=[0.0] * 3, returns=(9.0, 3.0, 5.0))
+    assert select_index(np.random.default_rng(0), _eligible(system, everyone), "return") == 1
