@@ -35,7 +35,7 @@ FLOORS = (
     {"critics"},
     {"decisions"},
     {"runtime"},
-    {"population", "lac", "pnlc", "psrl"},
+    {"population", "lac", "pnlc", "psrl", "telemetry"},
     {"training"},
     {"bench", "importing"},
     {"rollout"},
@@ -57,10 +57,11 @@ HEAVY = {
     "psycopg",
     "vl_convert",
     "ray",
+    "opentelemetry",
 }
 HEAVY |= {"typer", "rich", "matplotlib", "langchain_openai"}
 PLOTS = ("bench/figures.py", "bench/plots.py", "bench/exploration/plots.py")
-HEAVY_ALLOWED = ("training/", "critics/value/hf.py", "models/transformers_chat.py", "cli/", *PLOTS)
+HEAVY_ALLOWED = ("training/", "critics/value/hf.py", "models/transformers_chat.py", "telemetry/otel/", "cli/", *PLOTS)
 
 
 FRAMEWORKS = {"langgraph", "langchain", "langchain_core", "langchain_openai"}

@@ -20,7 +20,15 @@ BASE = {
 EXTRAS_MODULES = (
     *("torch", "transformers", "peft", "pyarrow", "accelerate", "vllm", "genai_prices"),
     *("typer", "rich", "matplotlib", "langchain_openai"),
-    *("vl_convert", "psycopg", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres", "pytest", "hypothesis"),
+    *(
+        "vl_convert",
+        "psycopg",
+        "opentelemetry",
+        "langgraph.checkpoint.sqlite",
+        "langgraph.checkpoint.postgres",
+        "pytest",
+        "hypothesis",
+    ),
 )
 OPEN_ALL = "import amc_agents; [getattr(amc_agents, name) for name in amc_agents.__all__]"
 

@@ -26,6 +26,7 @@ from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settled import SettledStream
 from amc_agents.runtime.door import is_of_a_door
+from amc_agents.runtime.tracing import NO_SPAN, RunSpan
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class AgentStreams:
     """Settings of the agent that differ between particles."""
     nested: bool = False
     """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
+    span: RunSpan = NO_SPAN
+    """The span of the run."""
 
     async def step(self, particle: Particle, config: RunnableConfig) -> None:
         """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
@@ -101,6 +104,8 @@ class AgentStreams:
         if particle.finished:
             await self.end(particle, "horizon")
         await self._record_step(particle)
+        if particle.stream is None:
+            particle.span.end("held" if particle.held else "finished")
 
     def start(
         self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None = None
@@ -113,6 +118,7 @@ class AgentStreams:
             answers: the answers of a human by the ids of the questions.
         """
         trace = particle.trace = ParticleTrace(particle, config, self.run_id)
+        particle.span = self.span.agent(self.run_id, particle, particle.span)
         own = proposal_of(self.proposals, particle.proposal)
         configurable = {**config.get("configurable", {}), **own, "thread_id": particle.thread_id}
         particle.door.begin_attempt()
@@ -146,7 +152,10 @@ class AgentStreams:
         """Stop a particle's agent if it is paused."""
         stream, particle.stream = particle.stream, None
         if stream is not None and particle.trace is not None:
-            await particle.trace.end(stream, outcome)
+            try:
+                await particle.trace.end(stream, outcome)
+            finally:
+                particle.span.end(outcome)
 
     def _shows_tokens_of(self, particle: Particle) -> bool:
         return self.settled is not None and self.settled.wants_tokens_of(particle)

@@ -114,24 +114,26 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
         events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
-        try:
-            yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
-            owner.finish()
-        finally:
-            owner.close()
+        with owner.traced(self.name, config):
+            try:
+                yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
+                owner.finish()
+            finally:
+                owner.close()
 
     async def _astream(
         self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
         events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
-        try:
-            async with aclosing(events):
-                async for event in events:
-                    yield event
-            await owner.afinish()
-        finally:
-            await owner.aclose()
+        with owner.traced(self.name, config):
+            try:
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
+                await owner.afinish()
+            finally:
+                await owner.aclose()
 
 
 def _streams_while_nodes_run(options: Mapping[str, Any]) -> bool:

@@ -25,10 +25,10 @@ from amc_agents.population.open_run import OpenRun
 from amc_agents.population.origin import overwriting
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.propagation import propagate
-from amc_agents.population.resampling import begin_again, resample
+from amc_agents.population.resampling import begin_again
 from amc_agents.population.start import start
 from amc_agents.population.streamed_run import StreamedRun
-from amc_agents.population.weighing import weigh
+from amc_agents.population.traced_nodes import traced_resample, traced_weigh
 from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.runtime import calls
 
@@ -91,7 +91,7 @@ class Nodes:
     async def weigh(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Call the critic and update the weights."""
         system = state["amc_system"]
-        await weigh(system)
+        await traced_weigh(system)
         if system.concluded and await begin_again(system):
             return Command(goto="propagate")  # Particles that have not started yet make no durable point.
         then = system.next_node
@@ -102,7 +102,7 @@ class Nodes:
     async def resample(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Resample the particles."""
         system = state["amc_system"]
-        await resample(system)
+        await traced_resample(system)
         return Command(goto="propagate", update=await saved(system, "propagate"))
 
     async def commit(self, state: RunState, config: RunnableConfig) -> Command[str]:

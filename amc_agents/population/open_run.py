@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
 
 from amc_agents.budget import Purse
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
@@ -17,8 +18,10 @@ from amc_agents.errors import AgentContractError
 from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.population import ParticleSystem
+from amc_agents.population.traced_nodes import facts_of
 from amc_agents.run import Run
 from amc_agents.runtime.kept_world import KeptWorld
+from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
 from amc_agents.runtime.world import Worlds
 
 _KEY = "__amc_open_run"
@@ -79,6 +82,8 @@ class OpenRun:
         self.system: ParticleSystem | None = None
         self.purse: Purse | None = None
         """Access to the budget of the run, until its end."""
+        self.span: RunSpan = NO_SPAN
+        """The span of the call."""
 
     @classmethod
     def of(cls, config: RunnableConfig) -> OpenRun:
@@ -100,6 +105,22 @@ class OpenRun:
         self.max_concurrency = config.pop("max_concurrency", None)
         self.replays = bool(config.get("configurable", {}).get("checkpoint_id"))
         return {**config, "configurable": {**config.get("configurable", {}), _KEY: self}}
+
+    @contextmanager
+    def traced(self, name: str, config: RunnableConfig | None) -> Iterator[None]:
+        """Trace a call of the graph, from the start of its stream to its end."""
+        thread_id = (config or {}).get("configurable", {}).get("thread_id")
+        self.span = begin_run(name, None if thread_id is None else str(thread_id))
+        failure: BaseException | None = None
+        try:
+            yield
+        except (GeneratorExit, GraphBubbleUp):  # A reader who stops, and a hand-off, are no failures.
+            raise
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self.span.end(failure)
 
     def close(self) -> None:
         """Stop the agents and close the worlds; do nothing after a finished run."""
@@ -150,6 +171,7 @@ class OpenRun:
             await self.worlds.close_all()
         self.system = None
         run = replace(run, notes=(*run.notes, *closing_notes(self.worlds), *conversation.notes))
+        self.span.concluded(facts_of(run), winner.span, run.notes)
         if (listener := _listener.get()) is not None:
             listener(run)
         return Conclusion(run, winner)

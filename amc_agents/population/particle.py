@@ -17,6 +17,7 @@ from amc_agents.population.particle_trace import ParticleTrace
 from amc_agents.population.segment import Segment
 from amc_agents.population.store.view import ParticleStore
 from amc_agents.runtime.door import Door, PendingCall
+from amc_agents.runtime.tracing import NO_SPAN, AgentSpan
 from amc_agents.runtime.world import RecordingWorld
 from amc_agents.types import Trajectory
 
@@ -78,6 +79,8 @@ class Particle:
     """The stream of the paused agent; None if the agent has not started or has ended."""
     trace: ParticleTrace | None = None
     """The traced run of its agent, once it has started."""
+    span: AgentSpan = NO_SPAN
+    """The span of its agent's last start, which a fork continues."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The context variables of its agent, the same in every step."""
 

@@ -133,6 +133,7 @@ class ParticleRunner:
             door=particle.door.fork(),
             held=particle.held,
             questions=particle.questions,
+            span=particle.span,
         )
         if particle.running:
             self.streams.saver.copy_thread(particle.thread_id, offspring.thread_id)
@@ -179,6 +180,7 @@ class ParticleRunner:
             raise
         except Exception as error:
             particle.error = error
+            particle.span.end("failed", error)
 
     async def _resume(self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None) -> None:
         particle.stream = self.streams.start(particle, config, answers)
@@ -188,6 +190,7 @@ class ParticleRunner:
             raise
         except Exception as error:
             particle.error = error
+            particle.span.end("failed", error)
 
     async def _limited_step(self, particle: Particle, config: RunnableConfig) -> None:
         async with self._slot(particle):

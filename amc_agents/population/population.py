@@ -23,6 +23,7 @@ from amc_agents.population.settings import Settings
 from amc_agents.population.time_limits import Deadline
 from amc_agents.population.twins import Twins
 from amc_agents.run import WeighingPoint
+from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import Worlds
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray
@@ -117,6 +118,11 @@ class ParticleSystem:
         """The config of the last propagation, for particles that go on outside of one."""
         adaptive = self.settings.adaptive
         self.rule = None if adaptive is None else Rule(adaptive, self.settings, self.critic, self.runner.trajectory_of)
+
+    @property
+    def span(self) -> RunSpan:
+        """The span of the run."""
+        return self.runner.streams.span
 
     @property
     def everyone(self) -> list[Particle]:

@@ -36,6 +36,7 @@ from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.door import NodeAtDoor
 from amc_agents.runtime.known_models import check_prices
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
+from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import RecordingWorld, Worlds
 from amc_agents.spending import Spender, spenders
 from amc_agents.usage import Meter, metering
@@ -100,6 +101,7 @@ async def start(
         purse=purse,
         purses_around=purses_around,
         max_concurrency=owner.max_concurrency or config.get("max_concurrency"),
+        span=owner.span,
     )
     beginning = Beginning(wrapped, runtime.store or wrapped.agent.store, runner.streams.saver)
     owner.system = _OpaqueSystem(
@@ -216,6 +218,7 @@ def _runner(
     purse: Purse | None,
     purses_around: tuple[Spender, ...],
     max_concurrency: int | None,
+    span: RunSpan,
 ) -> ParticleRunner:
     saver = ForkSaver()
     streams = AgentStreams(
@@ -230,6 +233,7 @@ def _runner(
         max_concurrency=max_concurrency,
         proposals=settings.proposals,
         nested=nested,
+        span=span,
     )
     return ParticleRunner(
         streams=streams,

@@ -36,6 +36,7 @@ from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.chosen_critic import ChosenCritic, CriticChoice, OfferedCritics
 from amc_agents.runtime.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.runtime.sampling_actor import unbound
+from amc_agents.runtime.tracing import traced_work
 
 Record = dict[str, Any]
 """A decision as plain values: the choice and its reasons, the critic and its source, requests and tokens."""
@@ -257,13 +258,15 @@ class DecidingModel(BaseChatModel):
         below = run.get_child()
         try:
             seeded = nullcontext() if rng is None else use_rng(rng)
-            with running_below(below), bounded(self.budget, self.prices, self, chosen.critic), seeded:
+            bound = bounded(self.budget, self.prices, self, chosen.critic)
+            with traced_work(name) as span, running_below(below), bound, seeded:
                 connected = await self._connected(chosen)
                 result = await self._decide(request._replace(chosen=connected, callbacks=below))
+                record = {"type": name, "critic": chosen.name, "critic_from": chosen.source, **result.record}
+                span.report(record)
         except BaseException as error:
             await run.on_chain_error(error)
             raise
-        record = {"type": name, "critic": chosen.name, "critic_from": chosen.source, **result.record}
         await run.on_chain_end(record)
         return result._replace(record=record)
 

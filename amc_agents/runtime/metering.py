@@ -72,7 +72,7 @@ class PolicyMeter(ContextHandler):
         """Count a request once: each of its n candidates carries the usage of all."""
         request = self._requests.pop(run_id, _UNKNOWN)
         if request is not None:
-            self._add(usage_of(response), _named(_facts(response), request))
+            self._add(usage_of(response), _named(facts_of(response), request))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Count a failed request."""
@@ -142,10 +142,10 @@ def usage_of(response: LLMResult) -> Usage:
 
 def model_of(response: LLMResult) -> str:
     """Return `provider:name` of the model that answered; "" if the answer does not name it."""
-    return _named(_facts(response), _UNKNOWN)
+    return _named(facts_of(response), _UNKNOWN)
 
 
-def _facts(response: LLMResult) -> dict[str, Any]:
+def facts_of(response: LLMResult) -> dict[str, Any]:
     """Return the answer's metadata: with n > 1 it is on the result only, in a stream on the message only."""
     facts, messages = response.llm_output or {}, _messages(response)
     return {**facts, **messages[0].response_metadata} if messages else facts

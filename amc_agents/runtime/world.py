@@ -16,6 +16,7 @@ import numpy as np
 
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.runtime.kept_world import KeptWorld
+from amc_agents.runtime.tracing import traced_step
 from amc_agents.types import Environment, Forkable, Task, TimeStep
 
 T = TypeVar("T")
@@ -208,7 +209,7 @@ class RecordingWorld:
     async def step(self, action: str) -> TimeStep:
         """Execute an action, and record its reward and whether the episode ended."""
         assert self._environment is not None, "tools get a Forkable itself"
-        answer = await self._environment.step(action)
+        answer = await traced_step(self._environment.step, action)
         if not math.isfinite(answer.reward):
             raise WorldError(
                 f"the world gave the reward {answer.reward} for the action {action[:80]!r}: expected a finite number"

@@ -19,6 +19,7 @@ from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem, Retired
 from amc_agents.population.settings import Settings
 from amc_agents.run import WeighingPoint
+from amc_agents.runtime.tracing import Untraced
 from amc_agents.smc.filter import FilterState
 from amc_agents.usage import Meter, Usage
 
@@ -76,6 +77,7 @@ async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
             for role, models in system.meter.by_model().items()
         },
         "elapsed_s": system.deadline.elapsed_s,
+        **_dump_spans(system, particles),
     }
 
 
@@ -103,6 +105,7 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
     if dumped["stopped"]:
         system.stop()
     system.twins.load(dumped["twins"])
+    _load_spans(dumped.get("spans"), system, particles)
 
 
 def load_usage(dumped: Mapping[str, Any]) -> Meter:
@@ -139,6 +142,20 @@ async def _dump_world(particle: Particle, memo: Memo) -> Any:
     if world is None or not world.is_open:
         return None
     return await dump_world(world, at_rest=not particle.running, memo=memo)
+
+
+def _dump_spans(system: ParticleSystem, particles: Sequence[Particle]) -> dict[str, Any]:
+    """Return the contexts of the spans, to which the spans of a resumed run link; empty if nothing is traced."""
+    run = system.span.traceparent
+    return {} if run is None else {"spans": (run, [particle.span.traceparent for particle in particles])}
+
+
+def _load_spans(dumped: Any, system: ParticleSystem, particles: Sequence[Particle]) -> None:
+    if dumped is None:
+        return
+    system.span.continues(dumped[0])
+    for particle, traceparent in zip(particles, dumped[1], strict=True):
+        particle.span = Untraced(traceparent)
 
 
 def _dump_point(point: WeighingPoint) -> tuple[Any, ...]:

@@ -39,6 +39,7 @@ from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.deciding_model import Record
 from amc_agents.runtime.inner_calls import stream_writer
 from amc_agents.runtime.metering import policy_meter
+from amc_agents.runtime.tracing import traced_work
 from amc_agents.types import Step
 from amc_agents.usage import counting
 
@@ -168,14 +169,17 @@ class Explorer:
 
     async def traced(self, event: str, inputs: Record, work: Callable[[], Awaitable[Record]]) -> Record:
         """Run `work` as a separate run in the trace, and send its record to the custom stream as an event."""
+        name = f"{self.method}.{event}"
 
         async def run(_: Record) -> Record:
-            with counting() as meter, bounded(self.budget, None, self):
+            with traced_work(name) as span, counting() as meter, bounded(self.budget, None, self):
                 record = await work()
-            usage = {role: used.as_plain() for role, used in meter.read().items()}
-            return {"type": f"{self.method}.{event}", **record, "usage": usage}
+                usage = {role: used.as_plain() for role, used in meter.read().items()}
+                record = {"type": name, **record, "usage": usage}
+                span.report(record)
+            return record
 
-        record = await RunnableLambda(run, name=f"{self.method}.{event}").ainvoke(inputs)
+        record = await RunnableLambda(run, name=name).ainvoke(inputs)
         stream_writer()(record)
         return record
 

@@ -1,0 +1,56 @@
+"""Weigh and resample a population as parts of its traced run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amc_agents.population.population import ParticleSystem
+from amc_agents.population.resampling import resample
+from amc_agents.population.weighing import weigh
+from amc_agents.run import Run
+
+
+async def traced_weigh(system: ParticleSystem) -> None:
+    """Weigh the particles, and record the critic's values."""
+    before = len(system.history)
+    critic = system.settings.critic
+    with system.span.work("amc.weigh", "EVALUATOR", step=system.step, critic=critic) as span:
+        await weigh(system)
+        if len(system.history) == before:  # A limit ended the run.
+            return
+        point = system.history[-1]
+        span.note(values=point.values.tolist(), log_weights=point.log_weights.tolist(), ess=point.ess)
+        span.note(due=system.due)
+    system.span.valued(critic, point.step, [particle.span for particle in system.particles], point.values.tolist())
+
+
+async def traced_resample(system: ParticleSystem) -> None:
+    """Resample the particles, and record the ancestors."""
+    with system.span.work("amc.resample", step=system.step) as span:
+        await resample(system)
+        point = system.history[-1]
+        if point.ancestors is not None:
+            span.note(ancestors=point.ancestors.tolist(), retired=list(point.retired))
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """Return what a run's span tells about its result."""
+    return {
+        "best_index": run.best_index,
+        "best_return": run.best.return_,
+        "best_steps": len(run.best.steps),
+        "n_particles": len(run.population.trajectories) - sum(len(point.retired) for point in run.history),
+        "n_failed": sum(run.population.failed),
+        "n_resamplings": sum(point.ancestors is not None for point in run.history),
+        "log_evidence": run.log_evidence,
+        "critic": run.config.get("critic"),
+        "select": run.select,
+        "stopped_by": run.stopped_by,
+        "seed": run.seed,
+        "n_notes": len(run.notes),
+        **{
+            f"usage.{role}.{name}": count
+            for role, usage in run.usage.items()
+            for name, count in usage.as_plain().items()
+        },
+    }

@@ -1,0 +1,108 @@
+"""Make spans in a thread of their own, so that no agent waits for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_log = logging.getLogger("amc_agents.telemetry")
+
+INTERVAL_S = 1.0
+"""Longest time in seconds until the thread takes up new work."""
+STOPPING_LIMIT_S = 5.0
+MOST_WAITING = 50_000
+"""Number of waiting pieces of work from which on new ones are dropped."""
+_RELIEVE_AFTER = 1_000
+"""Number of pieces of work after which the exporter may catch up. Its queue holds 2,048 spans by default."""
+
+
+class Backlog:
+    """Work that a thread does later, in order.
+
+    Args:
+        relieve: called by the thread from time to time, and waits until the exporter has caught up.
+        interval_s: longest time in seconds until the thread takes up new work.
+    """
+
+    def __init__(self, relieve: Callable[[], Any], interval_s: float = INTERVAL_S) -> None:
+        self._relieve, self._interval_s = relieve, interval_s
+        self._waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._starting = threading.Lock()
+        self._pid = 0
+        """Process of the thread; a forked process needs another thread."""
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._work, self._now = threading.Event(), threading.Event()
+        self._n_dropped = 0
+
+    def add(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """Do `work(*arguments)` later. Where too much waits, it is dropped and the loss is logged."""
+        if self._stopped:
+            work(*arguments)
+            return
+        if self._pid != os.getpid():
+            self._start()
+        if len(self._waiting) >= MOST_WAITING:
+            self._n_dropped += 1
+            return
+        self._put(work, arguments)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the work so far is done; False: it was not done in time."""
+        if self._stopped or self._pid != os.getpid():
+            return True
+        done = threading.Event()
+        self._put(done.set, ())
+        self._now.set()
+        return done.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End the thread after the work so far."""
+        self._stopped = True
+        self._work.set()
+        self._now.set()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join(STOPPING_LIMIT_S)
+
+    def _put(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._waiting.append((work, arguments))
+        if not self._work.is_set():
+            self._work.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._pid == os.getpid():
+                return
+            self._waiting.clear()  # In a forked process: the parent does this work.
+            self._work, self._now = threading.Event(), threading.Event()
+            self._n_dropped = 0
+            self._thread = threading.Thread(target=self._run, name="amc-telemetry", daemon=True)
+            self._thread.start()
+            self._pid = os.getpid()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._work.wait()
+            self._now.wait(self._interval_s)
+            self._now.clear()
+            self._work.clear()
+            self._do_all()
+
+    def _do_all(self) -> None:
+        done = 0
+        while self._waiting:
+            work, arguments = self._waiting.popleft()
+            try:
+                work(*arguments)
+                done += 1
+                if done % _RELIEVE_AFTER == 0:
+                    self._relieve()
+            except Exception as error:
+                _log.warning("a span could not be made: %s", type(error).__name__)
+        if self._n_dropped:
+            _log.warning("%d spans were dropped: their exporter is too slow", self._n_dropped)
+            self._n_dropped = 0

@@ -1,0 +1,206 @@
+"""Spans of requests to models and of calls of tools, read from LangChain's callbacks.
+
+A request leaves only a note of its times on the way, and the thread of the backlog makes its span later. The span of
+a tool is made at once, because what the tool calls belongs below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from time import time_ns
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.tracers.context import register_configure_hook
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, set_span_in_context
+
+from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler
+from amc_agents.runtime.tracing import Place
+from amc_agents.telemetry.otel import attributes as named
+from amc_agents.telemetry.otel.recorder import Recorder
+
+
+class Where(NamedTuple):
+    """The place of a span in its run."""
+
+    common: named.Attributes
+    """Attributes of all spans of the scope."""
+    step: int | None
+    """Number of steps of the particle so far; None: there is no particle."""
+
+    @property
+    def attributes(self) -> named.Attributes:
+        """The attributes of a span here."""
+        return self.common if self.step is None else {**self.common, "amc.step": self.step}
+
+
+NOWHERE = Where({}, None)
+
+
+class _Request(NamedTuple):
+    """A running request."""
+
+    began: int
+    parent: Context
+    where: Where
+    metadata: Mapping[str, Any]
+    tags: Sequence[str]
+    given: Any
+    """The messages or the prompt; None: content is not captured."""
+
+
+class _ToolCall(NamedTuple):
+    """A running call of a tool."""
+
+    span: Span
+    around: Context
+    """The context before the call."""
+
+
+class RequestSpans(ContextHandler):
+    """Makes the spans of the requests and tool calls of one scope: a particle's agent, or a decision.
+
+    Args:
+        recorder: makes the spans.
+        common: attributes of all of them.
+        place: the particle, whose step they carry; None: there is none.
+    """
+
+    ignore_agent = False  # LangChain's name for tools.
+
+    def __init__(self, recorder: Recorder, common: named.Attributes, place: Place | None = None) -> None:
+        self._recorder, self._common, self._place = recorder, common, place
+        self._requests: dict[UUID, _Request] = {}
+        self._tools: dict[UUID, _ToolCall] = {}
+
+    def on_chat_model_start(
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **details: Any
+    ) -> None:
+        """Note the start of a request. Models that only call other models are traced as decisions."""
+        if (details.get("invocation_params") or {}).get("_type") not in WRAPPER_TYPES:
+            self._begin(run_id, details, messages[0] if messages else [])
+
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **details: Any) -> None:
+        """Note the start of a request to a plain-text model."""
+        self._begin(run_id, details, prompts[0] if prompts else "")
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Note the answer."""
+        request = self._requests.pop(run_id, None)
+        if request is not None:
+            self._recorder.later(_record, self._recorder, request, time_ns(), response, None)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Note the failure."""
+        request = self._requests.pop(run_id, None)
+        if request is not None:
+            self._recorder.later(_record, self._recorder, request, time_ns(), None, error)
+
+    def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
+        """Begin the span of a tool, and make it the parent of what the tool calls."""
+        name = details.get("name") or (serialized or {}).get("name") or "tool"
+        around = otel_context.get_current()
+        attributes = {**self.where().attributes, **of_tool(name, details.get("tool_call_id"))}
+        if self._recorder.content:
+            given = details.get("inputs")
+            attributes |= named.text("gen_ai.tool.call.arguments", input_str if given is None else given)
+            attributes["input.value"] = attributes["gen_ai.tool.call.arguments"]
+        span = self._recorder.begin(f"execute_tool {name}", around, attributes)
+        self._tools[run_id] = _ToolCall(span, around)
+        otel_context.attach(set_span_in_context(span, around))
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """End the span of a tool."""
+        self._end_tool(run_id, output=output)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """End the span of a tool that failed."""
+        self._end_tool(run_id, error=error)
+
+    def close(self) -> None:
+        """End what still runs, such as the requests of a cancelled agent."""
+        for run_id in [*self._requests]:
+            self.on_llm_error(Unfinished(), run_id=run_id)
+        for call in [self._tools.pop(run_id) for run_id in [*self._tools]]:
+            self._recorder.end(call.span, time_ns(), {}, Unfinished())
+
+    def _begin(self, run_id: UUID, details: Mapping[str, Any], given: Any) -> None:
+        # Not all of `details`: objects that outlive the request cost more than the calls here.
+        self._requests[run_id] = _Request(
+            time_ns(),
+            otel_context.get_current(),
+            self.where(),
+            details.get("metadata") or {},
+            details.get("tags") or (),
+            given if self._recorder.content else None,
+        )
+
+    def where(self) -> Where:
+        """Return the place of spans that begin now."""
+        return Where(self._common, None if self._place is None else self._place.steps)
+
+    def _end_tool(self, run_id: UUID, *, output: Any = None, error: BaseException | None = None) -> None:
+        call = self._tools.pop(run_id, None)
+        if call is None:
+            return
+        otel_context.attach(call.around)
+        result: named.Attributes = {}
+        if self._recorder.content and error is None:
+            answer = output.text if isinstance(output, BaseMessage) else output
+            result = named.text("gen_ai.tool.call.result", answer)
+            result["output.value"] = result["gen_ai.tool.call.result"]
+        self._recorder.later(self._recorder.end, call.span, time_ns(), result, error)
+
+
+class Unfinished(Exception):
+    """The scope of a request or a tool call ended before its answer came."""
+
+
+def of_tool(name: str, call_id: str | None = None) -> named.Attributes:
+    """Return the attributes of a tool's call."""
+    attributes = {
+        named.OPERATION: "execute_tool",
+        named.KIND: "TOOL",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.type": "function",
+        "tool.name": name,
+    }
+    return attributes if call_id is None else {**attributes, "gen_ai.tool.call.id": call_id}
+
+
+def _record(
+    recorder: Recorder, request: _Request, ended: int, response: LLMResult | None, error: BaseException | None
+) -> None:
+    """Make the span of a request that has ended."""
+    attributes = {**request.where.attributes, **named.of_request(request.metadata, request.tags)}
+    if response is not None:
+        attributes |= named.of_answer(response)
+    if request.given is not None:
+        given = request.given
+        attributes |= named.of_prompt(given) if isinstance(given, str) else named.of_conversation(given)
+        attributes |= {} if response is None else named.of_answers(response)
+    name = f"chat {attributes['gen_ai.request.model']}" if "gen_ai.request.model" in attributes else "chat"
+    span = recorder.begin(name, request.parent, attributes, began=request.began, kind=SpanKind.CLIENT)
+    recorder.end(span, ended, {}, error)
+
+
+_current: ContextVar[RequestSpans | None] = ContextVar("amc_request_spans", default=None)
+register_configure_hook(_current, inheritable=False)
+
+
+def observe_requests(spans: RequestSpans | None) -> RequestSpans | None:
+    """Let `spans` observe all further requests and tool calls of this context; return what did so before."""
+    before = _current.get()
+    _current.set(spans)
+    return before
+
+
+def where_now() -> Where:
+    """Return the place of spans that begin now in this context."""
+    spans = _current.get()
+    return NOWHERE if spans is None else spans.where()

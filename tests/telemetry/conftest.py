@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.population.worlds import SumWorld
+
+pytest.importorskip("opentelemetry.sdk")
+
+from tests.telemetry.seen import Seen
+
+
+@pytest.fixture(autouse=True)
+def worlds_counted_from_zero():
+    SumWorld.made = SumWorld.open = 0
+
+
+@pytest.fixture
+def seen():
+    """The spans and events of a test, without content."""
+    with Seen() as seen:
+        yield seen
+
+
+@pytest.fixture
+def seen_with_content():
+    """The same, with content."""
+    with Seen(capture_content=True) as seen:
+        yield seen
