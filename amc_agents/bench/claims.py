@@ -17,10 +17,10 @@ from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
+from amc_agents.bench.results_folder import CLAIMS
 from amc_agents.bench.work import ItemKey
 from amc_agents.errors import StorageError
 
-CLAIMS = "claims.sqlite"
 LEASE_S = 60.0
 """Seconds after which the items of a process without a heartbeat are free again."""
 _BEATS = 4

@@ -173,8 +173,12 @@ class Comparison:
         return Played(
             self.agent(self.model_of(method, task, sink)),
             {"environment": lambda _: (self.environment(), task)},
-            {"messages": [*([("system", method.system)] if method.system else []), ("user", task.instruction)]},
+            self.input_of(method, task),
         )
+
+    def input_of(self, method: Method, task: Task) -> Mapping[str, Any]:
+        """Return the agent's input."""
+        return {"messages": [*([("system", method.system)] if method.system else []), ("user", task.instruction)]}
 
     def size_of(self, method: Method) -> int | Adaptive:
         """Return the number of particles of a method."""

@@ -86,7 +86,7 @@ class Plan(Protocol):
         """Return the comparison."""
         ...
 
-    def job(self, *, keep_decisions: bool = False) -> Job[RunResult]:
+    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> Job[RunResult]:
         """Return the runs as a job of the engine."""
         ...
 
@@ -197,9 +197,9 @@ class ComparisonPlan:
         """Return tree searches, and Best-of-N and AMC that end at the first success as these do."""
         return crafting.search_methods(self.world_spec.success)
 
-    def job(self, *, keep_decisions: bool = False) -> PlanJob:
+    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> PlanJob:
         """Return the runs as a job of the engine."""
-        return PlanJob(self, keep_decisions)
+        return PlanJob(self, keep_decisions, keep_trajectories)
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
@@ -231,15 +231,18 @@ class ComparisonPlan:
 
 @dataclass(frozen=True)
 class PlanJob:
-    """The runs of a plan as a job of the engine (`amc_agents.bench.engine.Job`)."""
+    """The runs of a plan as a job of the engine. A run that fails is recorded, and the others go on."""
 
     plan: ComparisonPlan
     keep_decisions: bool = False
+    keep_trajectories: bool = False
     command: str = "amc bench"
 
     def prepare(self) -> ComparisonWork:
         """Load the policy, the world and the critics."""
-        return ComparisonWork(self.plan.comparison(), self.keep_decisions)
+        return ComparisonWork(
+            self.plan.comparison(), self.keep_decisions, keep_trajectories=self.keep_trajectories, keep_failures=True
+        )
 
 
 def run_plan(
@@ -251,6 +254,7 @@ def run_plan(
     n_concurrent: int = 8,
     progress: CountCallback | None = None,
     keep_decisions: bool = False,
+    keep_trajectories: bool = False,
     executor: str = PROCESSES,
 ) -> list[RunResult]:
     """Execute every run of a plan that `out` has no result of; see `amc_agents.bench.executors.execute_job`.
@@ -263,9 +267,10 @@ def run_plan(
         n_concurrent: runs in progress at the same time in each process.
         progress: called with the number of stored results, from time to time.
         keep_decisions: store every decision too, in the same folder.
+        keep_trajectories: store every trajectory too; see `amc_agents.bench.trajectories`.
         executor: where the runs are executed; see `amc_agents.bench.executors`.
     """
-    job = plan.job(keep_decisions=keep_decisions)
+    job = plan.job(keep_decisions=keep_decisions, keep_trajectories=keep_trajectories)
     return execute_job(
         job, out, executor=executor, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress
     )

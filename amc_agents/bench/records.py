@@ -26,6 +26,8 @@ class RunResult:
     """Notes of the run, such as lost particles or a critic that fell back."""
     particles: Particles | None = None
     """The particles behind the scores; None in results of older versions."""
+    prompt: str | None = None
+    """Hash of the agent's input, such as its system prompt and the task; None in results of older versions."""
 
     @property
     def key(self) -> ItemKey:
@@ -48,6 +50,7 @@ class RunResult:
             cost=Cost(**values["cost"]),
             notes=tuple(values["notes"]),
             particles=Particles(**{name: tuple(row) for name, row in particles.items()}) if particles else None,
+            prompt=values.get("prompt"),
         )
 
 

@@ -3,7 +3,8 @@
 A results folder holds `settings.json`, which all its results share, and `records*.jsonl` with one JSON object a line.
 A comparison that keeps decisions adds `decisions*.jsonl` (`amc_agents.bench.decisions`), and one whose runs may fail
 `failures*.jsonl` (`amc_agents.bench.failures`). Each process that works on
-the folder writes its own files. The folder of a demo also holds a marker file (`DEMO`).
+the folder writes its own files. `software.json` lists the versions that have worked on the folder. The folder of a
+demo also holds a marker file (`DEMO`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from amc_agents.bench.software import software
 from amc_agents.bench.work import CountCallback, ItemKey, ResultLine, ResultT, WorkItem
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors, taking_turns
@@ -24,8 +26,11 @@ SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
 FAILURES = "failures*.jsonl"
+TRAJECTORIES = "trajectories*.jsonl"
 LOCKS = ".*lock"
 ENTERING = ".entering"
+SOFTWARE = "software.json"
+CLAIMS = "claims.sqlite"
 VERSION = 1
 DEMO = "amc-demo.txt"
 """Marks a folder whose results `amc demo` may replace."""
@@ -66,6 +71,7 @@ class ResultsFolder:
         # A round trip through JSON turns tuples into lists, as in the stored settings.
         given: dict[str, Any] = json.loads(json.dumps({"settings": settings, "methods": methods}))
         self._check_and_store(given)
+        _add_software(self.path / SOFTWARE)
         # Results that do not come from a demo must survive the next one.
         (self.path / DEMO).unlink(missing_ok=True)
 
@@ -103,6 +109,23 @@ class ResultsFolder:
         if not isinstance(stored.get("settings"), dict) or not isinstance(stored.get("methods"), dict):
             raise CheckpointError(f"{file} lacks `settings` or `methods`: use another folder, or restore the file")
         return stored
+
+
+def _add_software(file: Path) -> None:
+    """Add the versions of this process's software to those that have worked on a folder."""
+    known = read_software(file.parent)
+    if software() not in known:
+        replace_file(file, json.dumps({"sets": [*known, software()]}, indent=1) + "\n")
+
+
+def read_software(folder: str | Path) -> list[dict[str, str]]:
+    """Return the sets of versions that have worked on a folder; empty for folders of older versions of this library.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = Path(folder) / SOFTWARE
+    return list(read_json_object(file, remedy="remove it").get("sets", [])) if file.exists() else []
 
 
 class FolderQueue:
@@ -260,7 +283,7 @@ def clear(path: str | Path) -> None:
     if not folder.exists():
         return
     with sole_run(folder, doing="a run that writes here"):
-        for pattern in (RECORDS, DECISIONS, FAILURES, SETTINGS):
+        for pattern in (RECORDS, DECISIONS, FAILURES, TRAJECTORIES, SETTINGS, SOFTWARE, CLAIMS):
             for file in folder.glob(pattern):
                 file.unlink(missing_ok=True)
 

@@ -21,6 +21,7 @@ from amc_agents.bench.records import RunResult
 from amc_agents.bench.reflexion import reflexion
 from amc_agents.bench.results_folder import ResultsFolder
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
+from amc_agents.bench.trajectories import RunTrajectories, TrajectoriesFile, hash_of_input
 from amc_agents.bench.tree.search import tree_search
 from amc_agents.bench.work import Execute, WorkItem
 from amc_agents.config import Config
@@ -44,6 +45,8 @@ class ComparisonWork:
     keep_decisions: bool = False
     """Store every decision too (`amc_agents.bench.decisions`), for methods that make any."""
     on_run: RunCallback | None = None
+    keep_trajectories: bool = False
+    """Store every trajectory too (`amc_agents.bench.trajectories`)."""
     keep_failures: bool = False
     """Record a run that fails (`amc_agents.bench.failures`) and go on; False: its error ends the comparison."""
 
@@ -68,6 +71,7 @@ class ComparisonWork:
         with ExitStack() as stack:
             stack.enter_context(quiet_notes())
             decisions_file = stack.enter_context(DecisionsFile(out, worker)) if self.keep_decisions else None
+            trajectories = stack.enter_context(TrajectoriesFile(out, worker)) if self.keep_trajectories else None
             failures = stack.enter_context(FailuresFile(out, worker)) if self.keep_failures else None
 
             async def execute(item: WorkItem) -> RunResult | None:
@@ -86,6 +90,8 @@ class ComparisonWork:
                 # Decisions are stored first: a run that has a result is not repeated.
                 if decisions_file is not None and decisions:
                     decisions_file.add(RunDecisions(*item.key, result.scores.success > 0, tuple(decisions)))
+                if trajectories is not None:
+                    trajectories.add(RunTrajectories.of(result, run))
                 if self.on_run is not None:
                     self.on_run(result, run)
                 return result
@@ -141,7 +147,8 @@ async def run_one(
         success=comparison.success,
     )
     cost = cost_of(run, seconds, comparison.prices)
-    return RunResult(method.name, task.id, seed, scores, cost, run.notes, particles_of(run)), run
+    prompt = hash_of_input(comparison.input_of(method, task))
+    return RunResult(method.name, task.id, seed, scores, cost, run.notes, particles_of(run), prompt), run
 
 
 async def _play(comparison: Comparison, seed: int, task: Task, method: Method, sink: Sink | None) -> Run:

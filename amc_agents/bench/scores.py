@@ -116,7 +116,7 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
         PopulationError: every particle failed.
     """
     kept = _scored_indices(run)
-    trajectories = [run.population.trajectories[index] for index in kept]
+    trajectories = scored_trajectories(run)
     returns = np.array([trajectory.return_ for trajectory in trajectories])
     distinct = returns[sorted(set(_first_equal(trajectories)))]
     probabilities = normalised(run.population.log_weights[kept])
@@ -143,7 +143,7 @@ def particles_of(run: Run) -> Particles:
         PopulationError: every particle failed.
     """
     kept = _scored_indices(run)
-    trajectories = [run.population.trajectories[index] for index in kept]
+    trajectories = scored_trajectories(run)
     return Particles(
         returns=tuple(trajectory.return_ for trajectory in trajectories),
         values=tuple(round(float(value), 6) for value in run.population.values[kept]),
@@ -181,6 +181,11 @@ def cost_of(run: Run, seconds: float, prices: Mapping[str, Rates] | None = None)
 
 def _top(returns: FloatArray) -> float:
     return float(np.sort(returns)[-TOP:].mean())
+
+
+def scored_trajectories(run: Run) -> list[Trajectory]:
+    """Return the trajectories behind a run's scores. Raises `PopulationError`: every particle failed."""
+    return [run.population.trajectories[index] for index in _scored_indices(run)]
 
 
 def _scored_indices(run: Run) -> list[int]:

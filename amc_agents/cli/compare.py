@@ -125,6 +125,14 @@ def bench(
     keep_decisions: Annotated[
         bool, typer.Option("--keep-decisions", help="Store every decision of LAC, and report on them.")
     ] = False,
+    keep_trajectories: Annotated[
+        bool,
+        typer.Option(
+            "--keep-trajectories",
+            help="Store every trajectory, and write them to OUT/trajectories, a dataset as that of `amc collect` "
+            "(extra: train).",
+        ),
+    ] = False,
     model: Model = None,
     workers: Workers = None,
     concurrent: Concurrent = 8,
@@ -176,6 +184,7 @@ def bench(
     results = run_and_report(
         plan, out, console, "Methods", n_workers=workers or available_cpus(), resume=resume,
         keep_decisions=keep_decisions, n_concurrent=concurrent, executor=executor,
+        keep_trajectories=keep_trajectories,
     )  # fmt: skip
     if as_json:
         print_json(results.model_dump())

@@ -19,14 +19,17 @@ from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import failure_note, markdown
+from amc_agents.bench.results_folder import SOFTWARE, read_software
 from amc_agents.bench.runner import run_one
 from amc_agents.bench.selection import MethodChoice, SomePlan
+from amc_agents.bench.trajectories import write_dataset
 from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.cli.options import command_line
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AmcError
 from amc_agents.files import replace_file
 from amc_agents.population.conclusion import quiet_notes
+from amc_agents.training.dataset import pyarrow_or_error
 
 
 def with_methods(plan: SomePlan, choice: MethodChoice, console: Console) -> SomePlan:
@@ -48,6 +51,7 @@ def run_and_report(
     keep_decisions: bool = False,
     n_concurrent: int = 8,
     executor: str = PROCESSES,
+    keep_trajectories: bool = False,
 ) -> Results:
     """Run a plan, print its tables, and write its files.
 
@@ -61,12 +65,15 @@ def run_and_report(
         keep_decisions: store every decision too.
         n_concurrent: runs in progress at the same time in each process.
         executor: where the runs are executed; see `amc_agents.bench.executors`.
+        keep_trajectories: store every trajectory too, and write them as a dataset.
     """
+    if keep_trajectories:
+        pyarrow_or_error()  # before anything is played
     started = time.perf_counter()
     records = run_with_bar(
         plan, out, console, "runs",
         resume=resume, n_workers=n_workers, keep_decisions=keep_decisions, n_concurrent=n_concurrent,
-        executor=executor,
+        executor=executor, keep_trajectories=keep_trajectories,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     comparison = plan.comparison()
@@ -92,6 +99,7 @@ def run_and_report(
         # Repeating a run of the user's own agent would cost what it costs.
         *(_write_telling_run(plan, records, out) if isinstance(plan, ComparisonPlan) else []),
         _write_decision_report(plan, out),
+        write_dataset(out, [item.key for item in comparison.items()]) if keep_trajectories else None,
     ]
     console.print(f"\n{len(records)} runs in {seconds:.0f} s. Written:")
     print_files(files, console)
@@ -100,6 +108,8 @@ def run_and_report(
         console.print(line, soft_wrap=True)
     if failures:
         console.print(failure_note(results), soft_wrap=True)
+    if len(read_software(out)) > 1:
+        console.print(f"Different versions of the software have worked on these results: see {out / SOFTWARE}")
     return results
 
 
@@ -114,6 +124,7 @@ def run_with_bar(
     keep_decisions: bool = False,
     n_concurrent: int = 8,
     executor: str = PROCESSES,
+    keep_trajectories: bool = False,
 ) -> list[RunResult]:
     """Execute the runs of a plan with a progress bar."""
     with progress_bar(console) as bar:
@@ -127,6 +138,7 @@ def run_with_bar(
             keep_decisions=keep_decisions,
             n_concurrent=n_concurrent,
             executor=executor,
+            keep_trajectories=keep_trajectories,
         )
 
 

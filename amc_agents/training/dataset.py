@@ -87,7 +87,7 @@ def rewrite_shard(shard: Path, changes: Sequence[Callable[[LoggedTrajectory], Lo
         StorageError: the shard cannot be written.
     """
     with _adding(shard.parent):
-        records = [_from_row(row) for _, row in shard_rows(shard)]
+        records = [from_row(row) for _, row in shard_rows(shard)]
         changed = (
             record if change is None else change(record) for record, change in zip(records, changes, strict=True)
         )
@@ -116,9 +116,22 @@ def _write_shard(folder: Path, records: Sequence[LoggedTrajectory]) -> Path:
     return target
 
 
+def replace_dataset(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path:
+    """Write the only shard of a dataset atomically, in place of an earlier version. Returns its path.
+
+    Raises:
+        StorageError: the shard cannot be written.
+        MissingExtra: pyarrow is not installed.
+    """
+    target = Path(folder) / "trajectories-00000.parquet"
+    with _adding(folder):
+        _write_records(target, records)
+    return target
+
+
 def _write_records(target: Path, records: Sequence[LoggedTrajectory]) -> None:
     arrow, parquet = pyarrow_or_error()
-    table = arrow.Table.from_pylist([_to_row(record) for record in records], schema=_schema(arrow))
+    table = arrow.Table.from_pylist([to_row(record) for record in records], schema=_schema(arrow))
     replace_file(target, lambda unfinished: parquet.write_table(table, unfinished))
 
 
@@ -156,7 +169,7 @@ def records_at(kept: Mapping[Path, bytearray]) -> Iterator[LoggedTrajectory]:
     for shard, chosen in kept.items():
         for number, row in shard_rows(shard):
             if chosen[number]:
-                yield _from_row(row)
+                yield from_row(row)
 
 
 def selected(
@@ -292,7 +305,8 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
         raise CheckpointError(f"{shard} is not a shard of trajectories: {error}") from error
 
 
-def _to_row(record: LoggedTrajectory) -> dict[str, Any]:
+def to_row(record: LoggedTrajectory) -> dict[str, Any]:
+    """Convert a record to plain values, by column."""
     trajectory = record.trajectory
     return {
         "task_id": trajectory.task.id,
@@ -307,7 +321,8 @@ def _to_row(record: LoggedTrajectory) -> dict[str, Any]:
     }
 
 
-def _from_row(row: dict[str, Any]) -> LoggedTrajectory:
+def from_row(row: Mapping[str, Any]) -> LoggedTrajectory:
+    """Invert `to_row`. Raises `KeyError` or `TypeError` for other values."""
     steps = tuple(Step(**{**step, "message_ids": tuple(step["message_ids"])}) for step in row["steps"])
     trajectory = Trajectory(Task(row["task_id"], row["instruction"]), steps, row["done"])
     return LoggedTrajectory(trajectory, row["group"], row["policy"], row["seed"], row["settings"])

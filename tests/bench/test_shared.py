@@ -14,12 +14,12 @@ from dataclasses import replace
 import pytest
 
 from amc_agents.bench import shared
-from amc_agents.bench.claims import CLAIMS, LEASE_S, Claim, Claims
+from amc_agents.bench.claims import LEASE_S, Claim, Claims
 from amc_agents.bench.engine import run_job
 from amc_agents.bench.failures import failed_runs
 from amc_agents.bench.methods import Tuned, best_of_n, react
 from amc_agents.bench.plan import ComparisonPlan, run_plan
-from amc_agents.bench.results_folder import ResultsFolder, sole_run
+from amc_agents.bench.results_folder import CLAIMS, ResultsFolder, sole_run
 from amc_agents.bench.shared import SharedQueue, run_shared
 from amc_agents.errors import ConfigurationError, StorageError
 from tests.bench.tally import Line, Tally, reproducible

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +30,11 @@ class OwnComparison(Comparison):
     def played(self, method: Method, task: Task, sink: Sink | None = None) -> Played:
         """Return the agent of a run, its input, and its arguments of `amc`."""
         graph = self.own.make_agent(method.temperature)
-        return Played(graph, self.own.arguments_for(task, graph), self.own.input_of(task))
+        return Played(graph, self.own.arguments_for(task, graph), self.input_of(method, task))
+
+    def input_of(self, method: Method, task: Task) -> Mapping[str, Any]:
+        """Return the agent's input."""
+        return self.own.input_of(task)
 
 
 def own_methods(own: OwnAgent, judge: str | None = None) -> list[Method]:

@@ -112,9 +112,9 @@ class OwnPlan:
         """Return no methods: a tree search samples the agent's chat model, which is inside it."""
         return []
 
-    def job(self, *, keep_decisions: bool = False) -> OwnJob:
+    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> OwnJob:
         """Return the runs as a job of the engine. No method here decides, so there are no decisions to keep."""
-        return OwnJob(self)
+        return OwnJob(self, keep_trajectories)
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> OwnComparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
@@ -140,11 +140,12 @@ class OwnJob:
     """The runs of a plan as a job of the engine. A run that fails is recorded, and the others go on."""
 
     plan: OwnPlan
+    keep_trajectories: bool = False
     command: str = "amc bench"
 
     def prepare(self) -> ComparisonWork:
         """Load the agent, the tasks and the critics."""
-        return ComparisonWork(self.plan.comparison(), keep_failures=True)
+        return ComparisonWork(self.plan.comparison(), keep_trajectories=self.keep_trajectories, keep_failures=True)
 
 
 @lru_cache(maxsize=8)
