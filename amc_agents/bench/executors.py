@@ -9,14 +9,16 @@ ray:local                            Ray, started on this machine for the comman
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from amc_agents.bench.engine import Job, run_job
-from amc_agents.bench.on_ray import run_on_ray
+from amc_agents.bench.on_ray import below_working_directory, run_on_ray
 from amc_agents.bench.shared import run_shared
 from amc_agents.bench.work import CountCallback, ResultT
-from amc_agents.concurrency.ray_cluster import RaySettings
+from amc_agents.concurrency.ray_cluster import RayCluster, RaySettings
 from amc_agents.errors import ConfigurationError
 
 PROCESSES, SHARED, RAY = "processes", "shared", "ray"
@@ -78,6 +80,23 @@ def execute_job(
     if executor == SHARED:
         return run_shared(job, out, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
     return run_job(job, out, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
+
+
+@contextmanager
+def cluster_of(executor: str, out: str | Path) -> Iterator[RayCluster | None]:
+    """Connect to the Ray cluster of an executor for a command whose output is not a results folder; None: no cluster.
+
+    Raises:
+        ConfigurationError: there is no such executor, or it is "shared", which needs a results folder.
+    """
+    settings = ray_settings(executor)
+    if executor == SHARED:
+        raise ConfigurationError("--executor shared is for amc bench and amc tune: use processes or ray")
+    if settings is None:
+        yield None
+        return
+    with RayCluster(settings, leave_out=[below_working_directory(out)]) as cluster:
+        yield cluster
 
 
 def _amount(option: str, text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 from collections import defaultdict
@@ -59,7 +58,7 @@ def run_on_ray(
         AmcError: an item failed, and the job does not record failures; finished results are kept.
     """
     work = job.prepare()
-    with sole_run(out, doing=job.command), RayCluster(settings, leave_out=[_relative(out)]) as cluster:
+    with sole_run(out, doing=job.command), RayCluster(settings, leave_out=[below_working_directory(out)]) as cluster:
         executing = _Driver(job, work, out, cluster, n_concurrent, progress).execute(resume=resume)
         run_in_background(executing, n_workers=n_concurrent)
         return results_of(work, out)
@@ -137,7 +136,8 @@ def _execute_there(job: bytes, items: Sequence[WorkItem], n_concurrent: int, nee
         raise ConfigurationError(f"a machine of the cluster has other versions: {different}. Install the same")
     with TemporaryDirectory() as scratch:
         folders = [Path(scratch) / str(number) for number in range(len(items))]
-        asyncio.run(_execute_apart(_prepared(job), items, folders, n_concurrent))
+        # On the background loop, as in `run_job`: connections of models and critics outlive this call.
+        run_in_background(_execute_apart(_prepared(job), items, folders, n_concurrent), n_workers=n_concurrent)
         names = sorted({file.name for folder in folders for file in folder.glob("*.jsonl")})
         return {name: [line for folder in folders for line in _lines(folder / name)] for name in names}
 
@@ -163,7 +163,7 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def _relative(path: str | Path) -> str:
-    """Return a path as a pattern below the working directory."""
+def below_working_directory(path: str | Path) -> str:
+    """Return a path as a pattern of files that are not shipped, relative to the working directory if it is below."""
     resolved = Path(path).resolve()
     return f"/{resolved.relative_to(Path.cwd())}" if resolved.is_relative_to(Path.cwd()) else str(resolved)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
+from amc_agents.cli.options import Executor
 
 
 def score(
@@ -23,11 +25,14 @@ def score(
     success: Annotated[
         float, typer.Option(help="Minimum return that counts as a success in the printed metrics.")
     ] = 1.0,
+    executor: Executor = "processes",
     as_json: AsJson = False,
 ) -> None:
     """Score every state of collected or imported trajectories, and print whether values rank runs (extra: train)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from amc_agents.bench.executors import cluster_of
+    from amc_agents.training.on_cluster import remote_values
     from amc_agents.training.report import print_metrics
     from amc_agents.training.score_file import score_metrics
     from amc_agents.training.scoring import ScoringProgress, score_ranking
@@ -44,7 +49,9 @@ def score(
                 pace += f", {_duration(progress.seconds_left)} left"
             bar.update(line, completed=progress.trajectories, total=progress.n_trajectories, pace=pace)
 
-        write_scores(critic, data, out, progress=show)
+        with cluster_of(executor, out) as cluster:
+            evaluate = None if cluster is None else partial(remote_values, cluster, critic)
+            write_scores(critic, data, out, progress=show, evaluate=evaluate)
     metrics = {"ranking": score_ranking(out, data).as_plain()} | score_metrics(out, success)
     print_metrics(metrics, console, title="values against returns")
     console.print(f"Written: {out}")

@@ -7,13 +7,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.cli.options import World
+from amc_agents.cli.options import Executor, World
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.rollouts import OwnRollouts
+    from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.cli.console import PlainConsole
+    from amc_agents.concurrency.ray_cluster import RayCluster
     from amc_agents.training.branching import Branching
-    from amc_agents.training.collecting import CollectionProgress
+    from amc_agents.training.collecting import CollectionProgress, Rollouts
     from amc_agents.training.value.training import TrainingProgress
     from amc_agents.types import Task
 
@@ -108,15 +111,18 @@ def collect(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all trajectories.")] = 0,
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
+    executor: Executor = "processes",
     as_json: AsJson = False,
 ) -> None:
     """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train).
 
     With your own agent: amc collect --agent my_agent --tasks tasks.jsonl --out data
     """
+    from amc_agents.bench.executors import cluster_of
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import collect as collected
+    from amc_agents.training.on_cluster import remote_rollouts
 
     console = console_beside(as_json)
     branching = _branching(branches, branch_at)
@@ -125,9 +131,10 @@ def collect(
     if agent is not None:
         refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
-        rollouts = _collect_own(
-            plan_of_own, out, console, trajectories, branching, temperature, horizon, seed, concurrent
-        )
+        with cluster_of(executor, out) as cluster:
+            rollouts = _collect_own(
+                plan_of_own, out, console, trajectories, branching, temperature, horizon, seed, concurrent, cluster
+            )
         if as_json:
             print_json({"out": str(out), "new": rollouts.collected, "lost": rollouts.lost, "errors": rollouts.errors})
         if rollouts.errors:
@@ -141,15 +148,40 @@ def collect(
     chat_model, inputs = _policy(plan.policy, temperature)
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
-    with _collection_bar(console, len(chosen)) as show:
+    with _collection_bar(console, len(chosen)) as show, cluster_of(executor, out) as cluster:
+        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon, branching)
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
-            n_concurrent=concurrent, inputs=inputs, branching=branching, progress=show,
+            n_concurrent=concurrent if cluster is None else len(chosen), inputs=inputs, branching=branching,
+            play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")
     if as_json:
         print_json({"out": str(out), "new": new})
+
+
+def _world_rollouts(
+    plan: ComparisonPlan, temperature: float, n_trajectories: int, horizon: int, branching: Branching | None
+) -> Rollouts:
+    """Make the rollouts of a world's policy in another process."""
+    from amc_agents.runtime.text_agent import text_agent
+    from amc_agents.training.collecting import amc_rollouts
+
+    model, inputs = _policy(plan.policy, temperature)
+    make = plan.world_spec.make
+    return amc_rollouts(
+        text_agent(model), make, n_trajectories, horizon=horizon, inputs=inputs, branching=branching, tools={}
+    )
+
+
+def _own_rollouts(
+    plan: OwnPlan, n_trajectories: int, temperature: float, horizon: int, branching: Branching | None
+) -> Rollouts:
+    """Make the rollouts of an own agent in another process."""
+    from amc_agents.bench.own.rollouts import OwnRollouts
+
+    return OwnRollouts(plan.own, n_trajectories, temperature, horizon, branching).draw
 
 
 def _collect_own(
@@ -162,6 +194,7 @@ def _collect_own(
     horizon: int | None,
     seed: int,
     n_concurrent: int,
+    cluster: RayCluster | None,
 ) -> OwnRollouts:
     """Collect with an own agent, and return what was played."""
     import asyncio
@@ -169,10 +202,13 @@ def _collect_own(
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.population.conclusion import quiet_notes
     from amc_agents.training.collecting import branching_settings, collect_from
+    from amc_agents.training.on_cluster import remote_rollouts
 
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature
-    rollouts = OwnRollouts(own, n_trajectories, temperature, horizon or own.horizon, branching)
+    drawn = n_trajectories, temperature, horizon or own.horizon, branching
+    play = None if cluster is None else remote_rollouts(cluster, partial(_own_rollouts, plan, *drawn))
+    rollouts = OwnRollouts(own, *drawn, play)
     settings = {
         "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
@@ -181,7 +217,8 @@ def _collect_own(
     with _collection_bar(console, len(tasks)) as show, quiet_notes() if branching else nullcontext():
         rollouts.collected = asyncio.run(
             collect_from(
-                rollouts, tasks, out, policy=own.name, settings=settings, seed=seed, n_concurrent=n_concurrent,
+                rollouts, tasks, out, policy=own.name, settings=settings, seed=seed,
+                n_concurrent=n_concurrent if cluster is None else len(tasks),
                 progress=show, failed=rollouts.failed,
             )
         )  # fmt: skip

@@ -65,6 +65,7 @@ def collect(
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     commit_tools: str | Sequence[str] = (),
     branching: Branching | None = None,
+    play: Rollouts | None = None,
     progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
 ) -> int:
@@ -86,6 +87,7 @@ def collect(
             and nothing waits. They are stored with each trajectory, so that value models also learn from the
             states in which such a call was pending.
         branching: how the trajectories of a task branch; None: they are independent.
+        play: draws the trajectories of a task elsewhere, such as on a cluster, with the same agent; None: here.
         progress: called after each task.
         **options: passed to `amc`.
 
@@ -109,7 +111,7 @@ def collect(
     with quiet_notes() if branching else nullcontext():
         return asyncio.run(
             collect_from(
-                rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,
+                play or rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,
                 progress=progress,
             )
         )  # fmt: skip

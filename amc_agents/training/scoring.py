@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,11 @@ from amc_agents.training.ranking import RankingReport, ranking
 from amc_agents.training.score_file import ScoredTrajectory, ScoreFile, ScoringPlan, scored_values, scoring_plan
 from amc_agents.training.value.objective import returns_to_come
 from amc_agents.types import Critic, FloatArray, Trajectory
+
+Evaluated = tuple[int, list[LoggedTrajectory], list[FloatArray]]
+"""Number of a part, its records, and the values of each record's states."""
+Evaluate = Callable[[Iterable[tuple[int, list[LoggedTrajectory]]]], Iterator[Evaluated]]
+"""Scores parts of a dataset, in their order."""
 
 
 class ScoringProgress(NamedTuple):
@@ -49,6 +55,7 @@ def score(
     *,
     per_part: int = 256,
     progress: Callable[[ScoringProgress], None] | None = None,
+    evaluate: Evaluate | None = None,
 ) -> None:
     """Write the values of every state of a dataset to a Parquet file.
 
@@ -63,6 +70,7 @@ def score(
         out: path of the file.
         per_part: trajectories that are scored and written together.
         progress: called after each part.
+        evaluate: computes the values elsewhere; None: in this process.
 
     Raises:
         ConfigurationError: the critic does not value trajectories, or `out` contains values of another critic or
@@ -89,12 +97,17 @@ def score(
         pace.skip(count)
         return
     parts = 0
-    for number, records in enumerate(_parts(iter_records(data), per_part)):
-        parts = number + 1
-        if file.has(number):
-            pace.skip(len(records))
-            continue
-        values = state_values(built, [record.trajectory for record in records])
+
+    def missing() -> Iterator[tuple[int, list[LoggedTrajectory]]]:
+        nonlocal parts
+        for number, records in enumerate(_parts(iter_records(data), per_part)):
+            parts = number + 1
+            if file.has(number):
+                pace.skip(len(records))
+            else:
+                yield number, records
+
+    for number, records, values in (evaluate or partial(_evaluated, built))(missing()):
         file.write(number, [_scored(*pair, plan.predicts) for pair in zip(records, values, strict=True)])
         pace.add(len(records), sum(map(len, values)))
     if pace.trajectories != count:
@@ -120,6 +133,11 @@ def score_ranking(scores: str | Path, data: str | Path) -> RankingReport:
         raise CheckpointError(f"{scores} has the values of another dataset than {data}: score it again")
     trajectories = (record.trajectory for record in iter_records(data))
     return ranking(zip(trajectories, scored_values(scores), strict=True), predicts=plan.predicts)
+
+
+def _evaluated(critic: Critic, parts: Iterable[tuple[int, list[LoggedTrajectory]]]) -> Iterator[Evaluated]:
+    for number, records in parts:
+        yield number, records, state_values(critic, [record.trajectory for record in records])
 
 
 def state_values(critic: Critic, trajectories: Sequence[Trajectory]) -> list[FloatArray]:

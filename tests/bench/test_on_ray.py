@@ -128,5 +128,5 @@ def test_unknown_executors_are_refused(tmp_path, tally, executor, message):
 
 def test_results_are_not_shipped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert on_ray._relative("runs/out") == "/runs/out"
-    assert on_ray._relative(os.sep) == os.sep
+    assert on_ray.below_working_directory("runs/out") == "/runs/out"
+    assert on_ray.below_working_directory(os.sep) == os.sep

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +15,12 @@ from amc_agents.bench.on_ray import run_on_ray
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import summarise
 from amc_agents.bench.report_tables import markdown
+from amc_agents.cli import main
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.concurrency.ray_cluster import RayCluster, RaySettings
 from amc_agents.errors import ConfigurationError, StorageError
+from amc_agents.training.dataset import read_records
+from amc_agents.training.score_file import scored_values
 from tests.bench.tally import reproducible
 from tests.service.ray_jobs import HangingJob, shipped_files
 
@@ -101,3 +107,38 @@ def test_no_cluster_is_an_error_that_says_what_to_do(address, message, monkeypat
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigurationError, match=message), RayCluster(RaySettings(address, working_dir=None)):
         pass
+
+
+def test_collect_and_score_on_a_cluster(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    collect = ["collect", "--tasks", "3", "--trajectories", "2", "--band", "2", "3"]
+    ray = ["--executor", f"ray:{cluster.address}"]
+    amc_command(monkeypatch, *collect, "--out", "alone")
+    amc_command(monkeypatch, *collect, "--out", "remote", *ray)
+    assert actions("remote") == actions("alone")
+    score = ["score", "--data", "remote", "--critic", "embedded:crafting"]
+    amc_command(monkeypatch, *score, "--out", "alone.parquet")
+    amc_command(monkeypatch, *score, "--out", "remote.parquet", *ray)
+    alone, remote = (list(scored_values(f"{name}.parquet")) for name in ("alone", "remote"))
+    assert [values.tolist() for values in alone] == [values.tolist() for values in remote]
+
+
+def test_tuning_on_a_cluster(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tune = ["tune", "--tasks", "2", "--band", "2", "3", "--particles", "2", "--methods", "react"]
+    small = ["--temperatures", "0.5,1"]
+    amc_command(monkeypatch, *tune, *small, "--out", "alone", "--workers", "1")
+    amc_command(monkeypatch, *tune, *small, "--out", "remote", "--executor", f"ray:{cluster.address}")
+    alone, remote = (json.loads(Path(name, "tuning.json").read_text()) for name in ("alone", "remote"))
+    assert remote["cells"] == alone["cells"]
+
+
+def amc_command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["amc", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+
+
+def actions(folder):
+    return [[step.action for step in record.trajectory.steps] for record in read_records(folder)]

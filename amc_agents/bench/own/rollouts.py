@@ -9,7 +9,7 @@ from amc_agents.bench.failures import HOPELESS, causes_of, described, stops
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.errors import AmcError
 from amc_agents.training.branching import Branching
-from amc_agents.training.collecting import independent_trajectories
+from amc_agents.training.collecting import Rollouts, independent_trajectories
 from amc_agents.types import Task, Trajectory
 
 
@@ -23,6 +23,8 @@ class OwnRollouts:
     temperature: float
     horizon: int
     branching: Branching | None = None
+    play: Rollouts | None = None
+    """Draws the trajectories elsewhere; None: here."""
     collected: int = 0
     """Trajectories that were stored; set by the caller."""
     lost: int = 0
@@ -32,14 +34,19 @@ class OwnRollouts:
     _succeeded: int = field(default=0, repr=False)
 
     async def __call__(self, task: Task, seed: int) -> Sequence[Trajectory]:
-        """Draw the trajectories of a task."""
+        """Draw the trajectories of a task, and count them."""
+        trajectories = await (self.play or self.draw)(task, seed)
+        self._succeeded += 1
+        self.lost += self.n_trajectories - len(trajectories)
+        return trajectories
+
+    async def draw(self, task: Task, seed: int) -> Sequence[Trajectory]:
+        """Draw the trajectories of a task in this process."""
         graph = self.own.make_agent(self.temperature)
         trajectories = await independent_trajectories(
             graph, self.own.input_of(task), self.n_trajectories, horizon=self.horizon, seed=seed,
             branching=self.branching, **self.own.arguments_for(task, graph),
         )  # fmt: skip
-        self._succeeded += 1
-        self.lost += self.n_trajectories - len(trajectories)
         # The instruction is the text that runs in production show the critic; only the id comes from the file.
         return [replace(path, task=Task(task.id, path.task.instruction, task.payload)) for path in trajectories]
 
