@@ -58,9 +58,12 @@ def reasoning_of(message: AIMessage) -> str:
     """Return the visible reasoning of a reasoning model; empty if the message has none."""
     if isinstance(message.content, str) and "reasoning_content" not in message.additional_kwargs:
         return ""
-    return "\n".join(
-        block.get("reasoning", "") for block in message.content_blocks if block["type"] == "reasoning"
-    ).strip()
+    try:
+        blocks = message.content_blocks
+    except (TypeError, ValueError, AttributeError, KeyError):  # a server's blocks have a form unknown to LangChain
+        return ""
+    texts = (block.get("reasoning") for block in blocks if block["type"] == "reasoning")
+    return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
 
 def instruction_of(messages: Sequence[BaseMessage]) -> str:
@@ -184,7 +187,7 @@ def called_tools(action: str) -> list[str]:
     """
     try:
         calls = json.loads(action) if action.startswith(("{", "[")) else []
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     listed = calls if isinstance(calls, list) else [calls]
     return [str(call["name"]) for call in listed if isinstance(call, dict) and "name" in call]

@@ -10,6 +10,7 @@ from typing import Any
 
 from amc_agents.critics.server.http import KEY_VARIABLE
 from amc_agents.errors import ConfigurationError, CriticSpecError
+from amc_agents.quoting import quoted
 
 
 def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
@@ -17,7 +18,9 @@ def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
     for option in options:
         if option not in names:
             known = f"it takes {', '.join(names)}" if names else "it takes none"
-            raise CriticSpecError(f"critic kind {kind!r} has no option {option!r}: {known}{near(option, names)}")
+            raise CriticSpecError(
+                f"critic kind {kind!r} has no option {quoted(option, 60)}: {known}{near(option, names)}"
+            )
 
 
 def needed(kind: str, target: str, example: str) -> str:
@@ -45,7 +48,7 @@ def number(kind: str, options: Mapping[str, str], option: str, default: float, *
         value = math.nan
     if not (math.isfinite(value) and value >= least):
         bound = f" of at least {least:g}" if math.isfinite(least) else ""
-        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a number{bound}, got {text!r}")
+        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a number{bound}, got {quoted(text, 60)}")
     return value
 
 
@@ -53,7 +56,9 @@ def choice(kind: str, options: Mapping[str, str], option: str, default: str, all
     """Read one of the allowed words."""
     text, words = options.get(option, default), list(allowed)
     if text not in words:
-        raise CriticSpecError(f"critic kind {kind!r}: {option} must be one of {', '.join(words)}, got {text!r}")
+        raise CriticSpecError(
+            f"critic kind {kind!r}: {option} must be one of {', '.join(words)}, got {quoted(text, 60)}"
+        )
     return text
 
 

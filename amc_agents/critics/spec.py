@@ -82,8 +82,9 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
         return _build(factory, spec, target, options, trusted)
     if target and not trusted:
         raise CriticSpecError(
-            f"critic {quoted(spec)}: a call may name one of the kinds ({', '.join(sorted({*KINDS, *_offered()}))}); "
-            "code is imported only where the graph is built: pass the object itself, or name it in the constructor"
+            f"critic {quoted(spec, 60)}: a call may name one of the kinds "
+            f"({', '.join(sorted({*KINDS, *_offered()}))}); code is imported only where the graph is built: pass the "
+            "object itself, or name it in the constructor"
         )
     if target and _is_module(kind):
         return _from_module(spec, kind, target, options)
@@ -113,8 +114,8 @@ def _call(factory: CriticFactory, spec: str, target: str, options: Mapping[str, 
         return factory(target, options, trusted=trusted)
     if not trusted and any("://" in value for value in (target, *options.values())):
         raise CriticSpecError(
-            f"critic {quoted(spec)}: a call may not name an address for this kind, whose factory takes no `trusted`: "
-            "name such a critic where the graph is built"
+            f"critic {quoted(spec, 60)}: a call may not name an address for this kind, whose factory takes no "
+            "`trusted`: name such a critic where the graph is built"
         )
     return factory(target, options)
 
@@ -124,8 +125,8 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
     keys = [option for option in _OPTIONS_OF_KEYS if option in options]
     if keys:
         raise CriticSpecError(
-            f"critic {quoted(spec)}: a call may not say {', '.join(keys)}, which would send a key of this process to "
-            "an address of the caller's choice: name such a critic where the graph is built"
+            f"critic {quoted(spec, 60)}: a call may not say {', '.join(keys)}, which would send a key of this "
+            "process to an address of the caller's choice: name such a critic where the graph is built"
         )
     embedded = kind == "embedded" or (kind == "verdict" and target.startswith("embedded:"))
     names_files = (
@@ -137,8 +138,8 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
     )
     if names_files:
         raise CriticSpecError(
-            f"critic {quoted(spec)}: a call may not name files of this machine. Name such a critic where the graph is "
-            'built, or offer it to calls there: critics={"name": critic}'
+            f"critic {quoted(spec, 60)}: a call may not name files of this machine. Name such a critic where "
+            'the graph is built, or offer it to calls there: critics={"name": critic}'
         )
 
 
@@ -195,14 +196,14 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
     for part in name.split("."):
         if not hasattr(target, part):
             owner = getattr(target, "__name__", target)
-            raise CriticSpecError(f"critic {quoted(spec)}: {owner} has no {part!r}{near(part, dir(target))}")
+            raise CriticSpecError(f"critic {quoted(spec, 80)}: {owner} has no {part!r}{near(part, dir(target))}")
         target = getattr(target, part)
     if isinstance(target, type) or _is_factory(target, options):
         target = target(**options)
     try:
         return cast(Critic, adapted(target))
     except CriticSpecError as error:
-        raise CriticSpecError(f"critic {quoted(spec)}: {error}") from error
+        raise CriticSpecError(f"critic {quoted(spec, 80)}: {error}") from error
 
 
 def _is_factory(function: Any, options: Mapping[str, str]) -> bool:
@@ -228,6 +229,6 @@ def _accepts(function: Callable[..., Any], *arguments: str) -> bool:
 def _not_understood(spec: str, kind: str) -> str:
     kinds = sorted({*KINDS, *_offered()})
     return (
-        f"critic {quoted(spec)} was not understood: {quoted(kind, 80)} is neither a kind ({', '.join(kinds)}) nor a "
-        f"module that can be imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
+        f"critic {quoted(spec, 80)} was not understood: {quoted(kind, 60)} is neither a kind ({', '.join(kinds)}) "
+        f"nor a module that can be imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
     )

@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.importing.json_files import json_paths, json_values
-from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord
+from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, malformed_is_unreadable
 from amc_agents.importing.settings import Kind, Reading
 from amc_agents.importing.sources.atif import runs_of_document
 from amc_agents.importing.sources.chat import runs_of_chat
@@ -88,9 +88,12 @@ def _read_records(source: Path, runs_of_record: RunsOfRecord, reading: Reading) 
                 yield Refused(where, error or f"expected a JSON object, got a {type(value).__name__}")
                 continue
             try:
-                yield from runs_of_record(value, where, reading)
+                with malformed_is_unreadable():
+                    runs = list(runs_of_record(value, where, reading))
             except UnreadableRecord as unreadable:
                 yield Refused(where, str(unreadable))
+                continue
+            yield from runs
 
 
 RECORDS: dict[Kind, RunsOfRecord] = {"atif": runs_of_document, "chat": runs_of_chat, "langsmith": runs_of_trace}

@@ -34,7 +34,10 @@ def number_of(value: Any, name: str) -> float | None:
     """
     if value is None:
         return None
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+    if not isinstance(value, bool | int | float) or not abs(value) < math.inf:
         got = value if isinstance(value, float) else f"a {type(value).__name__}"
         raise UnreadableRecord(f"outcome {name!r} is {got}: expected a finite number, true or false")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise UnreadableRecord(f"outcome {name!r} is too large for a number") from None

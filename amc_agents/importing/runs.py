@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -61,6 +62,18 @@ class Refused:
 
 class UnreadableRecord(ValueError):
     """A record cannot be read; the message is the reason of a `Refused`."""
+
+
+@contextmanager
+def malformed_is_unreadable() -> Iterator[None]:
+    """Turn the error of a record with another form than its source's into `UnreadableRecord`."""
+    try:
+        yield
+    except UnreadableRecord:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        # The error's own text may quote the conversation.
+        raise UnreadableRecord(f"the record has an unknown form ({type(error).__name__})") from None
 
 
 class Turn(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Step
 
 NOTHING = "Nothing has happened yet."
@@ -30,11 +32,22 @@ def experience(steps: Sequence[Step], *, first: int = 0, rewards: bool = True) -
 
 
 def read_experience(text: str) -> tuple[Step, ...]:
-    """Parse the steps that `experience` wrote. Text before the first step is ignored."""
+    """Parse the steps that `experience` wrote. Text before the first step is ignored.
+
+    Raises:
+        ConfigurationError: a reward is not a number.
+    """
     return tuple(
-        Step(_plain(match["action"]), _plain(match["observation"]), reward=float(match["reward"] or 0.0))
+        Step(_plain(match["action"]), _plain(match["observation"]), reward=_reward(match["reward"]))
         for match in _STEP.finditer(text)
     )
+
+
+def _reward(text: str | None) -> float:
+    try:
+        return float(text or 0.0)
+    except ValueError:
+        raise ConfigurationError(f"expected a number as the reward of a step, got {quoted(text, 80)}") from None
 
 
 def _text(number: int, step: Step, rewards: bool) -> str:

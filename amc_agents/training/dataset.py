@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
 from amc_agents.files import replace_file, storage_errors, taking_turns
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -43,7 +44,12 @@ class LoggedTrajectory:
     @property
     def commit_tools(self) -> tuple[str, ...]:
         """Names of the agent's commit tools, before whose calls particles wait at run time; from `settings`."""
-        return tuple(json.loads(self.settings).get("commit_tools", ()))
+        try:
+            return tuple(map(str, json.loads(self.settings).get("commit_tools", ())))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise CheckpointError(
+                f"the settings of a trajectory are damaged: expected a JSON object, got {quoted(self.settings, 80)}"
+            ) from error
 
 
 def commit_names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -87,7 +93,7 @@ def rewrite_shard(shard: Path, changes: Sequence[Callable[[LoggedTrajectory], Lo
         StorageError: the shard cannot be written.
     """
     with _adding(shard.parent):
-        records = [from_row(row) for _, row in shard_rows(shard)]
+        records = [_from_shard(row, shard) for _, row in shard_rows(shard)]
         changed = (
             record if change is None else change(record) for record, change in zip(records, changes, strict=True)
         )
@@ -169,7 +175,7 @@ def records_at(kept: Mapping[Path, bytearray]) -> Iterator[LoggedTrajectory]:
     for shard, chosen in kept.items():
         for number, row in shard_rows(shard):
             if chosen[number]:
-                yield from_row(row)
+                yield _from_shard(row, shard)
 
 
 def selected(
@@ -323,9 +329,29 @@ def to_row(record: LoggedTrajectory) -> dict[str, Any]:
 
 def from_row(row: Mapping[str, Any]) -> LoggedTrajectory:
     """Invert `to_row`. Raises `KeyError` or `TypeError` for other values."""
-    steps = tuple(Step(**{**step, "message_ids": tuple(step["message_ids"])}) for step in row["steps"])
+    if (wrong := next((name for name, kind in _KINDS.items() if not isinstance(row[name], kind)), None)) is not None:
+        raise TypeError(f"its {wrong} is {quoted(row[wrong], 80)}")
+    steps = tuple(_step(step) for step in row["steps"])
     trajectory = Trajectory(Task(row["task_id"], row["instruction"]), steps, row["done"])
     return LoggedTrajectory(trajectory, row["group"], row["policy"], row["seed"], row["settings"])
+
+
+def _from_shard(row: Mapping[str, Any], shard: Path) -> LoggedTrajectory:
+    try:
+        return from_row(row)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{shard} is not a shard of trajectories: the row of task {quoted(row['task_id'], 60)} is damaged "
+            f"({excerpt(str(error), 100)})"
+        ) from error
+
+
+def _step(step: dict[str, Any]) -> Step:
+    """Restore a step. Raises `KeyError` or `TypeError` if a value is missing."""
+    texts = step["action"], step["observation"], step["thought"]
+    # Joining checks the types.
+    "".join((*texts, *step["message_ids"]))
+    return Step(*texts, step["reward"] + 0.0, tuple(step["message_ids"]))
 
 
 def _schema(arrow: Any) -> Any:
@@ -365,6 +391,11 @@ def pyarrow_or_error() -> tuple[Any, Any]:
         raise MissingExtra("pyarrow", "train") from error
 
 
+_KINDS: dict[str, type] = {
+    "task_id": str, "instruction": str, "steps": list, "done": bool, "group": int, "policy": str, "seed": int,
+    "settings": str,
+}  # fmt: skip
+"""Types of a row's values that must not be missing."""
 _BUFFER = 1 << 16
 """Bytes of a column read at once."""
 _AT_ONCE = 32

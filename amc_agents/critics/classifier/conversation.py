@@ -51,7 +51,7 @@ def is_tool_call(action: str) -> bool:
         return False
     try:
         calls = json.loads(action)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     every = calls if isinstance(calls, list) else [calls]
     return bool(every) and all(isinstance(call, dict) and call.keys() == {"name", "args"} for call in every)

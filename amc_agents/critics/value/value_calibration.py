@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from amc_agents.critics.isotonic import check_rising, rising_pools
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray
 
 Kind = Literal["affine", "isotonic", "logistic"]
@@ -108,6 +109,16 @@ ValueCalibration = AffineCalibration | IsotonicCalibration | LogisticCalibration
 
 def calibration_from_json(plain: Mapping[str, Any]) -> ValueCalibration:
     """Restore from `to_json`. Raises `CheckpointError` for an unknown kind, or a map that falls."""
+    try:
+        restored = _restored(plain)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"a calibration has other numbers than expected: {excerpt(str(error))}") from error
+    if restored is None:
+        raise CheckpointError(f"expected an affine, isotonic or logistic calibration, got {quoted(plain)}")
+    return restored
+
+
+def _restored(plain: Mapping[str, Any]) -> ValueCalibration | None:
     match plain:
         case {"kind": "affine", "slope": int() | float() as slope, "intercept": int() | float() as intercept}:
             return AffineCalibration(float(slope), float(intercept))
@@ -118,7 +129,7 @@ def calibration_from_json(plain: Mapping[str, Any]) -> ValueCalibration:
             "low": int() | float() as low, "high": int() | float() as high,
         }:  # fmt: skip
             return LogisticCalibration(float(slope), float(intercept), float(low), float(high))
-    raise CheckpointError(f"expected an affine, isotonic or logistic calibration, got {plain!r}")
+    return None
 
 
 def fit_value_calibration(

@@ -33,10 +33,10 @@ def spans_in(value: Any) -> Iterator[Span]:
             context = value["context"]
             attributes = dict(value.get("attributes") or {})
             yield Span(
-                str(context["trace_id"]), str(value["start_time"]), attributes,
+                _storable(context["trace_id"]), _storable(value["start_time"]), attributes,
                 _evaluations(attributes, [dict(event.get("attributes") or {}) for event in value.get("events") or ()]),
             )  # fmt: skip
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise UnreadableRecord(
             f"not a span ({type(error).__name__}): expected `resourceSpans` (OTLP), or `context`, `start_time` and "
             "`attributes`"
@@ -47,7 +47,14 @@ def _otlp(span: Mapping[str, Any]) -> Span:
     attributes = _pairs(span.get("attributes", ()))
     events = [_pairs(event.get("attributes", ())) for event in span.get("events", ())]
     start = f"{int(span['startTimeUnixNano']):020d}"
-    return Span(span["traceId"], start, attributes, _evaluations(attributes, events))
+    return Span(_storable(span["traceId"]), start, attributes, _evaluations(attributes, events))
+
+
+def _storable(value: Any) -> str:
+    if not isinstance(value, str | int):
+        raise TypeError("expected text or a number")
+    # A lone surrogate cannot be stored.
+    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _pairs(attributes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

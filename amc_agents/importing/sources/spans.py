@@ -24,6 +24,7 @@ from amc_agents.importing.runs import (
     Refused,
     UnreadableRecord,
     is_answer,
+    malformed_is_unreadable,
     reader_of,
     turns_of,
     without_prompt,
@@ -57,13 +58,14 @@ def _sort(source: Path, database: sqlite3.Connection) -> Iterator[Refused]:
         for line, value, error in json_values(path):
             where = f"{path.name} line {line}"
             try:
-                spans = list(spans_in(value)) if not error else []
+                with malformed_is_unreadable():
+                    spans = list(spans_in(value)) if not error else []
+                    rows = [(span.trace, span.start, where, json.dumps(span._asdict())) for span in spans]
             except UnreadableRecord as unreadable:
                 error = str(unreadable)
             if error:
                 yield Refused(where, error)
                 continue
-            rows = [(span.trace, span.start, where, json.dumps(span._asdict())) for span in spans]
             database.executemany("INSERT INTO spans VALUES (?, ?, ?, ?)", rows)
 
 
@@ -72,18 +74,23 @@ def _read_trace(trace: str, rows: Iterator[Sequence[str]], reading: Reading) -> 
     attributes: dict[str, Any] = {}
     feedback: dict[str, float] = {}
     calls: list[_Call] = []
+    run = None
     try:
-        for _, where, text in rows:
-            place = where
-            span = Span(**json.loads(text))
-            attributes.update(span.attributes)
-            feedback.update(span.evaluations)
-            if is_model_call(span):
-                calls = [*calls[:1], *_next_call(calls, span, reading)]
-        if calls:
-            yield _run_of(trace, place, calls, attributes, feedback, reading)
+        with malformed_is_unreadable():
+            for _, where, text in rows:
+                place = where
+                span = Span(**json.loads(text))
+                attributes.update(span.attributes)
+                feedback.update(span.evaluations)
+                if is_model_call(span):
+                    calls = [*calls[:1], *_next_call(calls, span, reading)]
+            if calls:
+                run = _run_of(trace, place, calls, attributes, feedback, reading)
     except UnreadableRecord as unreadable:
         yield Refused(f"{place} (trace {trace})", str(unreadable))
+        return
+    if run is not None:
+        yield run
 
 
 def _next_call(calls: Sequence[_Call], span: Span, reading: Reading) -> list[_Call]:

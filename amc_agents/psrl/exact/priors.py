@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import excerpt
 
 _RESERVED = set("{},\n")
 
@@ -208,7 +209,7 @@ def _parsed(text: str) -> Single | None:
             pairs = [part.rpartition(":") for part in match[1].split(",")]
             return Dirichlet(tuple(name.strip() for name, _, _ in pairs), tuple(float(count) for *_, count in pairs))
     except ValueError as error:
-        raise ConfigurationError(f"{_EXPECTED}, got {text[:120]!r}: {str(error)[:200]}") from error
+        raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}: {excerpt(str(error), 80)}") from error
     if match := re.fullmatch(r"Uniform over \{(.+)\}", text):
         return UniformOver(tuple(item.strip() for item in match[1].split(",")))
     return None

@@ -16,6 +16,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.exact.model import ExactModel
 from amc_agents.psrl.exact.priors import Beta, Dirichlet, Independent, Single, UniformOver, parse_prior
 from amc_agents.psrl.experience import read_experience
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import Step, Trajectory
 
 
@@ -84,8 +85,10 @@ def read_hypothesis(text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"expected a hypothesis as a JSON object, got {text[:120]!r}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"expected a hypothesis as a JSON object, got {quoted(text, 120)}: {excerpt(str(error), 120)}"
+        ) from error
 
 
 def impossible(posterior: str, hypothesis: str) -> str:
@@ -109,14 +112,17 @@ def impossible(posterior: str, hypothesis: str) -> str:
 def _impossible(prior: Single, drawn: Any) -> str:
     match prior:
         case UniformOver():
-            return "" if drawn in prior.items else f"{drawn!r} is not among the {len(prior.items)} possible items"
+            return "" if drawn in prior.items else f"{quoted(drawn)} is not among the {len(prior.items)} possible items"
         case Beta():
-            return "" if isinstance(drawn, int | float) and 0 <= drawn <= 1 else f"{drawn!r} is not between 0 and 1"
+            return (
+                "" if isinstance(drawn, int | float) and 0 <= drawn <= 1 else f"{quoted(drawn)} is not between 0 and 1"
+            )
         case Dirichlet():
             known = isinstance(drawn, dict) and set(drawn) == set(prior.outcomes)
-            if known and min(drawn.values()) >= 0 and abs(sum(drawn.values()) - 1) < _ROUNDING:
+            numeric = known and all(isinstance(share, int | float) and 0 <= share <= 2 for share in drawn.values())
+            if numeric and abs(sum(drawn.values()) - 1) < _ROUNDING:
                 return ""
-            return f"{drawn!r} does not give each of {', '.join(prior.outcomes)} a probability, with a sum of 1"
+            return f"{quoted(drawn)} does not give each of {', '.join(prior.outcomes)} a probability, with a sum of 1"
 
 
 def _as_number(text: Any) -> Any:

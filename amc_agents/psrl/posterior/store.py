@@ -21,6 +21,7 @@ from amc_agents.errors import ConfigurationError, PosteriorError
 from amc_agents.psrl.posterior.lineage import Lineage
 from amc_agents.psrl.posterior.memory import PosteriorMemory, Turns
 from amc_agents.psrl.posterior.types import Evidence, Version
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.runtime.store_operations import ALL, batch, items_of
 
 T = TypeVar("T", Version, Evidence)
@@ -128,11 +129,16 @@ def _parsed(kind: TypeAdapter[T], item: Item) -> T:
         )
     if value["amc_posterior"] != FORMAT:
         raise PosteriorError(
-            f"{place} was written in format {value['amc_posterior']!r}, and this release reads format {FORMAT}: "
-            "install the release that wrote it"
+            f"{place} was written in format {quoted(value['amc_posterior'], 40)}, and this release reads format "
+            f"{FORMAT}: install the release that wrote it"
         )
     try:
         return kind.validate_python(value)
     except ValidationError as error:
-        reasons = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
-        raise PosteriorError(f"{place} is damaged: {reasons}. Restore the record from a backup") from error
+        details = error.errors(include_url=False, include_input=False)[:_SHOWN]
+        reasons = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details)
+        raise PosteriorError(f"{place} is damaged: {excerpt(reasons)}. Restore the record from a backup") from error
+
+
+_SHOWN = 3
+"""Maximum number of faults that an error lists."""
