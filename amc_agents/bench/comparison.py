@@ -76,6 +76,8 @@ class Comparison:
     actions: Sequence[str] | None = None
     """All actions that exist at any step, for methods that use them as candidates."""
 
+    rules: str = ""
+    """How to act, as a system message, for a policy that was not trained for the world."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """The user's prices by model, for costs in dollars."""
 
@@ -178,7 +180,8 @@ class Comparison:
 
     def input_of(self, method: Method, task: Task) -> Mapping[str, Any]:
         """Return the agent's input."""
-        return {"messages": [*([("system", method.system)] if method.system else []), ("user", task.instruction)]}
+        system = "\n\n".join(text for text in (self.rules, method.system) if text)
+        return {"messages": [*([("system", system)] if system else []), ("user", task.instruction)]}
 
     def size_of(self, method: Method) -> int | Adaptive:
         """Return the number of particles of a method."""

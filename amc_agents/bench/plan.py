@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from amc_agents.bench import crafting
 from amc_agents.bench.comparison import Comparison
@@ -15,15 +15,15 @@ from amc_agents.bench.engine import Job
 from amc_agents.bench.executors import PROCESSES, execute_job
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plain_agent import plain_text_agent
+from amc_agents.bench.policies import identity_of, is_embedded, policy_model
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import ComparisonWork
 from amc_agents.bench.work import CountCallback
-from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
-from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.models.embedded import model_folder
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
 from amc_agents.smc import Adaptive
@@ -110,7 +110,7 @@ class ComparisonPlan:
     critic: str | None = None
     """None: the value model shipped with the policy, or "uniform" if it has none."""
     model: str | None = None
-    """The policy: name of a shipped model, or a folder. None: the world's own policy."""
+    """The policy, as `policies.policy_model` reads it. None: the world's own policy."""
     plain: bool = False
     """Drive the agent by a plain loop instead of its graph: the same results in half the time."""
 
@@ -160,6 +160,15 @@ class ComparisonPlan:
         return policy
 
     @property
+    def rules(self) -> str:
+        """How to act, for a policy that was not trained for the world; empty for one that was."""
+        return "" if is_embedded(self.policy) else self.world_spec.rules
+
+    def input_of(self, task: Task) -> dict[str, Any]:
+        """Return the input of an agent for a task."""
+        return {"messages": [*([("system", self.rules)] if self.rules else []), ("user", task.instruction)]}
+
+    @property
     def critic_spec(self) -> str:
         """The critic string."""
         if self.critic is not None:
@@ -169,7 +178,8 @@ class ComparisonPlan:
     @property
     def has_critic(self) -> bool:
         """True if the plan names a critic, or a value model is shipped with the policy."""
-        return self.critic is not None or (model_folder(self.policy) / ADAPTER).is_dir()
+        shipped = is_embedded(self.policy) and (model_folder(self.policy) / ADAPTER).is_dir()
+        return self.critic is not None or shipped
 
     @property
     def n_runs(self) -> int:
@@ -204,9 +214,9 @@ class ComparisonPlan:
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
         spec, policy = self.world_spec, self.policy
-        folder = model_folder(policy)
+        embedded = is_embedded(policy)
         return Comparison(
-            policy=lambda temperature: EmbeddedChatModel(model=policy, temperature=temperature),
+            policy=partial(policy_model, policy),
             environment=spec.make,
             tasks=self.tasks() if tasks is None else tasks,
             methods=self.methods,
@@ -217,15 +227,15 @@ class ComparisonPlan:
             success=spec.success,
             about={
                 "world": self.world,
-                "policy": folder.name,
-                "policy_weights": weights_hash(folder),
+                **identity_of(policy),
                 **({"band": list(self.difficulty)} if self.difficulty else {}),
                 "split": self.split,
             },
-            imagination=lambda depth: EmbeddedImagination(policy, depth=depth),
-            scorer=lambda: EmbeddedScorer.load(policy),
+            imagination=(lambda depth: EmbeddedImagination(policy, depth=depth)) if embedded else None,
+            scorer=(lambda: EmbeddedScorer.load(policy)) if embedded else None,
             actions=spec.actions,
             agent=plain_text_agent if self.plain else text_agent,
+            rules=self.rules,
         )
 
 

@@ -28,6 +28,7 @@ async def reflexion(
     horizon: int,
     seed: int,
     success: float,
+    rules: str = "",
 ) -> Run:
     """Try a task until it succeeds, at most `trials` times.
 
@@ -41,12 +42,13 @@ async def reflexion(
         horizon: maximum number of steps of an episode.
         seed: seed of the run.
         success: a return at which no further trial is needed.
+        rules: system message before the task's instruction; empty: none.
 
     Returns:
         The run: its population holds the trials in order.
     """
     meter, reflections = Meter(), list[str]()
-    growth = Growth(policy, UniformCritic(), task, horizon=horizon, seed=seed)
+    growth = Growth(policy, UniformCritic(), task, horizon=horizon, seed=seed, rules=rules)
     with metering(meter), counting_requests(PolicyMeter(meter)):
         try:
             for left in reversed(range(trials)):

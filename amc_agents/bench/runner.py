@@ -186,6 +186,7 @@ async def _search(comparison: Comparison, seed: int, task: Task, method: Method,
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         success=comparison.success,
+        rules=comparison.rules,
     )
 
 
@@ -200,6 +201,7 @@ async def _retry(comparison: Comparison, seed: int, task: Task, method: Method, 
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         success=comparison.success,
+        rules=comparison.rules,
     )
 
 

@@ -34,6 +34,7 @@ from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from amc_agents.bench.own.plan import OwnPlan
+    from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.smc import Schedule
 
 
@@ -138,6 +139,12 @@ def bench(
     concurrent: Concurrent = 8,
     executor: Executor = "processes",
     resume: Resume = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate", help="Only estimate the cost: the first task, played once by each method, times all runs."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run methods x tasks x seeds, and report means, standard errors and paired differences.
@@ -152,6 +159,7 @@ def bench(
     from amc_agents.bench.selection import MethodChanges, MethodChoice
     from amc_agents.bench.tuning import read_chosen
     from amc_agents.cli.comparison import run_and_report, with_methods
+    from amc_agents.cli.comparison_estimate import print_estimate
 
     console = console_beside(as_json)
     changes = MethodChanges(
@@ -181,6 +189,12 @@ def bench(
             seeds=tuple(range(seeds)), model=model, **common,
         )  # fmt: skip
         plan = with_methods(plan, choice, console)
+    note = _foreign_settings(plan, told=tuned is not None or temperature is not None)
+    if note:
+        console.print(note, soft_wrap=True)
+    if estimate:
+        print_estimate(plan, console, as_json=as_json)
+        return
     results = run_and_report(
         plan, out, console, "Methods", n_workers=workers or available_cpus(), resume=resume,
         keep_decisions=keep_decisions, n_concurrent=concurrent, executor=executor,
@@ -196,6 +210,19 @@ def _one_agent(own: str | None, agent: str | None) -> str | None:
     if own is not None and agent is not None:
         raise ConfigurationError(f"two agents are named, {own} and {agent}: give one of them")
     return own or agent
+
+
+def _foreign_settings(plan: ComparisonPlan | OwnPlan, *, told: bool) -> str | None:
+    """Return a warning if the shipped settings, tuned for a small shipped policy, apply to a chat model."""
+    from amc_agents.bench.plan import ComparisonPlan
+    from amc_agents.bench.policies import is_embedded
+
+    if told or not isinstance(plan, ComparisonPlan) or is_embedded(plan.policy):
+        return None
+    return (
+        f"The methods' settings were tuned for a small shipped policy. For a fair comparison with {plan.policy}, tune "
+        f"them first: amc tune --world {plan.world} --model {plan.policy} --out tuning, then --tuned tuning/tuning.json"
+    )
 
 
 def _names(methods: str | None) -> list[str] | None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 Model = Annotated[
     str | None,
     typer.Option(
-        help="The policy, which is the model that acts: a shipped model or a model folder. Default: the world's own."
+        help="The policy, the model that acts: a shipped model's name, a folder of that layout, hf:FOLDER (any "
+        "transformers chat model) or provider:model (any LangChain chat model, with its key in the environment). "
+        "Default: the world's own."
     ),
 ]
 Critic = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.cli.options import Executor, World
+from amc_agents.cli.options import Executor, Model, World
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from langchain_core.language_models import BaseChatModel
 
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.rollouts import OwnRollouts
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from amc_agents.training.branching import Branching
     from amc_agents.training.collecting import CollectionProgress, Rollouts
     from amc_agents.training.value.training import TrainingProgress
-    from amc_agents.types import Task
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
@@ -70,13 +68,7 @@ _LEARNT, _COURSE, _HARDWARE = "Objective and data", "Schedule and checkpoints", 
 
 def collect(
     out: Annotated[Path, typer.Option(help="Folder of the dataset; an interrupted collection resumes.")],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The policy: a shipped model's name, a folder of that layout, hf:FOLDER (any transformers chat model) "
-            "or provider:model (any LangChain chat model, with its key in the environment). Default: the world's own."
-        ),
-    ] = None,
+    model: Model = None,
     agent: Agent = None,
     world: World = "crafting",
     tasks: NumberOrFile = 500,
@@ -120,6 +112,7 @@ def collect(
     """
     from amc_agents.bench.executors import cluster_of
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
+    from amc_agents.bench.policies import policy_model
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import collect as collected
     from amc_agents.training.on_cluster import remote_rollouts
@@ -145,7 +138,7 @@ def collect(
     plan = ComparisonPlan(
         (), number_of_tasks(tasks), world=world, band=difficulty, split=split, first=first, model=model
     )
-    chat_model, inputs = _policy(plan.policy, temperature)
+    chat_model = policy_model(plan.policy, temperature)
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
     with _collection_bar(console, len(chosen)) as show, cluster_of(executor, out) as cluster:
@@ -153,7 +146,7 @@ def collect(
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
-            n_concurrent=concurrent if cluster is None else len(chosen), inputs=inputs, branching=branching,
+            n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of, branching=branching,
             play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")
@@ -464,25 +457,6 @@ def _training_bar(console: PlainConsole) -> Iterator[Callable[[TrainingProgress]
         yield show
 
 
-def _policy(name: str, temperature: float) -> tuple[BaseChatModel, Callable[[Task], Mapping[str, Any]] | None]:
-    """Build a chat model, and its inputs for a task if it needs the rules of the world."""
-    if name.startswith("hf:"):
-        from amc_agents.models.transformers_chat import TransformersChatModel
-
-        return TransformersChatModel(model=name.removeprefix("hf:"), temperature=temperature), _explained
-    if ":" in name:
-        from langchain.chat_models import init_chat_model
-
-        try:
-            return init_chat_model(name, temperature=temperature), _explained
-        except (ImportError, ValueError) as error:
-            raise ConfigurationError(f"--model {name}: {str(error).splitlines()[0]}") from error
-    from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-
-    model_folder(name)
-    return EmbeddedChatModel(model=name, temperature=temperature), None
-
-
 def _base_folder(name: str) -> tuple[Path, bool]:
     """Return the folder of a base model, and whether it has the embedded model's layout."""
     import json
@@ -495,17 +469,3 @@ def _base_folder(name: str) -> tuple[Path, bool]:
     if not tokenizer.is_file():
         return folder, False
     return folder, json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["type"] == "WordLevel"
-
-
-def _explained(task: Task) -> Mapping[str, Any]:
-    return {"messages": [("system", RULES), ("user", task.instruction)]}
-
-
-RULES = """\
-You craft items in a text world. Each turn, answer with one line `Thought: ...` (optional) and one line `Action: ...`.
-An action is one of:
-get AMOUNT ITEM
-craft AMOUNT ITEM using AMOUNT ITEM, AMOUNT ITEM
-inventory
-Use one of the listed crafting commands word for word, with the amounts that it says; what no command makes can be
-fetched with `get`."""

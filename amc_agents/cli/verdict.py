@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from amc_agents.cli.train import _base_folder, _policy, with_flags
+from amc_agents.cli.train import _base_folder, with_flags
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def verdict(
 
     from rich.progress import Progress as Bar
 
+    from amc_agents.bench.plan import ComparisonPlan
+    from amc_agents.bench.policies import policy_model
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.dataset import read_trajectories
     from amc_agents.training.verdict.data import labelled, sample_options
@@ -79,7 +81,7 @@ def verdict(
     with Bar(console=console) as bar:
         options = None
         if candidates:
-            model, inputs = _policy(policy, 1.0)
+            model, inputs = policy_model(policy, 1.0), ComparisonPlan((), 1, model=policy).input_of
             line = bar.add_task("sampling candidates", total=len(trajectories))
             options = asyncio.run(
                 sample_options(

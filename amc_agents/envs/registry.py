@@ -27,6 +27,12 @@ TEXTCRAFT_VARIABLE = "AMC_TEXTCRAFT"
 """Environment variable with the folder of the official TextCraft recipes and tables."""
 
 
+ANY_RULES = """\
+You act in a text world. At each turn, answer with one line `Thought: ...` (optional) and one line `Action: ...`, and
+write nothing else. The world answers each action. Use only actions that its texts describe."""
+"""Rules of a world that has none of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
     """A world, its tasks, and defaults for playing in it."""
@@ -47,6 +53,8 @@ class WorldSpec:
     """A critic with access to the world's hidden state, as `module:object`, for upper bounds; None: not available."""
     actions: tuple[str, ...] | None = None
     """The possible actions at every step; None: they cannot be listed."""
+    rules: str = ANY_RULES
+    """How to act, for a chat model that was not trained for the world: its system message."""
 
 
 def world(name: str) -> WorldSpec:
@@ -82,6 +90,7 @@ def _registered() -> dict[str, EntryPoint]:
 
 def _crafting() -> WorldSpec:
     from amc_agents.envs.crafting import CraftingWorld, generate_tasks
+    from amc_agents.envs.crafting.instruction import RULES
 
     return WorldSpec(
         make=CraftingWorld,
@@ -89,6 +98,7 @@ def _crafting() -> WorldSpec:
         horizon=20,
         model="crafting",
         oracle="amc_agents.bench.planner_critic:PlannerCritic",
+        rules=RULES,
     )
 
 
@@ -105,6 +115,7 @@ def _textcraft_renamed() -> WorldSpec:
 
 def _workshop(kind: Kind) -> WorldSpec:
     from amc_agents.envs.workshop import WorkshopWorld, generate_tasks
+    from amc_agents.envs.workshop.instruction import rules_of
 
     return WorldSpec(
         make=WorkshopWorld,
@@ -112,6 +123,7 @@ def _workshop(kind: Kind) -> WorldSpec:
         horizon=20,
         model="workshop",
         oracle="amc_agents.bench.workshop_critic:WorkshopCritic",
+        rules=rules_of(kind),
     )
 
 

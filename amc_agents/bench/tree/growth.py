@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from amc_agents.bench.tree.node import Node
 from amc_agents.concurrency.gather import side_by_side
@@ -27,8 +27,11 @@ class Growth:
         seed: seed of all samples and forks.
     """
 
-    def __init__(self, policy: BaseChatModel, critic: Critic, task: Task, *, horizon: int, seed: int) -> None:
+    def __init__(
+        self, policy: BaseChatModel, critic: Critic, task: Task, *, horizon: int, seed: int, rules: str = ""
+    ) -> None:
         self._policy, self._critic, self._task = policy, critic, task
+        self._rules = [SystemMessage(rules)] if rules else []
         self._horizon, self._seed = horizon, seed
         self._open: set[Environment] = set()
         self.calls = 0
@@ -50,7 +53,8 @@ class Growth:
         """
         self._open.add(world)
         await world.reset(self._task)
-        return Node(Trajectory(self._task), (HumanMessage(instruction or self._task.instruction),), world)
+        first = HumanMessage(instruction or self._task.instruction)
+        return Node(Trajectory(self._task), (*self._rules, first), world)
 
     async def ask(self, prompt: str) -> str:
         """Return the policy's answer to a prompt outside of any episode."""

@@ -37,6 +37,7 @@ async def tree_search(
     horizon: int,
     seed: int,
     success: float = math.inf,
+    rules: str = "",
 ) -> Run:
     """Search for a good trajectory.
 
@@ -49,6 +50,7 @@ async def tree_search(
         horizon: maximum number of steps of a trajectory.
         seed: seed of the run.
         success: a return at which the search ends.
+        rules: system message before the task's instruction; empty: none.
 
     Returns:
         The run: its population holds all ended episodes, with equal weights.
@@ -57,7 +59,7 @@ async def tree_search(
         PopulationError: the calls did not suffice to end a single episode.
     """
     meter = Meter()
-    growth = Growth(policy, critic, task, horizon=horizon, seed=seed)
+    growth = Growth(policy, critic, task, horizon=horizon, seed=seed, rules=rules)
     with metering(meter), counting_requests(PolicyMeter(meter)):
         try:
             root = await growth.root(make())

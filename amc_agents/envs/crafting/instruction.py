@@ -1,4 +1,4 @@
-"""Parse the text of a crafting task."""
+"""Parse the text of a crafting task, and explain the world to a chat model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from amc_agents.envs.crafting.world import CraftingTask
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Task
 
+RULES = """\
+You craft items in a text world. Each turn, answer with one line `Thought: ...` (optional) and one line `Action: ...`.
+An action is one of:
+get AMOUNT ITEM
+craft AMOUNT ITEM using AMOUNT ITEM, AMOUNT ITEM
+inventory
+Use one of the listed crafting commands word for word, with the amounts that it says; what no command makes can be
+fetched with `get`."""
+"""How to act, for a chat model that was not trained for the world."""
 _HEAD = "Crafting commands:\n"
 _GOAL = re.compile(r"\s*Goal: craft (.+)\.")
 _RECIPE = re.compile(r"craft ([0-9]{1,9}) (.+?) using (.+)")

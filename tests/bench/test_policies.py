@@ -1,0 +1,96 @@
+"""Comparisons whose policy is any chat model, which reads the world's rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from amc_agents.bench.estimating import estimate_comparison
+from amc_agents.bench.failures import failed_runs
+from amc_agents.bench.methods import Tuned, amc, best_of_n, lac, react, reflact, reflexion, tree_of_thoughts
+from amc_agents.bench.plan import ComparisonPlan, run_plan
+from amc_agents.bench.policies import policy_model
+from amc_agents.envs.registry import ANY_RULES, world
+from amc_agents.errors import ConfigurationError
+from tests.scripted_http import ScriptedServer, scripted_server
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+
+
+def answer(request):
+    message = {"role": "assistant", "content": "Thought: I look.\nAction: inventory"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return 200, {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": USAGE}
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[ScriptedServer]:
+    with scripted_server({"POST /v1/chat/completions": answer}) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{running.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        yield running
+
+
+def plan_of(*methods, world="crafting-stock", n_tasks=1, **settings):
+    return ComparisonPlan(methods, n_tasks, world=world, model="openai:m", n_particles=3, **settings)
+
+
+def test_a_chat_model_reads_the_rules_of_the_world_and_its_temperature_is_the_methods(server, tmp_path):
+    methods = (react(Tuned(0.3)), reflact(), tree_of_thoughts(width=1, samples=1), reflexion(trials=1))
+    results = run_plan(plan_of(*methods), tmp_path)
+    assert {result.method for result in results} == {method.name for method in methods}
+    assert all(result.scores.success == 0 for result in results)
+    rules = world("crafting-stock").rules
+    assert "Plan ahead" in rules
+    for _, request, _ in server.asked:
+        assert request["messages"][0]["role"] == "system"
+        assert request["messages"][0]["content"].startswith(rules)
+        assert request["messages"][1]["content"].startswith("Crafting commands:")
+    assert {request["temperature"] for _, request, _ in server.asked} == {0.3, 1.0}
+    assert any("Reflection:" in request["messages"][0]["content"] for _, request, _ in server.asked)
+
+
+def test_a_request_that_fails_is_a_failure_in_the_table_and_the_others_go_on(server, tmp_path):
+    calls = []
+
+    def sometimes(request):
+        calls.append(request)
+        return (400, {"error": {"message": "too long", "type": "x"}}) if len(calls) == 1 else answer(request)
+
+    with scripted_server({"POST /v1/chat/completions": sometimes}) as failing, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_BASE_URL", f"{failing.url}/v1")
+        plan = plan_of(react(), n_tasks=3)
+        results = run_plan(plan, tmp_path, n_concurrent=1)
+    assert len(results) == 2
+    (failure,) = failed_runs(tmp_path, plan.comparison().items(), [result.key for result in results])
+    assert "too long" in failure.error
+
+
+def test_an_estimate_plays_each_method_once_and_multiplies(server):
+    plan = plan_of(react(), best_of_n(), amc(Tuned(steps=(2,))), lac(Tuned(k=2), critic="uniform"), n_tasks=10)
+    estimates = {each.method: each for each in asyncio.run(estimate_comparison(plan.comparison()))}
+    horizon = 20
+    # A plain run makes 20 calls; three particles make three times as many, and all have ten tasks.
+    assert estimates["react"].policy_calls == 10 * horizon
+    assert estimates["best-of-n"].policy_calls == estimates["amc"].policy_calls == 3 * 10 * horizon
+    assert estimates["lac"].policy_calls == 2 * 10 * horizon
+    assert estimates["amc"].policy_tokens == 110 * estimates["amc"].policy_calls
+    assert estimates["amc"].dollars is None  # "m" has no price
+    assert len(server.asked) == horizon * (1 + 1 + 1 + 2)
+
+
+def test_a_trained_policy_gets_no_rules_and_a_world_without_rules_gets_general_ones():
+    assert ComparisonPlan((), 1).rules == ""
+    assert ComparisonPlan((), 1, world="wordle", model="openai:m").rules == ANY_RULES
+    (task,) = ComparisonPlan((), 1).tasks()
+    assert ComparisonPlan((), 1).input_of(task) == {"messages": [("user", task.instruction)]}
+
+
+def test_a_policy_that_cannot_be_used_is_named(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="the policy openai:m cannot be used: Missing credentials"):
+        policy_model("openai:m", 1.0)
+    with pytest.raises(ConfigurationError, match="the policy nowhere:m cannot be used"):
+        policy_model("nowhere:m", 1.0)
