@@ -158,13 +158,13 @@ def _world_rollouts(
     plan: ComparisonPlan, temperature: float, n_trajectories: int, horizon: int, branching: Branching | None
 ) -> Rollouts:
     """Make the rollouts of a world's policy in another process."""
+    from amc_agents.bench.policies import policy_model
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import amc_rollouts
 
-    model, inputs = _policy(plan.policy, temperature)
-    make = plan.world_spec.make
+    agent, make = text_agent(policy_model(plan.policy, temperature)), plan.world_spec.make
     return amc_rollouts(
-        text_agent(model), make, n_trajectories, horizon=horizon, inputs=inputs, branching=branching, tools={}
+        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, branching=branching, tools={}
     )
 
 
