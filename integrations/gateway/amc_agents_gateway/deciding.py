@@ -1,0 +1,126 @@
+"""Models that decide: LAC, PNLC and best-of-n around an upstream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from amc_agents.concurrency.gather import side_by_side
+from amc_agents.concurrency.rate_gate import RateGate, gated
+from amc_agents.quoting import listed
+from amc_agents.runtime.deciding_model import DecidingModel
+from amc_agents.runtime.metering import PolicyMeter, counting_requests
+from amc_agents.usage import Meter, Usage, counting, total
+from amc_agents_gateway.errors import bad_request, unsupported
+from amc_agents_gateway.request import Asked
+from amc_agents_gateway.wire import chunks, event, plain_usage, to_choice, to_messages
+
+_OWN = ("model", "messages", "n", "stream", "stream_options")
+"""Parameters that the gateway honours itself."""
+_KNOWN = (
+    "temperature", "top_p", "max_tokens", "max_completion_tokens", "presence_penalty", "frequency_penalty",
+    "logit_bias", "tools", "tool_choice", "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
+    "reasoning_effort",
+)  # fmt: skip
+"""Parameters that the methods and the budgets may read; others go to the upstream unread."""
+
+
+class _Impatient(RateGate):
+    """Does not wait after an upstream's 429, which the client is told at once, with the time to come back."""
+
+    def close(self, retry_after: float | None = None) -> bool:
+        return False
+
+
+class Deciding:
+    """A method around an upstream.
+
+    Args:
+        model: makes the decisions.
+        critics: names of the critics that a request may choose.
+        temperature: sampling temperature, instead of the requests'; None: the requests'.
+    """
+
+    def __init__(self, model: DecidingModel, critics: list[str], temperature: float | None = None) -> None:
+        self._model, self._critics, self._temperature = model, critics, temperature
+
+    def check(self, asked: Asked) -> None:
+        """Refuse a critic that is not offered, and parameters without a meaning for a decision."""
+        if asked.critic is not None and asked.critic not in self._critics:
+            offered = listed(self._critics) or "none"
+            raise bad_request(
+                f"the model {asked.model} has no critic of that name. A request may choose: {offered}",
+                "amc.critic",
+                "critic_not_found",
+            )
+        for name in ("functions", "function_call"):
+            if asked.body.get(name) is not None:
+                raise unsupported(name, f"{asked.model} takes tools instead of {name}")
+        if asked.body.get("audio") is not None or "audio" in (asked.body.get("modalities") or ()):
+            raise unsupported("modalities", f"{asked.model} decides about texts and tool calls, not about audio")
+        if self._samples > 1 and asked.body.get("temperature") == 0 and self._temperature is None:
+            raise unsupported(
+                "temperature",
+                f"{asked.model} chooses among {self._samples} samples, which are the same at temperature 0: give a "
+                "higher one, or let the gateway's configuration set temperature for the method",
+            )
+        if self._model.method == "pnlc" and (asked.body.get("logprobs") or asked.body.get("top_logprobs") is not None):
+            raise unsupported(
+                "logprobs", f"{asked.model} may rewrite an answer, whose log-probabilities would not be the policy's"
+            )
+
+    async def answer(self, asked: Asked) -> dict[str, Any]:
+        """Make `n` independent decisions."""
+        messages = to_messages(asked.messages)
+        with counting() as meter, counting_requests(PolicyMeter(meter)), gated(_Impatient()):
+            decided = await side_by_side(*(self._decision(messages, asked, i) for i in range(asked.n)))
+        method = self._model.method
+        summaries = [message.response_metadata[method] for message in decided]
+        return {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": asked.model,
+            "choices": [to_choice(message, i) for i, message in enumerate(decided)],
+            "usage": plain_usage(total(meter.read())),
+            "amc": {"usage": _by_role(meter), "decisions": [_without_usage(summary) for summary in summaries]},
+        }
+
+    async def events(self, asked: Asked) -> AsyncGenerator[bytes]:
+        """Decide, and yield the answer as a stream: before the decision there is nothing to show."""
+        answer = await self.answer(asked)
+        for chunk in chunks(answer, with_usage=asked.wants_usage):
+            yield event(chunk)
+
+    @property
+    def _samples(self) -> int:
+        settings = self._model.settings
+        return 1 if getattr(settings, "refine", False) else settings.k
+
+    async def _decision(self, messages: list[Any], asked: Asked, number: int) -> Any:
+        given = {name: value for name, value in asked.body.items() if value is not None and name not in _OWN}
+        call: dict[str, Any] = {name: given.pop(name) for name in _KNOWN if name in given}
+        if self._temperature is not None:
+            call["temperature"] = self._temperature
+        if (stop := given.pop("stop", None)) is not None:
+            call["stop"] = [stop] if isinstance(stop, str) else stop
+        if type(seed := given.pop("seed", None)) is int:
+            call["seed"] = seed + number  # Equal seeds would make the n decisions equal.
+        if asked.critic is not None:
+            call["critic"] = asked.critic
+        return await self._model.ainvoke(messages, **call, extra_body=given)
+
+
+def _by_role(meter: Meter) -> dict[str, dict[str, int]]:
+    return {role: _counts(usage) for role, usage in meter.read().items()}
+
+
+def _counts(usage: Usage) -> dict[str, int]:
+    missing = {"calls_without_usage": usage.missing} if usage.missing else {}
+    return {**usage.as_plain(), **missing}
+
+
+def _without_usage(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in summary.items() if name != "usage"}

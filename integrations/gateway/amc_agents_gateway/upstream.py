@@ -1,0 +1,165 @@
+"""An upstream: a server with an OpenAI-compatible API, called as it is, without changes to what it answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+import httpx
+
+from amc_agents.concurrency.rate_gate import retry_after_of
+from amc_agents.quoting import excerpt
+from amc_agents_gateway.config import UpstreamTable
+from amc_agents_gateway.errors import SERVER, UpstreamError, upstream_refused
+from amc_agents_gateway.keys import secret_of
+
+_log = logging.getLogger(__name__)
+OPENAI = "https://api.openai.com/v1"
+_PATH = "chat/completions"
+_KEEP_ALIVE_S = 4.0
+"""Idle connections are closed before a server does so (uvicorn, and so vLLM: after 5 s)."""
+_PROBE_S = 2.0
+
+
+class Upstream:
+    """An upstream and its connections.
+
+    Args:
+        name: its name in the gateway.
+        table: its settings.
+        transport: the transport of its client; None: httpx's own.
+
+    Raises:
+        ConfigurationError: the environment variable of its key is not set.
+    """
+
+    def __init__(self, name: str, table: UpstreamTable, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.name, self.model, self.default_max_tokens = name, table.model, table.default_max_tokens
+        self.provider = table.provider or ""
+        headers = {"content-type": "application/json"}
+        if table.key_env is not None:
+            key = secret_of(table.key_env, f"[upstreams.{name}]")
+            headers["authorization"] = f"Bearer {key.get_secret_value()}"
+        self._client = httpx.AsyncClient(
+            base_url=(table.base_url or OPENAI).rstrip("/") + "/",
+            headers=headers,
+            timeout=httpx.Timeout(table.timeout_s, connect=table.connect_timeout_s),
+            limits=httpx.Limits(
+                max_connections=table.max_connections,
+                max_keepalive_connections=table.max_connections,
+                keepalive_expiry=_KEEP_ALIVE_S,
+            ),
+            transport=transport,
+        )
+
+    @property
+    def charged_as(self) -> str:
+        """Name under which its requests are charged and priced."""
+        return f"{self.provider}:{self.model}" if self.provider else self.model
+
+    def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body of a request with the upstream's name of the model, and with a limit of the answer."""
+        limited = body.get("max_tokens") is not None or body.get("max_completion_tokens") is not None
+        limit = {} if limited or self.default_max_tokens is None else {"max_tokens": self.default_max_tokens}
+        return {**body, **limit, "model": self.model}
+
+    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and return the answer.
+
+        Raises:
+            UpstreamError: the upstream is unreachable, too slow, refused the request, or did not answer with JSON.
+        """
+        async with self._sent(body) as response:
+            answer = _plain(await response.aread())
+        if not isinstance(answer.get("choices"), list):
+            raise self._invalid(f"an answer without a list of choices: {excerpt(str(answer))}")
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a request and yield the events of its answer, each without the empty line that ends it.
+
+        Raises:
+            UpstreamError: as `complete`; or the answer is no stream of events, or it broke off.
+        """
+        async with self._sent(body) as response:
+            kind = response.headers.get("content-type", "")
+            if not kind.startswith("text/event-stream"):
+                raise self._invalid(f"a stream was requested, and the answer is {kind or 'of no declared type'}")
+            yield _events(response.aiter_bytes())
+
+    async def reachable(self) -> bool:
+        """True if the server answers at all."""
+        try:
+            response = await self._client.get("models", timeout=_PROBE_S)
+        except httpx.HTTPError:
+            return False
+        return response.status_code < 500
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def _sent(self, body: Mapping[str, Any]) -> AsyncIterator[httpx.Response]:
+        # ASCII, because a text from JSON may hold halves of surrogate pairs, which UTF-8 cannot encode.
+        content = json.dumps(body, separators=(",", ":")).encode()
+        try:
+            async with self._client.stream("POST", _PATH, content=content) as response:
+                if response.status_code != 200:
+                    await self._refuse(response)
+                yield response
+        except httpx.HTTPError as error:
+            raise self._failed(error) from error
+
+    async def _refuse(self, response: httpx.Response) -> NoReturn:
+        text = await response.aread()
+        _log.warning("upstream %s answered %d: %s", self.name, response.status_code, excerpt(_text(text)))
+        raise upstream_refused(self.name, response.status_code, _plain(text), retry_after_of(response.headers))
+
+    def _failed(self, error: httpx.HTTPError) -> UpstreamError:
+        _log.warning("upstream %s: %s: %s", self.name, type(error).__name__, excerpt(str(error)))
+        sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        if isinstance(error, httpx.TimeoutException):
+            message = f"the upstream {self.name} did not answer in time"
+            return UpstreamError(504, message, sent=sent, type=SERVER, code="upstream_timeout")
+        if not sent:
+            message = f"the upstream {self.name} cannot be reached"
+            return UpstreamError(502, message, sent=False, type=SERVER, code="upstream_unreachable")
+        message = f"the upstream {self.name} broke off its answer"
+        return UpstreamError(502, message, type=SERVER, code="upstream_error")
+
+    def _invalid(self, reason: str) -> UpstreamError:
+        _log.warning("upstream %s: %s", self.name, reason)
+        message = f"the upstream {self.name} gave an answer that is not in OpenAI's form"
+        return UpstreamError(502, message, type=SERVER, code="upstream_error")
+
+
+async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    r"""Split a stream into events.
+
+    httpx splits lines at every line separator of Unicode, which JSON texts may contain; here only `\n` counts.
+    """
+    rest = b""
+    async for piece in pieces:
+        *events, rest = (rest + piece.replace(b"\r", b"")).split(b"\n\n")
+        for event in events:
+            if event:
+                yield event
+    if rest.strip():
+        yield rest
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
+def _plain(content: bytes) -> dict[str, Any]:
+    try:
+        plain = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return plain if isinstance(plain, dict) else {}

@@ -1,0 +1,139 @@
+"""Convert between OpenAI's JSON and LangChain's messages, without losing what LangChain does not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import default_tool_parser
+
+from amc_agents.quoting import excerpt
+from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
+from amc_agents_gateway.errors import bad_request
+
+_RAW, _CHOICE = "raw_message", "raw_choice"
+"""Keys of `response_metadata`."""
+
+
+def to_messages(plain: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
+    """Convert a conversation; each message keeps its JSON, which `to_plain` sends upstream.
+
+    Raises:
+        ApiError: 400; a message is not valid.
+    """
+    messages = []
+    for i, raw in enumerate(plain):
+        try:
+            message = _assistant(raw) if raw["role"] == "assistant" else convert_to_messages([dict(raw)])[0]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = excerpt(f"{type(error).__name__}: {error}")
+            raise bad_request(f"message {i} is not valid: {reason}", f"messages.{i}") from error
+        messages.append(_with(message, _RAW, dict(raw)))
+    return messages
+
+
+def to_plain(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """Convert messages to JSON: those of a client as they came, but for a content that a method has changed."""
+    return [_plain(message) for message in messages]
+
+
+def candidate(choice: Mapping[str, Any], usage: UsageMetadata | None) -> AIMessage:
+    """Convert a choice of an upstream; the message keeps the choice, for `to_choice`."""
+    message = _assistant(choice.get("message") or {})
+    message.usage_metadata = usage
+    known = {name: choice[name] for name in ("logprobs", "finish_reason") if choice.get(name) is not None}
+    message.response_metadata = {**known, _CHOICE: dict(choice)}
+    return message
+
+
+def to_choice(message: AIMessage, index: int) -> dict[str, Any]:
+    """Return the choice that a message came from, with the content that a method may have given it."""
+    choice = message.response_metadata[_CHOICE]
+    raw = choice["message"]
+    if message.content != _content(raw):
+        raw = {**raw, "content": message.content}
+    return {**choice, "message": raw, "index": index}
+
+
+def usage_metadata(answer: Mapping[str, Any]) -> UsageMetadata | None:
+    """Return an answer's usage in LangChain's form; None: it reports none."""
+    usage = reported_usage(answer.get("usage"), OPENAI_COUNTS)
+    if usage.missing:
+        return None
+    return UsageMetadata(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.tokens,
+        input_token_details={"cache_read": usage.cached_tokens},
+    )
+
+
+def plain_usage(usage: Usage) -> dict[str, Any]:
+    """Return a usage in OpenAI's form."""
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def event(data: Any) -> bytes:
+    """Return an event of a stream, without the empty line that ends it."""
+    return b"data: " + (data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode())
+
+
+def chunks(answer: Mapping[str, Any], *, with_usage: bool) -> Iterator[dict[str, Any]]:
+    """Yield a whole answer as the chunks of a stream: per choice its message, then the reason why it ended.
+
+    Args:
+        answer: the answer.
+        with_usage: end with a chunk of the usage. The field `amc` comes with that chunk, or else with the last choice.
+    """
+    common = {"id": answer["id"], "object": "chat.completion.chunk"}
+    common |= {"created": answer["created"], "model": answer["model"]} | ({"usage": None} if with_usage else {})
+    last = len(answer["choices"]) - 1
+    for choice in answer["choices"]:
+        index = {"index": choice["index"]}
+        delta = {**index, "delta": _delta(choice["message"]), "finish_reason": None}
+        if choice.get("logprobs") is not None:
+            delta["logprobs"] = choice["logprobs"]
+        yield {**common, "choices": [delta]}
+        ended = {**common, "choices": [{**index, "delta": {}, "finish_reason": choice.get("finish_reason")}]}
+        yield ended if with_usage or choice["index"] < last else {**ended, "amc": answer["amc"]}
+    if with_usage:
+        yield {**common, "choices": [], "usage": answer["usage"], "amc": answer["amc"]}
+
+
+def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
+    delta = {name: value for name, value in message.items() if value is not None}
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+    return {"role": "assistant", **delta}
+
+
+def _assistant(raw: Mapping[str, Any]) -> AIMessage:
+    # Unlike LangChain's conversion, this takes calls whose arguments are no JSON, which models do write.
+    calls, invalid = default_tool_parser(list(raw.get("tool_calls") or []))
+    reasoning = raw.get("reasoning_content") or raw.get("reasoning")
+    more = {"reasoning_content": reasoning} if isinstance(reasoning, str) else {}
+    return AIMessage(_content(raw), tool_calls=calls, invalid_tool_calls=invalid, additional_kwargs=more)
+
+
+def _content(raw: Mapping[str, Any]) -> Any:
+    return raw.get("content") or ""
+
+
+def _plain(message: BaseMessage) -> dict[str, Any]:
+    raw = message.response_metadata.get(_RAW)
+    if raw is None:
+        plain: Any = convert_to_openai_messages(message)
+        return dict(plain)
+    return dict(raw) if message.content == _content(raw) else {**raw, "content": message.content}
+
+
+def _with(message: BaseMessage, key: str, value: Any) -> BaseMessage:
+    return message.model_copy(update={"response_metadata": {**message.response_metadata, key: value}})

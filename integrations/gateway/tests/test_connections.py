@@ -1,0 +1,113 @@
+"""Clients that leave, many clients at the same time, and the end of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+from gateway_client import KEY, ask, body_of, error_of, plain_config
+from upstream_server import answer, chunk, message
+
+
+class Hanging:
+    """An upstream's answer that never comes; tells when it was asked for and when its client left."""
+
+    def __init__(self) -> None:
+        self.asked, self.left = threading.Event(), threading.Event()
+
+    async def reply(self, body):
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
+
+    async def streamed(self, request):
+        try:
+            yield chunk({"content": "first"})
+            self.asked.set()
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
+
+
+@pytest.mark.parametrize("model", ["small", "lac/small"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_cancels_the_upstreams_work(gateway, upstream, model, stream):
+    hanging = Hanging()
+    upstream.reply, upstream.streamed = hanging.reply, hanging.streamed
+    async with _client(gateway.url) as http:
+        before = await _left(http, model)
+        asked = asyncio.create_task(http.post("/v1/chat/completions", json=body_of(model=model, stream=stream)))
+        assert await asyncio.to_thread(hanging.asked.wait, 30)
+        asked.cancel()
+        assert await asyncio.to_thread(hanging.left.wait, 30)
+        async with asyncio.timeout(30):
+            while await _left(http, model) == before:
+                await asyncio.sleep(0.01)
+
+
+def _client(url: str) -> httpx.AsyncClient:
+    headers = {"authorization": f"Bearer {KEY}"}
+    return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, verify=False)
+
+
+async def _left(http, model: str) -> float:
+    """Number of clients that left."""
+    line = re.escape(f'amc_gateway_requests_total{{code="",key="alice",model="{model}",status="499"}} ')
+    counted = re.search(f"{line}(.*)", (await http.get("/metrics")).text)
+    return float(counted[1]) if counted else 0.0
+
+
+async def test_200_requests_are_held_at_the_same_time(gateway, upstream):
+    n, waiting = 200, []
+    everyone = asyncio.Event()
+
+    async def reply(body):
+        waiting.append(body)
+        if len(waiting) == n:
+            everyone.set()
+        await everyone.wait()  # No request is answered before all have arrived.
+        return answer(message(body["messages"][0]["content"]))
+
+    upstream.reply = reply
+    bodies = [body_of(messages=[{"role": "user", "content": f"request {i}"}]) for i in range(n)]
+    async with AsyncExitStack() as stack:
+        # httpx takes time quadratic in the connections of a client.
+        clients = [await stack.enter_async_context(_client(gateway.url)) for _ in range(8)]
+        sent = (clients[i % 8].post("/v1/chat/completions", json=body) for i, body in enumerate(bodies))
+        told = await asyncio.gather(*sent)
+    assert [it.json()["choices"][0]["message"]["content"] for it in told] == [f"request {i}" for i in range(n)]
+
+
+def test_a_stop_refuses_new_requests_and_waits_for_those_in_progress(upstream, start):
+    server, http = start(plain_config(upstream.url, server={"drain_delay_s": 0.2}))
+    arrived, go = threading.Event(), threading.Event()
+
+    async def slow(body):
+        arrived.set()
+        await asyncio.to_thread(go.wait, 30)
+        return answer(message("slow"))
+
+    upstream.reply = slow
+    with ThreadPoolExecutor(1) as threads, httpx.Client(base_url=server.url) as probe:
+        assert probe.get("/ready").json() == {"ready": True, "stopping": False, "upstreams": {"small": True}}
+        first = threads.submit(ask, http)
+        assert arrived.wait(30)
+        server.server.handle_exit(signal.SIGTERM, None)
+        ready = probe.get("/ready")
+        assert (ready.status_code, ready.json()["stopping"]) == (503, True)
+        refused = ask(probe)
+        assert error_of(refused) == (503, "server_error", "shutting_down", None)
+        assert refused.headers["retry-after"] == "1"
+        go.set()
+        assert first.result().json()["choices"][0]["message"]["content"] == "slow"
+    server.thread.join(30)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
