@@ -27,6 +27,7 @@ from amc_agents.bench.work import Execute, WorkItem
 from amc_agents.config import Config
 from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.graph import amc
+from amc_agents.population.watching import watched_as
 from amc_agents.run import Run
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.types import Task
@@ -137,7 +138,8 @@ async def run_one(
     """Play one run and score it; `sink` receives the records of its decisions, if the method makes any."""
     started = time.perf_counter()
     play = _search if method.tree else _retry if method.trials else _play
-    run = await play(comparison, seed, task, method, sink)
+    with watched_as(f"{method.name}, task {task.id}, seed {seed}"):
+        run = await play(comparison, seed, task, method, sink)
     seconds = time.perf_counter() - started
     await run.aclose()
     scores = scores_of(

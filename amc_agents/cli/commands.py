@@ -23,6 +23,7 @@ from amc_agents.cli.posterior import posterior_app
 from amc_agents.cli.printable import echo
 from amc_agents.cli.report import report
 from amc_agents.cli.rollout import canary_app, shadow_app
+from amc_agents.cli.run import run
 from amc_agents.cli.score import score
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
@@ -70,6 +71,11 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
         "amc calibrate hf:value --data data --out calibrated",
     ),
     "doctor": (doctor, "Check packages, configuration and servers.", "amc doctor --config amc.toml"),
+    "run": (
+        run,
+        "Search with a graph of your own, and watch it.",
+        'amc run my_module:graph --input "Hello" --watch',
+    ),
     "estimate": (
         estimate,
         "Estimate what a call with N particles costs.",

@@ -21,6 +21,7 @@ from amc_agents.cli.options import (
     Split,
     SuccessReward,
     Tasks,
+    Watch,
     Workers,
     World,
     available_cpus,
@@ -145,6 +146,7 @@ def bench(
             "--estimate", help="Only estimate the cost: the first task, played once by each method, times all runs."
         ),
     ] = False,
+    watch: Watch = False,
     as_json: AsJson = False,
 ) -> None:
     """Run methods x tasks x seeds, and report means, standard errors and paired differences.
@@ -162,6 +164,7 @@ def bench(
     from amc_agents.cli.comparison_estimate import print_estimate
 
     console = console_beside(as_json)
+    n_workers = _n_workers(workers, executor, watch=watch)
     changes = MethodChanges(
         temperature,
         positive("--beta", beta),
@@ -196,14 +199,23 @@ def bench(
         print_estimate(plan, console, as_json=as_json)
         return
     results = run_and_report(
-        plan, out, console, "Methods", n_workers=workers or available_cpus(), resume=resume,
+        plan, out, console, "Methods", n_workers=n_workers, resume=resume,
         keep_decisions=keep_decisions, n_concurrent=concurrent, executor=executor,
-        keep_trajectories=keep_trajectories,
+        keep_trajectories=keep_trajectories, watch=watch,
     )  # fmt: skip
     if as_json:
         print_json(results.model_dump())
     if results.failures:
         raise typer.Exit(1)
+
+
+def _n_workers(workers: int | None, executor: str, *, watch: bool) -> int:
+    """Return the number of processes; the populations of other processes cannot be watched."""
+    if not watch:
+        return workers or available_cpus()
+    if (workers or 1) > 1 or executor != "processes":
+        raise ConfigurationError("--watch shows the runs of this process alone: leave --workers and --executor out")
+    return 1
 
 
 def _one_agent(own: str | None, agent: str | None) -> str | None:

@@ -25,6 +25,7 @@ from amc_agents.bench.selection import MethodChoice, SomePlan
 from amc_agents.bench.trajectories import write_dataset
 from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.cli.options import command_line
+from amc_agents.cli.watch.views import watched
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AmcError
 from amc_agents.files import replace_file
@@ -52,6 +53,7 @@ def run_and_report(
     n_concurrent: int = 8,
     executor: str = PROCESSES,
     keep_trajectories: bool = False,
+    watch: bool = False,
 ) -> Results:
     """Run a plan, print its tables, and write its files.
 
@@ -66,6 +68,7 @@ def run_and_report(
         n_concurrent: runs in progress at the same time in each process.
         executor: where the runs are executed; see `amc_agents.bench.executors`.
         keep_trajectories: store every trajectory too, and write them as a dataset.
+        watch: show the populations of the runs in progress, which are then those of this process.
     """
     if keep_trajectories:
         pyarrow_or_error()  # before anything is played
@@ -73,7 +76,7 @@ def run_and_report(
     records = run_with_bar(
         plan, out, console, "runs",
         resume=resume, n_workers=n_workers, keep_decisions=keep_decisions, n_concurrent=n_concurrent,
-        executor=executor, keep_trajectories=keep_trajectories,
+        executor=executor, keep_trajectories=keep_trajectories, watch=watch,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     comparison = plan.comparison()
@@ -125,9 +128,11 @@ def run_with_bar(
     n_concurrent: int = 8,
     executor: str = PROCESSES,
     keep_trajectories: bool = False,
+    watch: bool = False,
 ) -> list[RunResult]:
     """Execute the runs of a plan with a progress bar."""
-    with progress_bar(console) as bar:
+    bar = progress_bar(console)
+    with watched(console, above=bar, several=True) if watch else bar:
         line = bar.add_task(title, total=plan.n_runs)
         return run_plan(
             plan,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.graphs import load_graph
 from amc_agents.cli.json_output import AsJson, print_json
 from amc_agents.cli.printable import echo
-from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from amc_agents.population.estimate import Estimate
@@ -37,7 +35,7 @@ def estimate(
     from amc_agents.config import configured
 
     prices = configured(config).price_list()
-    estimated = _estimate(_load(graph), {"messages": [("user", text)]}, particles)
+    estimated = _estimate(load_graph(graph), {"messages": [("user", text)]}, particles)
     if as_json:
         spent = estimated.cost(prices)
         dollars = {"total": spent.total, "is_lower_bound": spent.is_lower_bound, "unpriced": list(spent.unpriced)}
@@ -62,15 +60,3 @@ def _estimate(graph: Any, given: Any, particles: int | None) -> Estimate:
     meter = Meter()
     graph.invoke(given, {"callbacks": [PolicyMeter(meter)]})
     return Estimate(particles or 15, meter.by_model())
-
-
-def _load(name: str) -> Any:
-    module, colon, attribute = name.partition(":")
-    sys.path.insert(0, "")
-    try:
-        loaded = getattr(import_module(module), attribute) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{name!r} cannot be imported: {error}") from error
-    if not hasattr(loaded, "invoke"):
-        raise ConfigurationError(f"expected module:graph, the name of a compiled graph, got {name!r}")
-    return loaded

@@ -79,6 +79,13 @@ SuccessReward = Annotated[
     ),
 ]
 
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", help="Show particles, values, resamplings and budget in place; lines if not on a terminal."
+    ),
+]
+
 
 def particles_of(particles: str) -> int | Adaptive:
     """Read --particles."""

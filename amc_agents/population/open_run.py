@@ -19,6 +19,7 @@ from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.traced_nodes import facts_of
+from amc_agents.population.watching import Watcher
 from amc_agents.run import Run
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
@@ -80,6 +81,8 @@ class OpenRun:
         """Limit of the call for concurrent work; None: no limit."""
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
+        self.watcher: Watcher | None = None
+        """Looks at the system until the end of the run."""
         self.purse: Purse | None = None
         """Access to the budget of the run, until its end."""
         self.span: RunSpan = NO_SPAN
@@ -169,7 +172,7 @@ class OpenRun:
             self.kept = await self.worlds.keep(winner.world)
         else:
             await self.worlds.close_all()
-        self.system = None
+        self._forget(system)
         run = replace(run, notes=(*run.notes, *closing_notes(self.worlds), *conversation.notes))
         self.span.concluded(facts_of(run), winner.span, run.notes)
         if (listener := _listener.get()) is not None:
@@ -187,4 +190,11 @@ class OpenRun:
         if self.system is not None:
             await self.system.stop_agents()
         await self.worlds.close_all()
+        if self.system is not None:
+            self._forget(self.system)
+
+    def _forget(self, system: ParticleSystem) -> None:
         self.system = None
+        if self.watcher is not None:
+            self.watcher.end(system)
+            self.watcher = None

@@ -29,6 +29,7 @@ from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
 from amc_agents.population.settled import SettledStream
 from amc_agents.population.time_limits import Deadline
+from amc_agents.population.watching import begin_watching
 from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
@@ -122,6 +123,7 @@ async def start(
         purse.run_id = owner.system.runner.streams.run_id
         weighs = not settings.rewards_observed
         owner.system.budget = RunBudget(purse, owner.system.everyone, keeps_weighing=weighs)
+    owner.watcher = begin_watching(owner.system)
     return owner.system
 
 
