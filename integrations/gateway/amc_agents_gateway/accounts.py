@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from amc_agents.budget import NOTHING, Amounts, Budget
-from amc_agents.errors import AmcError, ConfigurationError
+from amc_agents.concurrency.gather import to_its_end
+from amc_agents.errors import AmcError, BudgetExhausted, ConfigurationError, amount_text
 from amc_agents.files import replace_file, sole_user
 from amc_agents.prices import Rates
 from amc_agents.runtime.budget_keeper import bounded
@@ -75,7 +76,7 @@ class Accounts:
         """Reserve all requests inside the block from the key's budget.
 
         Raises:
-            ApiError: 429 (insufficient_quota); the budget is used up.
+            ApiError: 429 (insufficient_quota); the budget does not allow the request.
         """
         if key not in self.tables:
             yield
@@ -86,6 +87,8 @@ class Accounts:
         try:
             with bounded(account.budget, self.prices):
                 yield
+        except BudgetExhausted as error:
+            raise _exhausted(account, self.tables[key].period, error.needed) from error
         finally:
             self._changed.set()
 
@@ -134,7 +137,7 @@ class Accounts:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await asyncio.shield(asyncio.to_thread(self._write, self._rows()))
+                await to_its_end(asyncio.to_thread(self._write, self._rows()))
             except AmcError as error:
                 _log.error("budgets hold, but a restart would forget what was spent since the last write: %s", error)
 
@@ -165,8 +168,13 @@ def _read(path: Path) -> dict[str, Any]:
     return rows
 
 
-def _exhausted(account: Account, period: str) -> ApiError:
+def _exhausted(account: Account, period: str, needed: Mapping[str, float] | None = None) -> ApiError:
     spent = account.spent._asdict()
-    used = ", ".join(f"{spent[name]:g} of {limit:g} {name}" for name, limit in account.limits.items())
-    until = "" if period == "total" else f" It starts anew with the next {period} (UTC)"
-    return ApiError(429, f"your key's budget is used up: {used} are spent.{until}", type=QUOTA, code=QUOTA)
+    used = ", ".join(
+        f"{amount_text(spent[name])} of {amount_text(limit)} {name}" for name, limit in account.limits.items()
+    )
+    needs = ", ".join(f"{amount_text(amount)} {name}" for name, amount in (needed or {}).items())
+    message = f"your key's budget does not allow the request: {used} are spent"
+    message += f", and a next call to a model may need {needs}: lower max_tokens." if needs else "."
+    message += "" if period == "total" else f" The budget starts anew with the next {period} (UTC)."
+    return ApiError(429, message, type=QUOTA, code=QUOTA)

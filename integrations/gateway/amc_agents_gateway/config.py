@@ -49,6 +49,8 @@ class ServerTable(Table):
     """Time between a signal to stop and the end of listening, in seconds; `/ready` fails meanwhile."""
     drain_timeout_s: Annotated[int, Field(gt=0)] = 30
     """Time for requests in progress when the gateway stops, in seconds."""
+    keep_alive_s: Annotated[float, Field(gt=0)] = 15.0
+    """Seconds after which a stream that waits for a decision sends a comment, so that no proxy gives it up."""
     max_n: Annotated[int, Field(gt=0)] = 16
     """Largest `n` of a request."""
     ledger: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
@@ -17,6 +19,7 @@ from amc_agents_gateway.errors import bad_request, unsupported
 from amc_agents_gateway.request import Asked
 from amc_agents_gateway.wire import chunks, event, plain_usage, to_choice, to_messages
 
+_log = logging.getLogger(__name__)
 _OWN = ("model", "messages", "n", "stream", "stream_options")
 """Parameters that the gateway honours itself."""
 _KNOWN = (
@@ -41,10 +44,14 @@ class Deciding:
         model: makes the decisions.
         critics: names of the critics that a request may choose.
         temperature: sampling temperature, instead of the requests'; None: the requests'.
+        keep_alive_s: seconds after which a stream that waits for a decision sends a comment.
     """
 
-    def __init__(self, model: DecidingModel, critics: list[str], temperature: float | None = None) -> None:
-        self._model, self._critics, self._temperature = model, critics, temperature
+    def __init__(
+        self, model: DecidingModel, critics: list[str], temperature: float | None, keep_alive_s: float
+    ) -> None:
+        self._model, self._critics = model, critics
+        self._temperature, self._keep_alive_s = temperature, keep_alive_s
 
     def check(self, asked: Asked) -> None:
         """Refuse a critic that is not offered, and parameters without a meaning for a decision."""
@@ -85,13 +92,19 @@ class Deciding:
             "model": asked.model,
             "choices": [to_choice(message, i) for i, message in enumerate(decided)],
             "usage": plain_usage(total(meter.read())),
-            "amc": {"usage": _by_role(meter), "decisions": [_without_usage(summary) for summary in summaries]},
+            "amc": {"usage": _by_role(meter), "decisions": [*map(_public, summaries)]},
         }
 
     async def events(self, asked: Asked) -> AsyncGenerator[bytes]:
-        """Decide, and yield the answer as a stream: before the decision there is nothing to show."""
-        answer = await self.answer(asked)
-        for chunk in chunks(answer, with_usage=asked.wants_usage):
+        """Decide, and yield the answer as a stream: before the decision there are only comments."""
+        work = asyncio.ensure_future(self.answer(asked))
+        try:
+            while not (await asyncio.wait([work], timeout=self._keep_alive_s))[0]:
+                yield b": deciding"
+        finally:
+            work.cancel()  # If the client left.
+            await asyncio.wait([work])
+        for chunk in chunks(work.result(), with_usage=asked.wants_usage):
             yield event(chunk)
 
     @property
@@ -122,5 +135,9 @@ def _counts(usage: Usage) -> dict[str, int]:
     return {**usage.as_plain(), **missing}
 
 
-def _without_usage(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if name != "usage"}
+def _public(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a client may read of a decision: a note's reason, after its colon, may name internal addresses."""
+    for note in summary["notes"]:
+        _log.info("%s", note)
+    notes = [note.partition(":")[0] for note in summary["notes"]]
+    return {**{name: value for name, value in summary.items() if name != "usage"}, "notes": notes}

@@ -16,7 +16,6 @@ from typing import Any
 
 from amc_agents.errors import (
     AmcError,
-    BudgetExhausted,
     ConfigurationError,
     CriticError,
     DecisionError,
@@ -148,8 +147,6 @@ def as_api_error(error: BaseException) -> ApiError:
     """Convert an exception of a request to what the client is told."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, BudgetExhausted):
-        return ApiError(429, f"your key's {error}", type=QUOTA, code="insufficient_quota")
     if isinstance(error, UnboundedRequest):
         return bad_request(str(error), "max_tokens")
     if isinstance(error, PromptTooLong):

@@ -28,6 +28,7 @@ from amc_agents_gateway.wire import event
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _DONE = event(b"[DONE]")
 CLIENT_GONE = 499
 """Status in metrics and logs of a request whose client left."""
@@ -55,7 +56,7 @@ class Reply:
         """Send an event of a stream; the first begins the answer."""
         if not self.status:
             # Proxies that buffer would hold back a stream.
-            await self._start(200, {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"})
+            await self._start(200, {**_STREAM, "x-accel-buffering": "no"})
         await self._send({"type": "http.response.body", "body": line + b"\n\n", "more_body": True})
 
     async def end(self, last: bytes) -> None:

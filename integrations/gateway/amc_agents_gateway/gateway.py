@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -26,6 +28,9 @@ from amc_agents_gateway.keys import Caller, Keys
 from amc_agents_gateway.metrics import Metrics
 from amc_agents_gateway.targets import Target, Upstreamed
 from amc_agents_gateway.upstream import Upstream
+
+PROBE_S = 2.0
+"""Upstreams are not asked more often whether they answer, since anyone may ask the gateway."""
 
 
 class Gateway:
@@ -57,6 +62,7 @@ class Gateway:
         ledger = None if config.server.ledger is None else Path(config.server.ledger)
         self.accounts = Accounts(budgets, prices, ledger)
         self._admissions: dict[str, Admission] = {}
+        self._probing, self._probed, self._reachable = asyncio.Lock(), -math.inf, dict[str, bool]()
 
     def admission(self, caller: Caller) -> Admission:
         """Return what counts the requests of a caller."""
@@ -84,9 +90,12 @@ class Gateway:
             raise stopping()
 
     async def reachable(self) -> dict[str, bool]:
-        """Return which upstreams answer."""
-        answers = await asyncio.gather(*(upstream.reachable() for upstream in self.upstreams.values()))
-        return dict(zip(self.upstreams, answers, strict=True))
+        """Return which upstreams answer, or did at most `PROBE_S` ago."""
+        async with self._probing:
+            if time.monotonic() - self._probed > PROBE_S:
+                answers = await asyncio.gather(*(upstream.reachable() for upstream in self.upstreams.values()))
+                self._reachable, self._probed = dict(zip(self.upstreams, answers, strict=True)), time.monotonic()
+            return self._reachable
 
     def metrics_text(self) -> bytes:
         """Return the metrics, with the state of all budgets."""
@@ -115,7 +124,7 @@ class Gateway:
             except ConfigurationError as error:
                 raise ConfigurationError(f"[{method}] for the upstream {name}: {error}") from error
             model = model.model_copy(update={"system_is_task": table.system_is_task})
-            yield f"{method}/{name}", Deciding(model, table.critics, table.temperature)
+            yield f"{method}/{name}", Deciding(model, table.critics, table.temperature, self.config.server.keep_alive_s)
 
     def _deciding(self, name: str, method: str, table: MethodTable) -> DecidingModel:
         critics = {critic: self._critics[critic] for critic in table.critics}

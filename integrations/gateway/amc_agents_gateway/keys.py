@@ -62,10 +62,10 @@ class Keys:
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise ApiError(401, "expected a header Authorization: Bearer KEY, got none", code="missing_api_key")
-        owner = None
+        owner, given = None, digest(key.strip())
         # Every key is compared, each in constant time, so that the duration tells nothing about the keys.
         for known, caller in self._callers.items():
-            if hmac.compare_digest(known, digest(key.strip())):
+            if hmac.compare_digest(known, given):
                 owner = caller
         if owner is None:
             raise ApiError(401, "the API key is not a key of this gateway", code="invalid_api_key")

@@ -33,6 +33,7 @@ class GatewayServer(uvicorn.Server):
                 host=config.server.host,
                 port=config.server.port,
                 lifespan="on",
+                ws="none",
                 access_log=False,  # The gateway's own log has key, model and tokens too.
                 log_config=None,
                 server_header=False,

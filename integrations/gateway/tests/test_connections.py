@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-from gateway_client import KEY, ask, body_of, error_of, plain_config
+from gateway_client import KEY, ask, body_of, error_of, events_of, plain_config
 from upstream_server import answer, chunk, message
 
 
@@ -111,3 +111,19 @@ def test_a_stop_refuses_new_requests_and_waits_for_those_in_progress(upstream, s
     server.thread.join(30)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.url}/health")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_outlasts_the_stop_is_told_so(upstream, start, stream):
+    server, http = start(plain_config(upstream.url, server={"drain_timeout_s": 1}))
+    hanging = Hanging()
+    upstream.reply, upstream.streamed = hanging.reply, hanging.streamed
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask, http, stream=stream)
+        assert hanging.asked.wait(30)
+        server.server.handle_exit(signal.SIGTERM, None)
+        if stream:
+            assert events_of(asked.result())[-1]["error"]["code"] == "shutting_down"
+        else:
+            assert error_of(asked.result()) == (503, "server_error", "shutting_down", None)
+    assert hanging.left.wait(30)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
-from gateway_client import ask, error_of, events_of, plain_config
+from gateway_client import ask, body_of, error_of, events_of, plain_config
 from upstream_server import USAGE, answer, call, message, texts
 
 CRITIC_TOKENS = 7
@@ -162,6 +165,36 @@ def test_a_critic_that_fails_is_a_502_without_its_words(http, upstream, caplog):
     assert error_of(told) == (502, "server_error", "critic_failed", None)
     assert "10.0.0.1" not in told.text
     assert "10.0.0.1" in caplog.text
+
+
+def test_a_critic_that_fails_may_leave_the_decision_to_the_policy(upstream, start):
+    config = plain_config(upstream.url)
+    config["lac"] |= {"critics": ["broken"], "on_critic_error": "uniform"}
+    _, http = start(config)
+    upstream.reply = texts("a", "aa", "aa")
+    told = ask(http, model="lac/small")
+    assert told.json()["choices"][0]["message"]["content"] == "aa"
+    assert "the critic failed and the prior decided alone" in told.json()["amc"]["decisions"][0]["notes"]
+    assert "10.0.0.1" not in told.text
+
+
+def test_a_stream_is_kept_alive_while_it_waits_for_a_decision(upstream, start):
+    _, http = start(plain_config(upstream.url, server={"keep_alive_s": 0.05}))
+    go = threading.Event()
+
+    async def slow(body):
+        await asyncio.to_thread(go.wait, 30)
+        return answer(message("a"), message("a"), message("a"))
+
+    upstream.reply = slow
+    body = body_of(model="lac/small", stream=True)
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        lines = response.iter_lines()
+        assert next(lines) == ": deciding"
+        go.set()
+        rest = [line for line in lines if line.startswith("data: ")]
+    assert rest[-1] == "data: [DONE]"
+    assert '"content":"a"' in rest[0]
 
 
 def test_answers_without_a_text_are_an_error_that_says_so(http, upstream):

@@ -125,7 +125,7 @@ def test_reported_usage_is_charged_and_outlives_the_process(upstream, start, tmp
     _, http = start(config)
     assert 'amc_gateway_budget_spent{key="alice",resource="tokens"} 13.0' in http.get("/metrics").text
     refusal = ask(http, max_tokens=1000).json()["error"]["message"]
-    assert "0 of 987 tokens" in refusal
+    assert "13 of 1,000 tokens are spent, and a next call to a model may need 1,1" in refusal
 
 
 def test_two_processes_do_not_share_a_ledger(upstream, tmp_path):
@@ -173,7 +173,7 @@ def test_a_budget_of_a_period_starts_anew_with_the_next(tmp_path):
             asyncio.run(spend(key))
         opened = accounts()
         with pytest.raises(
-            ApiError, match=r"2 of 2 calls are spent\. It starts anew with the next (month|day) \(UTC\)"
+            ApiError, match=r"2 of 2 calls are spent\. The budget starts anew with the next (month|day) \(UTC\)"
         ):
             asyncio.run(spend(key))
     now = datetime(2026, 12, 1, tzinfo=UTC)
