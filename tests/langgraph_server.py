@@ -24,7 +24,7 @@ OFFLINE = {
 
 
 @contextmanager
-def langgraph_dev(folder: Path, repository: Path) -> Iterator[httpx.Client]:
+def langgraph_dev(folder: Path, repository: Path, config: str = "langgraph.json") -> Iterator[httpx.Client]:
     """A client of `langgraph dev`, which is started in `folder` (it leaves files there) and ends with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -32,6 +32,7 @@ def langgraph_dev(folder: Path, repository: Path) -> Iterator[httpx.Client]:
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")} | OFFLINE
     environment["PYTHONPATH"] = str(repository)
     command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload", "--port", str(port)]
+    command += ["--config", config]
     log = (folder / "server.log").open("w+")
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,17 @@ from amc_agents.envs.crafting import generate_task
 from tests.langgraph_server import OFFLINE, langgraph_dev
 
 pytest.importorskip("langgraph_api", reason="needs langgraph-cli[inmem], of the [dev] extra")
+FOLDER = Path(__file__).parents[1] / "graphs"
+PLAIN, DEEP = "langgraph.json", "langgraph.deep.json"
+"""Configurations without and with the graph that needs deepagents."""
+CONFIG = PLAIN if find_spec("deepagents") is None else DEEP
+
+
+def graphs_of(config):
+    return set(json.loads((FOLDER / config).read_text())["graphs"])
+
+
+GRAPHS = graphs_of(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +35,7 @@ def server(repository, tmp_path_factory):
     """A client of `langgraph dev`, started in a copy of graphs/ since it leaves files where it runs."""
     folder = tmp_path_factory.mktemp("served") / "graphs"
     shutil.copytree(repository / "graphs", folder, ignore=shutil.ignore_patterns(".langgraph_api", "__pycache__"))
-    with langgraph_dev(folder, repository) as client:
+    with langgraph_dev(folder, repository, CONFIG) as client:
         yield client
 
 
@@ -77,9 +90,6 @@ def test_the_schemas_offer_the_critics(server):
         assert "messages" in schemas["input_schema"]["properties"]
 
 
-GRAPHS = {path.stem for path in (Path(__file__).parents[1] / "graphs").glob("*.py")}
-
-
 @pytest.mark.parametrize("graph", ["lac", "pnlc"])
 def test_a_single_agent_plays_a_task(server, graph):
     task = generate_task(2, "play", optimal_steps=(4, 9))
@@ -90,12 +100,25 @@ def test_a_single_agent_plays_a_task(server, graph):
     assert all(graph in message["response_metadata"] for message in messages[2::2])
 
 
-@pytest.mark.parametrize(("graph", "critic"), [("react_agent", "few-failures"), ("lac_in_amc", "embedded:crafting")])
+def test_every_graph_is_served():
+    assert graphs_of(DEEP) == {path.stem for path in FOLDER.glob("*.py")}
+    assert graphs_of(PLAIN) == graphs_of(DEEP) - {"deep_agent"}
+
+
+needs_deepagents = pytest.mark.skipif(CONFIG == PLAIN, reason="needs deepagents")
+POPULATIONS = [
+    ("react_agent", "few-failures"),
+    ("lac_in_amc", "embedded:crafting"),
+    pytest.param("deep_agent", "few-failures", marks=needs_deepagents),
+]
+
+
+@pytest.mark.parametrize(("graph", "critic"), POPULATIONS)
 def test_a_population_plays_a_task(server, graph, critic):
     messages = say(server, "task 2", graph)
     assert f"particles crafted it; {critic} computed" in messages[-1]["content"]
     calls = [message for message in messages if message.get("tool_calls")]
-    assert bool(calls) == (graph == "react_agent")
+    assert bool(calls) == (graph != "lac_in_amc")
     assert all(call["tool_calls"][0]["name"] == "act" for call in calls)
 
 
@@ -118,9 +141,12 @@ def test_a_stream_and_the_next_turn_of_a_thread(server):
 
 
 @pytest.mark.thorough
-def test_langgraph_writes_a_container_file_for_the_graphs(repository, tmp_path):
+@pytest.mark.parametrize("config", [PLAIN, DEEP])
+def test_langgraph_writes_a_container_file_for_the_graphs(repository, tmp_path, config):
     target = tmp_path / "Dockerfile"
-    command = [sys.executable, "-m", "langgraph_cli", "dockerfile", str(target)]
+    command = [sys.executable, "-m", "langgraph_cli", "dockerfile", "--config", config, str(target)]
     subprocess.run(command, cwd=repository / "graphs", check=True, capture_output=True, env={**os.environ, **OFFLINE})
     text = target.read_text()
-    assert all(f'"{graph}"' in text for graph in GRAPHS)
+    assert all(f'"{graph}"' in text for graph in graphs_of(config))
+    # langgraph does not quote requirements: the shell of the image would take < and > for redirections.
+    assert not re.search(r"pip install [^\n]*[<>]", text)

@@ -21,7 +21,9 @@ class CommandsAsCalls(AgentMiddleware):
                  for m in request.messages]  # fmt: skip
         if f"Crafted {_goal(texts[0])}" in re.sub(r"[0-9]+ minecraft:", "", texts[-1].text):
             return ModelResponse(result=[AIMessage("It is made.")])
-        answer = (await handler(request.override(messages=texts, tools=[]))).result[0]
+        # A deep agent adds a system prompt of its own, which the package's model was not trained with.
+        plain = request.override(messages=texts, tools=[], system_message=None)
+        answer = (await handler(plain)).result[0]
         call = {"name": "act", "args": {"command": turn_of(answer)[1]}, "id": f"call-{len(texts)}"}
         return ModelResponse(result=[AIMessage(answer.text, id=answer.id, tool_calls=[call])])
 
