@@ -56,6 +56,7 @@ def main() -> None:
     for page, text in generated.items():
         staging.write(page, text, f"docs/{page}")
     staging.stage_docs()
+    shutil.copyfile(Path(__file__).parent / "site.css", PAGES / "site.css")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(CONFIGURATION)]
     if code := subprocess.run(command, env=os.environ | {"NO_COLOR": "1"}, cwd=ROOT).returncode:
         sys.exit(code)

@@ -14,7 +14,7 @@ from links import relinked, with_separate_lists
 
 from amc_agents.markdown import block
 
-IMAGES = {".png", ".svg"}
+UNCHANGED = {".png", ".svg", ".ipynb"}
 LANGUAGES = {".py": "python", ".sh": "bash", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".toml": "toml"}
 LARGEST_PAGE = 60_000
 """Bytes; a larger file is offered as it is."""
@@ -61,12 +61,12 @@ class Staging:
 
     def _page_name(self, path: str) -> str:
         file = self.root / path
-        if path in self.generated or (path.startswith("docs/") and file.suffix in IMAGES | {".md"}):
+        if path in self.generated or (path.startswith("docs/") and file.suffix in UNCHANGED | {".md"}):
             return path.removeprefix("docs/")
         if file.is_dir():
             readme = f"{path}/README.md"
             return self.page_of(readme) if (self.root / readme).exists() else f"source/{path}/index.md"
-        as_it_is = file.suffix in IMAGES | {".md"} or not _is_text(file)
+        as_it_is = file.suffix in UNCHANGED | {".md"} or not _is_text(file)
         return f"source/{path}" if as_it_is else f"source/{path}.md"
 
     def _stage(self, path: str, file: Path) -> None:
