@@ -74,6 +74,12 @@ def test_all_is_sorted(door):
 
 
 @pytest.mark.parametrize("door", doors())
+def test_every_door_has_a_page_in_the_navigation_of_the_site(door):
+    line = f"      - {door}: reference/api/{door}.md\n"
+    assert line in (ROOT / "mkdocs.yml").read_text(), f"add this line to `nav:` in mkdocs.yml, below Python API: {line}"
+
+
+@pytest.mark.parametrize("door", doors())
 def test_every_name_is_there(door):
     module = importlib.import_module(door)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []

@@ -52,7 +52,8 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     generated = generated_pages()
     check_navigation(set(generated))
-    staging = Staging(ROOT, PAGES, frozenset(f"docs/{page}" for page in generated))
+    pictures = [path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*.png")]  # of notebooks
+    staging = Staging(ROOT, PAGES, frozenset(f"docs/{page}" for page in (*generated, *pictures)))
     for page, text in generated.items():
         staging.write(page, text, f"docs/{page}")
     staging.stage_docs()

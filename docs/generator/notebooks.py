@@ -14,11 +14,11 @@ from nbclient import NotebookClient
 
 def execute(path: Path) -> nbformat.NotebookNode:
     """Run a notebook from top to bottom in a new kernel, and return it with its outputs. A cell's error is raised."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False).execute()
     return notebook
 
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        nbformat.write(execute(path), path)
+        nbformat.write(execute(path), path)  # type: ignore[no-untyped-call]
