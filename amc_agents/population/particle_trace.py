@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Any, Literal, Protocol
-from uuid import uuid4
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from uuid import UUID, uuid4
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
@@ -30,6 +30,22 @@ class Traced(Protocol):
     steps: int
 
 
+@runtime_checkable
+class ValueListener(Protocol):
+    """A callback handler that also receives the values of particles."""
+
+    def on_particle_value(self, value: float, *, run_id: UUID, trace_id: UUID | None, project: str | None) -> None:
+        """Receive the critic's value of a particle.
+
+        Args:
+            value: NaN if the critic or the particle failed.
+            run_id: the particle's run in the traces.
+            trace_id: the outermost run around it; None: no tracer records it.
+            project: name of the tracer's project; None: it has none.
+        """
+        ...
+
+
 class ParticleTrace:
     """The run of a particle's agent in the active traces.
 
@@ -45,6 +61,8 @@ class ParticleTrace:
         self._run_id = uuid4()
         self._handlers = callbacks.handlers
         self._traced = bool(callbacks.handlers)
+        self._listeners = [handler for handler in callbacks.handlers if isinstance(handler, ValueListener)]
+        self._root = _root_of(callbacks) if self._listeners else _UNKNOWN
         origin = "" if particle.ancestor is None else f" from particle {particle.ancestor} at step {particle.steps}"
         place = {"amc_run": amc_run, "particle": particle.index, "ancestor": particle.ancestor}
         # Even without listeners, each node would copy the callbacks and merge the metadata.
@@ -66,6 +84,11 @@ class ParticleTrace:
                     await _drain(stream)
         finally:
             await stream.aclose()
+
+    def tell(self, value: float) -> None:
+        """Pass the particle's value to the handlers that listen to values."""
+        for handler in self._listeners:
+            handler.on_particle_value(value, run_id=self._run_id, **self._root._asdict())
 
     def _label(self, outcome: Outcome) -> None:
         """Tag the run in the tracers that record it: callbacks receive a run's tags only at its start."""
@@ -90,6 +113,24 @@ class _StepStamp(BaseCallbackHandler):
             metadata["step"] = self._particle.steps
 
     on_chat_model_start = on_llm_start = on_tool_start = on_retriever_start = on_chain_start
+
+
+class _Root(NamedTuple):
+    """The outermost run around a particle's, where a tracer records it."""
+
+    trace_id: UUID | None
+    project: str | None
+
+
+_UNKNOWN = _Root(None, None)
+
+
+def _root_of(callbacks: AsyncCallbackManager) -> _Root:
+    for handler in callbacks.handlers:
+        around = handler.run_map.get(str(callbacks.parent_run_id)) if isinstance(handler, BaseTracer) else None
+        if around is not None:
+            return _Root(around.trace_id, getattr(handler, "project_name", None))
+    return _UNKNOWN
 
 
 def _stamping(callbacks: AsyncCallbackManager, particle: Traced) -> AsyncCallbackManager:

@@ -21,7 +21,11 @@ async def traced_weigh(system: ParticleSystem) -> None:
         point = system.history[-1]
         span.note(values=point.values.tolist(), log_weights=point.log_weights.tolist(), ess=point.ess)
         span.note(due=system.due)
-    system.span.valued(critic, point.step, [particle.span for particle in system.particles], point.values.tolist())
+    values = point.values.tolist()
+    system.span.valued(critic, point.step, [particle.span for particle in system.particles], values)
+    for particle, value in zip(system.particles, values, strict=True):
+        if particle.trace is not None:
+            particle.trace.tell(value)
 
 
 async def traced_resample(system: ParticleSystem) -> None:

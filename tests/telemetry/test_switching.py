@@ -12,10 +12,10 @@ import pytest
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.graph import amc
 from amc_agents.smc import Never
+from amc_agents.telemetry import backlog as backlogs
 from amc_agents.telemetry import flush, instrument, uninstrument
+from amc_agents.telemetry.backlog import Backlog
 from amc_agents.telemetry.instrumenting import CONTENT_VARIABLE
-from amc_agents.telemetry.otel import backlog as backlogs
-from amc_agents.telemetry.otel.backlog import Backlog
 from tests.population.worlds import number_agent, start, sum_world
 from tests.telemetry.seen import Seen
 
@@ -98,7 +98,7 @@ def test_a_backlog_keeps_the_order_and_survives_a_failure(caplog):
     backlog.add(done.append, 2)
     assert backlog.flush(60)
     assert done == [1, 2]
-    assert "a span could not be made: ValueError" in caplog.text
+    assert "a span or a feedback was lost: ValueError" in caplog.text
     backlog.stop()
     backlog.add(done.append, 3)
     assert done == [1, 2, 3], "after its end, work is done at once"
@@ -121,7 +121,7 @@ def test_a_backlog_that_grows_too_long_drops_and_says_so(monkeypatch, caplog):
     assert backlog.flush(60)
     backlog.stop()
     assert done == [0, 1, 2]
-    assert "2 spans were dropped" in caplog.text
+    assert "2 spans or feedbacks were dropped" in caplog.text
 
 
 def test_the_exporter_may_catch_up_from_time_to_time():
@@ -137,7 +137,7 @@ def test_the_exporter_may_catch_up_from_time_to_time():
 def test_a_forked_process_has_a_thread_of_its_own(repository):
     code = """
 import os
-from amc_agents.telemetry.otel.backlog import Backlog
+from amc_agents.telemetry.backlog import Backlog
 done, backlog = [], Backlog(relieve=lambda: None)
 backlog.add(done.append, "parent")
 assert backlog.flush(60)

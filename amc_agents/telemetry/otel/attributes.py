@@ -11,7 +11,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 
 from amc_agents.plain import plain
 from amc_agents.quoting import masked
-from amc_agents.runtime.metering import OTHER_ROLES, facts_of, usage_of
+from amc_agents.runtime.metering import facts_of, usage_of
 from amc_agents.usage import Usage
 
 Attributes = dict[str, Any]
@@ -31,7 +31,7 @@ def own(values: Mapping[str, Any]) -> Attributes:
     return {f"amc.{name}": value for name, value in values.items() if value is not None}
 
 
-def of_request(metadata: Mapping[str, Any], tags: Sequence[str]) -> Attributes:
+def of_request(metadata: Mapping[str, Any], role: str) -> Attributes:
     """Return what LangChain says about a request to a model when it begins."""
     model, provider = metadata.get("ls_model_name"), metadata.get("ls_provider")
     return _known(
@@ -44,7 +44,7 @@ def of_request(metadata: Mapping[str, Any], tags: Sequence[str]) -> Attributes:
             "gen_ai.request.max_tokens": metadata.get("ls_max_tokens"),
             "llm.provider": provider,
             "llm.model_name": model,
-            "amc.role": next((tag for tag in tags if tag in OTHER_ROLES), "policy"),
+            "amc.role": role,
         }
     )
 

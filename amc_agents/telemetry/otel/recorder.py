@@ -10,8 +10,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from amc_agents.quoting import excerpt
+from amc_agents.telemetry.backlog import Backlog
 from amc_agents.telemetry.otel.attributes import Attributes
-from amc_agents.telemetry.otel.backlog import Backlog
 
 
 class Recorder:

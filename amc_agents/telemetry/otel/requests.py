@@ -6,7 +6,7 @@ a tool is made at once, because what the tool calls belongs below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from time import time_ns
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, set_span_in_context
 
-from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler
+from amc_agents.runtime.metering import OTHER_ROLES, WRAPPER_TYPES, ContextHandler
 from amc_agents.runtime.tracing import Place
 from amc_agents.telemetry.otel import attributes as named
 from amc_agents.telemetry.otel.recorder import Recorder
@@ -47,9 +47,9 @@ class _Request(NamedTuple):
 
     began: int
     parent: Context
-    where: Where
+    step: int | None
     metadata: Mapping[str, Any]
-    tags: Sequence[str]
+    role: str
     given: Any
     """The messages or the prompt; None: content is not captured."""
 
@@ -93,13 +93,13 @@ class RequestSpans(ContextHandler):
         """Note the answer."""
         request = self._requests.pop(run_id, None)
         if request is not None:
-            self._recorder.later(_record, self._recorder, request, time_ns(), response, None)
+            self._recorder.later(self._record, request, time_ns(), response, None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Note the failure."""
         request = self._requests.pop(run_id, None)
         if request is not None:
-            self._recorder.later(_record, self._recorder, request, time_ns(), None, error)
+            self._recorder.later(self._record, request, time_ns(), None, error)
 
     def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
         """Begin the span of a tool, and make it the parent of what the tool calls."""
@@ -130,19 +130,33 @@ class RequestSpans(ContextHandler):
             self._recorder.end(call.span, time_ns(), {}, Unfinished())
 
     def _begin(self, run_id: UUID, details: Mapping[str, Any], given: Any) -> None:
-        # Not all of `details`: objects that outlive the request cost more than the calls here.
+        # Not all of `details`: what outlives the request costs the garbage collector more than the calls here.
         self._requests[run_id] = _Request(
             time_ns(),
             otel_context.get_current(),
-            self.where(),
+            None if self._place is None else self._place.steps,
             details.get("metadata") or {},
-            details.get("tags") or (),
+            next((tag for tag in details.get("tags") or () if tag in OTHER_ROLES), "policy"),
             given if self._recorder.content else None,
         )
 
     def where(self) -> Where:
         """Return the place of spans that begin now."""
         return Where(self._common, None if self._place is None else self._place.steps)
+
+    def _record(self, request: _Request, ended: int, response: LLMResult | None, error: BaseException | None) -> None:
+        """Make the span of a request that has ended."""
+        where = Where(self._common, request.step)
+        attributes = {**where.attributes, **named.of_request(request.metadata, request.role)}
+        if response is not None:
+            attributes |= named.of_answer(response)
+        given = request.given
+        if given is not None:
+            attributes |= named.of_prompt(given) if isinstance(given, str) else named.of_conversation(given)
+            attributes |= {} if response is None else named.of_answers(response)
+        name = f"chat {attributes['gen_ai.request.model']}" if "gen_ai.request.model" in attributes else "chat"
+        span = self._recorder.begin(name, request.parent, attributes, began=request.began, kind=SpanKind.CLIENT)
+        self._recorder.end(span, ended, {}, error)
 
     def _end_tool(self, run_id: UUID, *, output: Any = None, error: BaseException | None = None) -> None:
         call = self._tools.pop(run_id, None)
@@ -171,22 +185,6 @@ def of_tool(name: str, call_id: str | None = None) -> named.Attributes:
         "tool.name": name,
     }
     return attributes if call_id is None else {**attributes, "gen_ai.tool.call.id": call_id}
-
-
-def _record(
-    recorder: Recorder, request: _Request, ended: int, response: LLMResult | None, error: BaseException | None
-) -> None:
-    """Make the span of a request that has ended."""
-    attributes = {**request.where.attributes, **named.of_request(request.metadata, request.tags)}
-    if response is not None:
-        attributes |= named.of_answer(response)
-    if request.given is not None:
-        given = request.given
-        attributes |= named.of_prompt(given) if isinstance(given, str) else named.of_conversation(given)
-        attributes |= {} if response is None else named.of_answers(response)
-    name = f"chat {attributes['gen_ai.request.model']}" if "gen_ai.request.model" in attributes else "chat"
-    span = recorder.begin(name, request.parent, attributes, began=request.began, kind=SpanKind.CLIENT)
-    recorder.end(span, ended, {}, error)
 
 
 _current: ContextVar[RequestSpans | None] = ContextVar("amc_request_spans", default=None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, get_current_span, set_span_in_context
+from opentelemetry.trace import Link, Span, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from amc_agents.runtime.tracing import AgentSpan as AnySpan
@@ -82,7 +82,10 @@ class AgentSpan:
             "amc.step": place.steps,
         }
         self._span = run.recorder.begin(
-            f"invoke_agent particle {place.index}", run.context, attributes, links=_links(after.traceparent, "ancestor")
+            f"invoke_agent particle {place.index}",
+            run.context,
+            attributes,
+            links=_links(_context_of(after), "ancestor"),
         )
         self.context = set_span_in_context(self._span)
         self._requests = RequestSpans(run.recorder, common, place)
@@ -94,6 +97,11 @@ class AgentSpan:
     def traceparent(self) -> str | None:
         """The span's context in W3C form."""
         return _traceparent(self._span)
+
+    @property
+    def span_context(self) -> SpanContext:
+        """What a link needs."""
+        return self._span.get_span_context()
 
     def set(self, **attributes: Any) -> None:
         """Add our own attributes, until the span is exported."""
@@ -159,7 +167,7 @@ class RunSpan:
 
     def continues(self, traceparent: str) -> None:
         """Link to the run that this run resumes."""
-        for link in _links(traceparent, "resumed"):
+        for link in _links(_remote(traceparent), "resumed"):
             self._span.add_link(link.context, link.attributes)
 
     @contextmanager
@@ -185,7 +193,7 @@ class RunSpan:
             self._span.set_attributes(named.text("amc.notes", list(notes)))
         if isinstance(winner, AgentSpan):
             winner.set(winner=True)
-            self._span.add_link(get_current_span(winner.context).get_span_context(), {"amc.link": "winner"})
+            self._span.add_link(winner.span_context, {"amc.link": "winner"})
 
     def end(self, error: BaseException | None = None) -> None:
         """End the span and all open spans of particles."""
@@ -201,8 +209,15 @@ def _traceparent(span: Span) -> str | None:
     return carrier.get("traceparent")
 
 
-def _links(traceparent: str | None, relation: str) -> list[Link]:
-    if traceparent is None:
-        return []
-    context = get_current_span(_W3C.extract({"traceparent": traceparent}, Context())).get_span_context()
-    return [Link(context, {"amc.link": relation})] if context.is_valid else []
+def _context_of(span: AnySpan) -> SpanContext | None:
+    if isinstance(span, AgentSpan):
+        return span.span_context
+    return None if span.traceparent is None else _remote(span.traceparent)
+
+
+def _remote(traceparent: str) -> SpanContext:
+    return get_current_span(_W3C.extract({"traceparent": traceparent}, Context())).get_span_context()
+
+
+def _links(context: SpanContext | None, relation: str) -> list[Link]:
+    return [] if context is None or not context.is_valid else [Link(context, {"amc.link": relation})]

@@ -13,8 +13,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from amc_agents.runtime.tracing import Kind
+from amc_agents.telemetry.backlog import Backlog
 from amc_agents.telemetry.otel import attributes as named
-from amc_agents.telemetry.otel.backlog import Backlog
 from amc_agents.telemetry.otel.recorder import Recorder
 from amc_agents.telemetry.otel.requests import Where, of_tool, where_now
 from amc_agents.telemetry.otel.spans import OpenWork, RunSpan, work_below

@@ -1,4 +1,4 @@
-"""Make spans in a thread of their own, so that no agent waits for them."""
+"""Do work in a thread of its own, so that no agent waits for it: make spans, send feedback."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+from amc_agents.quoting import excerpt
 
 _log = logging.getLogger("amc_agents.telemetry")
 
@@ -102,7 +104,7 @@ class Backlog:
                 if done % _RELIEVE_AFTER == 0:
                     self._relieve()
             except Exception as error:
-                _log.warning("a span could not be made: %s", type(error).__name__)
+                _log.warning("a span or a feedback was lost: %s: %s", type(error).__name__, excerpt(str(error)))
         if self._n_dropped:
-            _log.warning("%d spans were dropped: their exporter is too slow", self._n_dropped)
+            _log.warning("%d spans or feedbacks were dropped: their receiver is too slow", self._n_dropped)
             self._n_dropped = 0
