@@ -5,6 +5,7 @@
     embedded:crafting?adapter=folder     the same model with a value adapter that you trained
     hf:path?device=cuda          a folder that `amc train value` wrote
     vllm:http://host:8000?model=org/name      such a folder served by vLLM
+    vllm:http://a:8000,http://b:8000          the same on several servers
     judge:provider:model         a chat model, asked for a number
     foa:provider:model           a chat model, prompted as in Fleet of Agents
     verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
@@ -164,7 +165,7 @@ KINDS: dict[str, str | CriticFactory] = {
     "calibrated": "amc_agents.critics.value.calibrated",
     "embedded": "amc_agents.critics.value.embedded",
     "hf": "amc_agents.critics.value.hf",
-    "vllm": "amc_agents.critics.value.pooling",
+    "vllm": "amc_agents.critics.value.replicas",
     "classify": "amc_agents.critics.classifier.critic",
     "openhands": "amc_agents.critics.classifier.openhands",
     "judge": "amc_agents.critics.judge.critic",

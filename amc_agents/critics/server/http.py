@@ -104,7 +104,11 @@ class ModelServer:
             return await self._exchange(client, "GET", path, None)
 
     async def post(
-        self, path: str, bodies: Sequence[Mapping[str, Any] | bytes], bounds: Sequence[Bound] = ()
+        self,
+        path: str,
+        bodies: Sequence[Mapping[str, Any] | bytes],
+        bounds: Sequence[Bound] = (),
+        headers: Mapping[str, str] | None = None,
     ) -> list[Any]:
         """Send the bodies concurrently and return their answers in order.
 
@@ -112,6 +116,7 @@ class ModelServer:
             path: such as "/classify".
             bodies: objects to send as JSON; bytes are sent unchanged.
             bounds: upper bound of each request's usage, for budgets; empty: the requests cost nothing.
+            headers: further headers of each request.
 
         Raises:
             CriticServerError: a request failed for good; the other requests are cancelled.
@@ -126,6 +131,7 @@ class ModelServer:
             return answer
 
         async with await self._client() as client:
+            client.headers.update(headers or {})
             requests = (send(client, body, bounds[i : i + 1]) for i, body in enumerate(bodies))
             return await side_by_side(*requests, limit=self._max_concurrent)
 

@@ -23,6 +23,7 @@ from amc_agents.critics.render import Batch, Encoder
 from amc_agents.critics.server.answers import ServedModel, chosen_model, rows_of, usage_of
 from amc_agents.critics.server.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
+from amc_agents.critics.server.routing import session_headers
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
@@ -181,7 +182,7 @@ class VLLMCritic:
             # In a thread, because tokenizing new texts takes a while.
             rows, prompts = await asyncio.to_thread(self._write, session.encoder, trajectories)
             try:
-                scores, controls = await self._score(session, prompts)
+                scores, controls = await self._score(session, prompts, session_headers(trajectories))
             except CriticServerError as error:
                 if not await self._renamed_or_resized(session, error):
                     raise
@@ -264,19 +265,23 @@ class VLLMCritic:
             written = self._written[ids] = ids_as_json(ids)[1:-1]
         return written
 
-    async def _score(self, session: _Session, prompts: Sequence[bytes]) -> tuple[FloatArray, list[float]]:
+    async def _score(
+        self, session: _Session, prompts: Sequence[bytes], headers: Mapping[str, str]
+    ) -> tuple[FloatArray, list[float]]:
         """`[rows]` raw scores, and `[requests]` scores of the control prompt."""
         starts = range(0, len(prompts), self._max_batch)
         requests = [[*prompts[start : start + self._max_batch], session.control] for start in starts]
-        answers = await self._ask(session.served.name, requests)
+        answers = await self._ask(session.served.name, requests, headers)
         return np.concatenate([scores[:-1] for scores in answers]), [float(scores[-1]) for scores in answers]
 
-    async def _ask(self, model: str, requests: Sequence[Sequence[bytes]]) -> list[FloatArray]:
+    async def _ask(
+        self, model: str, requests: Sequence[Sequence[bytes]], headers: Mapping[str, str] | None = None
+    ) -> list[FloatArray]:
         """Send requests, record their usage, and return the raw scores of each request's prompts."""
         bodies = [classify_body(model, prompts) for prompts in requests]
         # Ids are separated by commas.
         bounds = [Bound(model, sum(prompt.count(b",") + 1 for prompt in prompts), 0) for prompts in requests]
-        answers = await self._server.post("/classify", bodies, bounds)
+        answers = await self._server.post("/classify", bodies, bounds, headers)
         for answer in answers:
             used = usage_of(answer)
             self.usage += used
