@@ -121,7 +121,12 @@ def test_openai_raises_an_error_within_a_stream(client, upstream):
 async def test_chat_openai(gateway, calls, model):
     async with httpx.AsyncClient() as http:
         chat = ChatOpenAI(
-            model=model, base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0, http_async_client=http
+            model=model,
+            base_url=f"{gateway.url}/v1",
+            api_key=KEY,
+            max_retries=0,
+            http_async_client=http,
+            extra_body={} if model == "small" else {"amc": {"critic": "short"}},
         ).bind_tools([LOOK])
         told = await chat.ainvoke("hi")
         streamed = None

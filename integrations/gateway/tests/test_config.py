@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import time
 
 import httpx
 import pytest
@@ -10,7 +16,7 @@ from amc_agents_gateway.__main__ import main
 from amc_agents_gateway.config import GatewayConfig
 from amc_agents_gateway.gateway import Gateway
 from amc_agents_gateway.keys import Keys, digest
-from gateway_client import KEY, plain_config
+from gateway_client import KEY, ask, plain_config
 
 from amc_agents.errors import ConfigurationError
 
@@ -117,6 +123,38 @@ def test_the_metrics_may_need_a_key(upstream, start, monkeypatch):
     _, http = start(plain_config(upstream.url, server={"metrics_key_env": "METRICS_KEY"}))
     assert http.get("/metrics").status_code == 401
     assert http.get("/metrics", headers={"authorization": "Bearer a-key-for-metrics"}).status_code == 200
+
+
+def test_the_command_serves_until_it_is_told_to_stop(upstream, tmp_path):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    path, log = tmp_path / "gateway.toml", tmp_path / "log"
+    upstream_table = f'[upstreams.small]\nmodel = "m"\nbase_url = "{upstream.url}/v1"\ndefault_max_tokens = 9'
+    key = f'[keys.alice]\nsha256 = "{digest(KEY)}"\nbudget = {{ tokens = 500 }}'
+    path.write_text(f'{upstream_table}\n{key}\n[server]\nledger = "ledger.json"\n')
+    command = [sys.executable, "-m", "amc_agents_gateway", "serve", str(path), "--port", str(port)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with log.open("wb") as output, subprocess.Popen(command, stderr=output, env=environment) as serving:
+        url = f"http://127.0.0.1:{port}"
+        while not _answers(f"{url}/health"):
+            assert serving.poll() is None, log.read_text()
+            time.sleep(0.05)
+        with httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}) as http:
+            assert ask(http).status_code == 200
+        serving.terminate()
+        # uvicorn stops gracefully, and then ends as the signal would have ended it.
+        assert serving.wait(30) == -signal.SIGTERM
+    assert '"tokens": 13' in (tmp_path / "ledger.json").read_text()
+    assert "key=alice model=small status=200 code=- " in log.read_text()
+    assert KEY not in log.read_text()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 def test_the_command_makes_keys_and_checks_files(tmp_path, capsys):

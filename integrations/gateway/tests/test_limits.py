@@ -114,6 +114,14 @@ def test_a_request_that_might_exceed_the_budget_is_not_made(upstream, start):
     assert ask(http, max_tokens=100).status_code == 200
 
 
+def test_a_decision_reserves_all_its_samples(upstream, start):
+    _, http = start(budgeted(upstream.url, tokens=1000))
+    upstream.reply = texts("a", "b", "c")
+    assert error_of(ask(http, model="lac/small", max_tokens=400))[2] == "insufficient_quota"
+    assert upstream.asked == []
+    assert ask(http, model="lac/small", max_tokens=100).status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_reported_usage_is_charged_and_outlives_the_process(upstream, start, tmp_path, stream):
     config = budgeted(upstream.url, tmp_path, tokens=1000)
