@@ -160,6 +160,34 @@ def test_pnlc_criticises_a_thought_and_returns_the_better_turn(http, upstream):
     assert told["amc"]["usage"]["critic"]["calls"] == 1
 
 
+def test_pnlc_adds_its_thought_to_a_turn_without_any(http, upstream):
+    turns = iter(
+        [
+            message("first", tool_calls=[call("go", "{}")]),
+            message("Diagnosis: Hasty.\nDecision: REFINE\nThought: second thoughts"),
+            message(None, tool_calls=[call("stay", "{}")], extension=1),
+        ]
+    )
+    upstream.reply = lambda body: answer(next(turns))
+    told = ask(http, model="pnlc/small").json()
+    expected = message("second thoughts", tool_calls=[call("stay", "{}")], extension=1)
+    assert told["choices"][0]["message"] == expected
+
+
+def test_reflections_are_added_to_the_conversation(upstream, start):
+    config = plain_config(upstream.url)
+    config["lac"]["reflect"] = True
+    _, http = start(config)
+    upstream.reply = lambda body: answer(*[message("This step is GOOD: it is open.")] * (body.get("n") or 1))
+    steps = [{"role": "assistant", "content": "open"}, {"role": "user", "content": "It is open.", "name": "world"}]
+    assert ask(http, model="lac/small", messages=[{"role": "user", "content": "task"}, *steps]).status_code == 200
+    _, decision = upstream.asked
+    *before, newest = decision["messages"]
+    assert before == [{"role": "user", "content": "task"}, steps[0]]
+    assert (newest["name"], newest["content"].splitlines()[0]) == ("world", "It is open.")
+    assert "Reflection:" in newest["content"]
+
+
 def test_a_critic_that_fails_is_a_502_without_its_words(http, upstream, caplog):
     told = ask(http, model="lac/small", amc={"critic": "broken"})
     assert error_of(told) == (502, "server_error", "critic_failed", None)
