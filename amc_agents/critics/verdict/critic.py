@@ -17,11 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from amc_agents.critics.judge.style import new_marker
 from amc_agents.critics.log_odds import Judgements
 from amc_agents.critics.options import allow, choice, needed, number, positive_integer, server_options, understood
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.critics.validation import checked_values
-from amc_agents.critics.verdict.checkpoint import STEPWISE, VerdictFormat, VerdictPrompt, Words
+from amc_agents.critics.verdict.checkpoint import VerdictFormat, VerdictPrompt, Words
+from amc_agents.critics.verdict.marked import marked_stepwise
 from amc_agents.critics.verdict.reading import CompletionsReader, VerdictReader, Verdicts
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
 from amc_agents.types import FloatArray, Step, Trajectory
@@ -38,7 +40,8 @@ class VerdictCritic:
     Args:
         reader: reads the probabilities: `CompletionsReader` (vLLM), `TopKReader` (chat models) or
             `EmbeddedVerdictReader`.
-        prompt_format: format of the prompt; a checkpoint's own format takes precedence.
+        prompt_format: format of the prompt; a checkpoint's own format takes precedence. None: plain words for any
+            language model, with a random marker of this critic (`marked_stepwise`).
         words: the words for success and failure; a checkpoint's own words take precedence.
         returns: returns of a certain failure and a certain success, in the world's reward units.
         least_mass: if both words together have less probability, the model did not answer: Q = 0, flagged.
@@ -56,7 +59,7 @@ class VerdictCritic:
         self,
         reader: VerdictReader,
         *,
-        prompt_format: VerdictFormat = STEPWISE,
+        prompt_format: VerdictFormat | None = None,
         words: Words = ("GOOD", "BAD"),
         returns: tuple[float, float] = (0.0, 1.0),
         least_mass: float = LEAST_MASS,
@@ -72,7 +75,8 @@ class VerdictCritic:
         if not all(word.strip() for word in words):
             raise ConfigurationError(f"expected two verdict words that are not empty, got {words}")
         self.reader, self.returns, self.score = reader, (low, high), score
-        self._format, self._words, self._least_mass = prompt_format, words, least_mass
+        self._format = marked_stepwise(new_marker()) if prompt_format is None else prompt_format
+        self._words, self._least_mass = words, least_mass
 
     @property
     def name(self) -> str:

@@ -360,8 +360,8 @@ async def test_the_model_is_found_by_name(model, folder):
     with pytest.raises(CriticServerError, match="other, tiny"):
         await served.critic().values([trajectory(1)])
     with pytest.raises(CriticServerError, match="model 'tin' is not on this server"):
-        await VerdictCritic(served.reader(model="tin")).values([trajectory(1)])
-    await VerdictCritic(served.reader(model="other")).values([trajectory(1)])
+        await VerdictCritic(served.reader(model="tin"), prompt_format=STEPWISE).values([trajectory(1)])
+    await VerdictCritic(served.reader(model="other"), prompt_format=STEPWISE).values([trajectory(1)])
     assert served.requests[0]["model"] == "other"
 
 
