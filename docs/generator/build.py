@@ -9,6 +9,7 @@ page of docs/ is missing from the navigation.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,13 @@ def check_navigation(pages: set[str]) -> None:
         sys.exit(f"mkdocs.yml: add a line to nav for {', '.join(missing)}")
 
 
+def check_offline(site: Path) -> None:
+    """Exit if a page loads a script, a style or a picture from the internet."""
+    remote = re.compile(r'<(?:script|img)[^>]* src="https?:|<link[^>]* rel="stylesheet"[^>]* href="https?:')
+    if pages := [str(page.relative_to(site)) for page in site.rglob("*.html") if remote.search(page.read_text())]:
+        sys.exit(f"these pages do not work offline: {', '.join(sorted(pages)[:5])}; look for https:// in their <head>")
+
+
 def main() -> None:
     """Build the site."""
     for folder in (PAGES, SITE):
@@ -57,10 +65,12 @@ def main() -> None:
     for page, text in generated.items():
         staging.write(page, text, f"docs/{page}")
     staging.stage_docs()
-    shutil.copyfile(Path(__file__).parent / "site.css", PAGES / "site.css")
+    for name in ("site.css", "iframe-worker.js"):
+        shutil.copyfile(Path(__file__).parent / name, PAGES / name)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(CONFIGURATION)]
     if code := subprocess.run(command, env=os.environ | {"NO_COLOR": "1"}, cwd=ROOT).returncode:
         sys.exit(code)
+    check_offline(SITE)
     render_equations(SITE)
     add_markdown(PAGES, SITE)
     (SITE / "llms.txt").write_text(llms_txt(configuration(CONFIGURATION), PAGES))

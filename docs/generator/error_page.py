@@ -27,9 +27,9 @@ def error_page() -> str:
 
 
 def error_tree() -> str:
-    """The tree in the module's docstring."""
-    lines = inspect.getdoc(errors) or ""
-    return inspect.cleandoc("\n".join(line for line in lines.splitlines() if line.startswith("    ")))
+    """The tree in the module's docstring, without the meanings, which follow in the sections."""
+    lines = [line for line in (inspect.getdoc(errors) or "").splitlines() if line.startswith("    ")]
+    return inspect.cleandoc("\n".join(re.sub(r"(?<=\w)  .*", "", line) for line in lines))
 
 
 def error_classes() -> Iterator[type[errors.AmcError]]:
