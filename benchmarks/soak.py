@@ -10,9 +10,9 @@
 
 During 1 and 2, the resident memory and the number of objects that the garbage collector tracks are sampled forty times,
 each time after a full collection. The slope is that of a least-squares line through the last thirty samples, with a 95%
-interval (Student's t). The first quarter is left out, in which modules load, and caches and pools of threads fill up to
-their limits. Descriptors, threads and tasks are counted after that quarter and at the end; in 3, after the first and
-after the second time.
+interval (Student's t). The first quarter is left out, in which modules load and caches fill up to their limits.
+Descriptors, threads and tasks are counted half-way, when the pools of threads are full, and at the end; in 3, after the
+first and after the second time.
 
 The exit code is 1 if a slope's interval lies above its bound, or if a descriptor, a thread or a task is left.
 """
@@ -153,7 +153,7 @@ async def repeat(total: int, act: Callable[[int], Awaitable[None]]) -> dict[str,
         "seconds": time.perf_counter() - started,
         "bytes": slope(done, [taken.resident for taken in samples]) | {"bound": BYTES_BOUND},
         "objects": slope(done, [taken.objects for taken in samples]) | {"bound": OBJECTS_BOUND},
-        "left": grown(counts[N_SAMPLES - N_FITTED], counts[-1]),
+        "left": grown(counts[N_SAMPLES // 2], counts[-1]),
     }
 
 

@@ -3,13 +3,15 @@
 - `oldest`: the lowest versions that `pyproject.toml` allows, also of the parts of LangChain and LangGraph that the
   packages `langchain` and `langgraph` install;
 - `newest`: what an installation of today gets;
-- `pinned`: the versions of `constraints.txt`, the core alone, and only the tests in `release/wheel`: the CI's leg;
+- `pinned`: the versions of `constraints.txt`, the core alone on the Python that runs this, and only the tests
+  in `release/wheel`: the CI's leg;
 - `train-oldest`, `train-newest`: with the extra `train`. torch stays at the version of `constraints.txt`.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +27,22 @@ TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-socket", "pytest-xdis
 FREE_TOOLS = ("hatchling", "langchain-tests")
 """At whatever version fits those of the leg."""
 WHEEL = "wheel"
-METHODS = (WHEEL, *(f"tests/{room}" for room in "smc runtime lac pnlc psrl population test_composition.py".split()))
-TRAINING = (WHEEL, *(f"tests/{room}" for room in "models training critics test_beyond.py".split()))
+SEAMS = (
+    WHEEL,
+    "tests/lac/test_lac_middleware.py",
+    "tests/pnlc/test_pnlc_middleware.py",
+    "tests/population/durable/test_resume.py",
+    "tests/population/test_amc_in_langgraph.py",
+    "tests/population/test_amc_stores.py",
+    "tests/population/test_run_budget.py",
+    "tests/psrl/test_psrl_middleware.py",
+    "tests/psrl/test_psrl_nodes.py",
+    "tests/runtime",
+    "tests/smc/test_smc_exact.py",
+    "tests/test_composition.py",
+)
+"""The tests at the seams to LangGraph, LangChain, pydantic, numpy and the databases of prices."""
+TRAINING = (WHEEL, "tests/models", "tests/training/value", "tests/training/verdict", "tests/test_beyond.py")
 
 
 @dataclass(frozen=True)
@@ -38,7 +54,7 @@ class Leg:
     versions: str
     """"oldest", "newest" or "pinned"."""
     extras: tuple[str, ...] = EXTRAS
-    tests: tuple[str, ...] = METHODS
+    tests: tuple[str, ...] = SEAMS
     """Folders and files in the copy: `wheel`, and those of `tests/`."""
 
     @property
@@ -49,7 +65,7 @@ class Leg:
     @property
     def name(self) -> str:
         """Name for `--leg`."""
-        return f"{self.python}-{self.dependencies}"
+        return self.versions if self.versions == "pinned" else f"{self.python}-{self.dependencies}"
 
 
 def legs() -> list[Leg]:
@@ -58,7 +74,7 @@ def legs() -> list[Leg]:
     both = ("oldest", "newest")
     training = [Leg(pythons[0], versions, ("train",), TRAINING) for versions in both]
     return [
-        Leg(pythons[0], "pinned", (), (WHEEL,)),
+        Leg(f"{sys.version_info.major}.{sys.version_info.minor}", "pinned", (), (WHEEL,)),
         *(Leg(python, versions) for python in pythons for versions in both),
         *training,
     ]

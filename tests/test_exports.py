@@ -109,3 +109,10 @@ def test_every_error_has_a_cause_and_a_remedy_and_is_in_the_tree(kind):
     assert re.search(rf"^    [ │├└─]*{kind.__name__}\b", errors.__doc__, re.MULTILINE), (
         "draw it in the module's docstring"
     )
+
+
+def test_public_signatures_are_the_committed_ones(repository):
+    # Changing one is a decision: `python -m release.public_api --write` renews the listing.
+    from release.public_api import LISTING, listing
+
+    assert (repository / LISTING).read_text() == listing()
