@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from release.legs import WHEEL, Leg, legs, resolution
@@ -45,8 +45,8 @@ class Outcome:
 
 def run(leg: Leg, wheel: Path, folder: Path, workers: int) -> Outcome:
     """Install and test one leg in a folder, which is replaced."""
-    interpreter = uv("python", "find", "--no-project", leg.python)
-    if interpreter.returncode:
+    interpreter = interpreter_of(leg.python)
+    if not interpreter:
         return Outcome(leg, f"no Python {leg.python} on this machine", None)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -54,7 +54,7 @@ def run(leg: Leg, wheel: Path, folder: Path, workers: int) -> Outcome:
     python = environment / "bin" / "python"
     into = ("--quiet", "--python", str(python))
     for step in (
-        ("venv", "--quiet", "--python", interpreter.stdout.strip(), str(environment)),
+        ("venv", "--quiet", "--python", interpreter, str(environment)),
         ("pip", "compile", *into, "--no-header", *resolution(leg, folder), "--output-file", str(pins)),
         ("pip", "install", *into, "--requirement", str(pins)),
         ("pip", "install", *into, "--no-deps", str(wheel)),
@@ -64,6 +64,13 @@ def run(leg: Leg, wheel: Path, folder: Path, workers: int) -> Outcome:
             return Outcome(leg, f"uv {' '.join(step[:2])}: {done.stderr.strip()[-300:]}", False)
     result, passed = test(python, leg.tests, folder / "outside", workers)
     return Outcome(leg, result, passed, versions_in(pins))
+
+
+def interpreter_of(version: str) -> str:
+    """Return the path of a Python of this machine, also of one that pyenv keeps off the path; "" if there is none."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    own = sorted(versions.glob(f"{version}.*/bin/python"))
+    return str(own[-1]) if own else uv("python", "find", "--no-project", version).stdout.strip()
 
 
 def test(python: Path, tests: tuple[str, ...], folder: Path, workers: int) -> tuple[str, bool]:
@@ -116,12 +123,14 @@ def main() -> int:
     parser.add_argument("--leg", action="append", choices=list(known), help="may be repeated; default: all")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--workers", type=int, default=2, help="processes of pytest")
+    parser.add_argument("--quick", action="store_true", help="only the tests in release/wheel")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     wheel, outcomes = build_wheel(arguments.folder / "wheel"), []
     for name in arguments.leg or known:
         started = time.monotonic()
-        outcomes.append(run(known[name], wheel, arguments.folder / name, arguments.workers))
+        leg = replace(known[name], tests=(WHEEL,)) if arguments.quick else known[name]
+        outcomes.append(run(leg, wheel, arguments.folder / name, arguments.workers))
         print(f"{name}: {outcomes[-1].result} ({time.monotonic() - started:.0f} s in all)", flush=True)
     print(table(outcomes), end="")
     if arguments.write:
