@@ -337,6 +337,14 @@ def test_amc_serve_prints_how_to_use_the_server(amc_serve, arguments, expected):
     assert [text for text in expected if text not in printed] == []
 
 
+def test_amc_serve_tells_programs_where_the_server_is(amc_serve):
+    printed = read_until(amc_serve("value", "crafting", "--json"), "}")
+    told = json.loads(printed[printed.index("{\n") :])
+    assert (told["role"], told["model"]) == ("value", "crafting")
+    assert told["url"].startswith("http://127.0.0.1:")
+    assert Path(told["log"]).exists()
+
+
 @pytest.fixture
 def amc_serve(fake_python, tmp_path):
     """Starts the command line in subprocesses, which end with the test."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 
 if TYPE_CHECKING:
     from amc_agents.cli.console import PlainConsole
@@ -35,13 +38,13 @@ def calibrate(
         ),
     ] = Map.auto,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a map from a critic's values to your own outcomes, and print what it gains (needs the extra: train)."""
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.training.critic_calibration import calibrate_critic
     from amc_agents.training.scoring import ScoringProgress
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     with console.status("scoring") as line:
 
         def show(progress: ScoringProgress) -> None:
@@ -50,6 +53,8 @@ def calibrate(
         gain = calibrate_critic(critic, data, out, kind=kind.value, seed=seed, progress=show)
     _print_gain(gain, console)
     console.print(f"Written: {out}. The calibrated critic: calibrated:{out}", soft_wrap=True)
+    if as_json:
+        print_json({"critic": f"calibrated:{out}", "helps": gain.helps, **asdict(gain)})
 
 
 def _print_gain(gain: CalibrationGain, console: PlainConsole) -> None:

@@ -101,8 +101,8 @@ app.add_typer(posterior_app, name="posterior", short_help="Show, edit and roll b
 app.add_typer(shadow_app, name="shadow", short_help="Search in the background of a served agent.")
 app.add_typer(canary_app, name="canary", short_help="Compare two served agents on live calls.")
 train_app.command("value", epilog="Example: amc train value --data data --base MODEL --out value")(value)
-train_app.command("goal")(goal)
-train_app.command("verdict")(verdict)
+train_app.command("goal", epilog="Example: amc train goal --data data --out goal")(goal)
+train_app.command("verdict", epilog="Example: amc train verdict --data data --out verdict")(verdict)
 
 
 def _show_version(wanted: bool) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import Resume, Split, Workers, available_cpus, check_split
 from amc_agents.files import replace_file
 
@@ -56,6 +58,7 @@ def explore(
         int, typer.Option(min=1, help="Number of trials in progress at the same time in each process.")
     ] = 8,
     resume: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play many episodes of hidden instances, and report how much regret each agent's exploration costs."""
     from amc_agents.bench.exploration import plots, report
@@ -63,7 +66,6 @@ def explore(
     from amc_agents.bench.exploration.running import Exploration
     from amc_agents.bench.exploration.running import explore as play
     from amc_agents.cli.comparison import print_files, progress_bar
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.envs.registry import world as registered_world
 
     check_split(split)
@@ -71,7 +73,7 @@ def explore(
         world=world, explorers=explorers(agent, temperature or ()), n_trials=trials,
         n_episodes=episodes or registered_world(world).n_episodes, first=first, split=split, seed=seed,
     )  # fmt: skip
-    console, started = PlainConsole(), time.perf_counter()
+    console, started = console_beside(as_json), time.perf_counter()
     with progress_bar(console) as bar:
         line = bar.add_task("trials", total=len(exploration.explorers) * trials)
         played = play(
@@ -93,6 +95,8 @@ def explore(
     ]
     console.print(f"\n{len(played)} trials in {seconds:.0f} s. Written:")
     print_files(files, console)
+    if as_json:
+        print_json(asdict(results))
 
 
 def table(results: ExplorationResults, title: str = "") -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.train import with_flags
 
 
@@ -57,13 +58,13 @@ def goal(
     ] = True,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, split and goals.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Train a goal critic (goal-conditioned IQL over embeddings), and print its metrics on held-out tasks."""
     import time
 
     from rich.progress import Progress as Bar
 
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.critics.goal.embeddings import as_embeddings
     from amc_agents.training.goal.data import GoalShares, read_episodes
     from amc_agents.training.goal.training import GoalTrainingProgress, GoalTrainingSettings, train_goal
@@ -74,7 +75,7 @@ def goal(
         iterations=iterations, batch_size=batch_size, learning_rate=learning_rate,
     )  # fmt: skip
     episodes = read_episodes(data, horizon_ends=horizon_ends)
-    console = PlainConsole()
+    console = console_beside(as_json)
     cut = sum(episode.truncated or not episode.trajectory.done for episode in episodes)
     console.print(f"{len(episodes)} trajectories from {data}, {cut} of them truncated")
     start = time.perf_counter()
@@ -99,6 +100,8 @@ def goal(
             "--calibrate). To lower it, lower --discount, raise --iterations, or use --horizon-ends if most "
             "trajectories are truncated."
         )
+    if as_json:
+        print_json({"out": out, "metrics": checkpoint.metrics})
 
 
 def _print_metrics(metrics: Mapping[str, Any], console: Any) -> None:

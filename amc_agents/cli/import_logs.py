@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -129,13 +131,13 @@ def import_logs(
             rich_help_panel=_READING,
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Import the logs of your own agent as a dataset to train critics on (needs the extra: train)."""
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.importing import Outcomes, Reading
     from amc_agents.importing import import_logs as imported
 
-    console = PlainConsole()
+    console = console_beside(as_json)
     with console.status("reading") as line:
 
         def show(report: ImportReport) -> None:
@@ -151,6 +153,8 @@ def import_logs(
             redact=_function(redact, "--redact"),
         )  # fmt: skip
     _print_report(report, out, console)
+    if as_json:
+        print_json({"out": out, **asdict(report), "notes": report.notes()})
 
 
 def _function(name: str | None, option: str) -> Callable[..., Any] | None:

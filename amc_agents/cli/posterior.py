@@ -34,15 +34,16 @@ posterior_app = typer.Typer(
 Store = Annotated[str, typer.Argument(help="A SQLite file, or a URL that begins with postgresql://.")]
 Namespace = Annotated[str, typer.Argument(help="Labels with dots between them, such as agents.lock.")]
 Note = Annotated[str, typer.Option(help="Reason, for the history.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@posterior_app.command()
+@posterior_app.command(epilog="Example: amc posterior show store.sqlite agents.lock")
 def show(
     store: Store,
     namespace: Annotated[str | None, typer.Argument(help="Default: list the namespaces.")] = None,
     version: Annotated[str, typer.Option(help="A number or an id. Default: the head.")] = "",
     history: Annotated[bool, typer.Option("--history", help="List all versions.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the current posterior or an earlier version, and the observations that are not applied yet."""
     if namespace is None:
@@ -64,26 +65,26 @@ def show(
         echo(f"not applied yet: episode {evidence.episode}, {evidence.observation}", err=True)
 
 
-@posterior_app.command("diff")
+@posterior_app.command("diff", epilog="Example: amc posterior diff store.sqlite agents.lock 1 3")
 def diff_command(
     store: Store,
     namespace: Namespace,
     old: Annotated[str, typer.Argument(help="A number or an id. Default: the parent of NEW.")] = "",
     new: Annotated[str, typer.Argument(help="A number or an id. Default: the head.")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Show the difference between two versions. Default: the last change."""
-    from amc_agents.psrl.posterior.updates import diff
 
     async def read(memory: PosteriorMemory) -> tuple[Version, Version]:
         after = await (memory.get(new) if new else memory.head())
         return await memory.get(old or after.parent or after.id), after
 
     before, after = _with(store, namespace, read)
-    echo(diff(before, after) or f"versions {before.number} and {after.number} have the same text")
-    echo(_line(after), err=True)
+    same = f"versions {before.number} and {after.number} have the same text"
+    _print_change(before, after, same, as_json=as_json)
 
 
-@posterior_app.command()
+@posterior_app.command(epilog="Example: amc posterior edit store.sqlite agents.lock --file new.txt")
 def edit(
     store: Store,
     namespace: Namespace,
@@ -94,6 +95,7 @@ def edit(
         str, typer.Option(help="The version that FILE is based on, a number or an id. Default: the head.")
     ] = "",
     note: Note = "",
+    as_json: AsJson = False,
 ) -> None:
     """Edit the posterior. Observations made while the editor is open are applied to your text afterwards."""
     from amc_agents.psrl.posterior import updates
@@ -104,23 +106,24 @@ def edit(
     before = _with(store, namespace, read)
     text = (_edited(before.text) if file is None else _read(file)).rstrip()
     if text == before.text.rstrip():
-        return echo(f"nothing changed since version {before.number}")
+        same = f"nothing changed since version {before.number}"
+        return _print_change(before, before, same, as_json=True) if as_json else echo(same)
     try:
         after = _with(store, namespace, lambda memory: updates.edit(memory, text, parent=before.id, note=note))
     except BaseException:
         if file is None:
             echo(f"your text is saved in {_saved(text)}", err=True)
         raise
-    echo(updates.diff(before, after))
-    echo(_line(after), err=True)
+    _print_change(before, after, "", as_json=as_json)
 
 
-@posterior_app.command()
+@posterior_app.command(epilog="Example: amc posterior rollback store.sqlite agents.lock 3")
 def rollback(
     store: Store,
     namespace: Namespace,
     version: Annotated[str, typer.Argument(help="The version to restore, a number or an id.")],
     note: Note = "",
+    as_json: AsJson = False,
 ) -> None:
     """Restore an earlier text. Later versions stay in the history, and their observations are not applied again."""
     from amc_agents.psrl.posterior import updates
@@ -129,7 +132,17 @@ def rollback(
         return await memory.head(), await updates.rollback(memory, version, note=note)
 
     before, after = _with(store, namespace, restore)
-    echo(updates.diff(before, after) or f"version {before.number} already has this text")
+    _print_change(before, after, f"version {before.number} already has this text", as_json=as_json)
+
+
+def _print_change(before: Version, after: Version, same: str, *, as_json: bool) -> None:
+    """Print the difference between two versions, or `same` if they have the same text."""
+    from amc_agents.psrl.posterior.updates import diff
+
+    changed = diff(before, after)
+    if as_json:
+        return echo(_json({"before": asdict(before), "after": asdict(after), "diff": changed}))
+    echo(changed or same)
     echo(_line(after), err=True)
 
 

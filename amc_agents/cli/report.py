@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
+
 
 def report(
     folder: Annotated[
@@ -17,14 +19,17 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option(help="The page. Default: report.html in the folder.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a self-contained HTML page of results: tables, charts, the genealogy of a run, costs and failures."""
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.files import replace_file
     from amc_agents.report.folders import report_page
 
     page, path = report_page(folder), out or folder / "report.html"
     replace_file(path, page)
-    PlainConsole().print(f"Written: {path} ({len(page.encode()) / 1e6:.1f} MB)", soft_wrap=True)
+    n_bytes = len(page.encode())
+    console_beside(as_json).print(f"Written: {path} ({n_bytes / 1e6:.1f} MB)", soft_wrap=True)
+    if as_json:
+        print_json({"page": path, "bytes": n_bytes})
     if open_:
         typer.launch(str(path.resolve()))

@@ -23,7 +23,7 @@ Outcomes = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
-@canary_app.command("report")
+@canary_app.command("report", epilog="Example: amc canary report canary --outcomes outcomes.csv")
 def canary_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = False) -> None:
     """Compare the arms of a canary by their outcomes. Look as often as you like: the interval holds at all times."""
     from amc_agents.rollout.canary_report import read_report
@@ -31,7 +31,7 @@ def canary_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = F
     _print(read_report(folder, _read(outcomes)), as_json)
 
 
-@shadow_app.command("report")
+@shadow_app.command("report", epilog="Example: amc shadow report shadow --outcomes outcomes.csv")
 def shadow_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = False) -> None:
     """Show how the critic ranks the served answers, and what a canary would cost."""
     from amc_agents.rollout.shadow_report import read_report

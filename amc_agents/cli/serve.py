@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.printable import echo
 from amc_agents.errors import ServerError
 
@@ -64,15 +65,16 @@ def _command(role: Role, help: str) -> None:
         python: Python = None,
         log: Log = None,
         timeout: Timeout = 1800,
+        as_json: AsJson = False,
     ) -> None:
         from amc_agents.serve import Where, served_model
 
         served = served_model(role, model, name=name)
         served = replace(served, dtype=dtype or served.dtype, max_tokens=max_model_len or served.max_tokens)
         where = Where(host, port, tensor_parallel_size, data_parallel_size, gpu_memory_utilization)
-        _serve(served, where, extra or [], python, log, timeout)
+        _serve(served, where, extra or [], python, log, timeout, as_json=as_json)
 
-    serve_app.command(role, help=help)(serve)
+    serve_app.command(role, help=help, epilog=f"Example: amc serve {role} crafting --port 8000")(serve)
 
 
 _command("value", "Serve a value model (a folder from `amc train value`, or crafting), and print its critic string.")
@@ -87,9 +89,15 @@ _command(
 
 
 def _serve(
-    model: ServedModel, where: Where, extra: list[str], python: str | None, log: Path | None, timeout: float
+    model: ServedModel,
+    where: Where,
+    extra: list[str],
+    python: str | None,
+    log: Path | None,
+    timeout: float,
+    *,
+    as_json: bool,
 ) -> None:
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.serve import VllmServer, cache_folder, chosen_port, command, environment, find_vllm, log_name
 
     where = replace(where, port=chosen_port(where.host, where.port))
@@ -97,20 +105,23 @@ def _serve(
     line = command(vllm, model, where, extra)
     log = log or cache_folder() / "logs" / log_name(model.name, where.port)
     server = VllmServer(line, environment(vllm, os.environ), where.url, log)
-    console = PlainConsole()
+    console = console_beside(as_json)
     device = "the CPU" if vllm.device == "cpu" else vllm.device
-    echo(f"Starting vLLM {vllm.version} on {device}: {model.source}\nIts log: {log}")
+    echo(f"Starting vLLM {vllm.version} on {device}: {model.source}\nIts log: {log}", err=as_json)
     with _forwarding_signals(server):
         server.start()
         with console.status("starting") as status:
             display = _StartupDisplay(console, status)
             ready = server.wait_until_healthy(timeout, display)
         if ready:
-            echo(f"Ready after {display.seconds:.0f} s at {where.url}\n\n{_usage(model, where)}\n\nCtrl-C stops it.")
+            usage = f"{_usage(model, where)}\n\nCtrl-C stops it."
+            echo(f"Ready after {display.seconds:.0f} s at {where.url}\n\n{usage}", err=as_json)
+            if as_json:
+                print_json({"role": model.role, "model": model.name, "url": where.url, "log": log})
         ended = server.wait()
         if not server.stopping:
             raise ServerError(where.url, server.death(ended))
-    echo("Stopped.")
+    echo("Stopped.", err=as_json)
     raise typer.Exit(ended if ended >= 0 else 128 - ended)
 
 
@@ -129,7 +140,7 @@ class _StartupDisplay:
         short = line if len(line) <= 80 else line[:77] + "..."
         self._status.update(Text(f"starting, {seconds:.0f} s: {short}"))
         if not self._console.is_terminal and seconds >= self._next:
-            echo(f"... {seconds:.0f} s: {short}")
+            echo(f"... {seconds:.0f} s: {short}", err=self._console.stderr)
             self._next += 30.0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.train import _base_folder, with_flags
 from amc_agents.errors import ConfigurationError
 
@@ -50,6 +51,7 @@ def verdict(
     ] = None,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Seed of candidates, initial weights, split and order.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Train a critic that judges an action GOOD or BAD (LAC), and print how well it picks among candidates."""
     import asyncio
@@ -58,7 +60,6 @@ def verdict(
 
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.policies import policy_model
-    from amc_agents.cli.console import PlainConsole
     from amc_agents.training.dataset import read_trajectories
     from amc_agents.training.verdict.data import labelled, sample_options
     from amc_agents.training.verdict.metrics import print_metrics
@@ -76,7 +77,7 @@ def verdict(
         device=device, seed=seed, epochs=epochs, learning_rate=learning_rate,
     )  # fmt: skip
     trajectories = read_trajectories(data)
-    console = PlainConsole()
+    console = console_beside(as_json)
     console.print(f"{len(trajectories)} trajectories from {data}")
     with Bar(console=console) as bar:
         options = None
@@ -99,6 +100,8 @@ def verdict(
         checkpoint = train_verdict(folder, judged, out, settings, progress=show)
     print_metrics(checkpoint.metrics, console)
     console.print(f"Written: {out}. Serve it (amc serve policy, or vLLM) and use verdict:http://HOST:PORT?model=NAME")
+    if as_json:
+        print_json({"out": out, "metrics": checkpoint.metrics})
 
 
 def _labeller(name: str) -> Labeller:

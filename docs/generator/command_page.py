@@ -26,6 +26,9 @@ needs the extra `cli`; comparisons and plots also need `bench`:
 | 1 | a check failed, or some runs failed |
 | 2 | an error, such as a wrong option or an unreachable server |
 | 130 | Ctrl-C; the message says how to continue |
+
+`amc serve` ends with the exit status of vLLM. With `--json`, which every command takes, the result is printed to
+stdout as JSON, and everything else to stderr.
 """
 
 

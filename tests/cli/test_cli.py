@@ -45,6 +45,26 @@ def test_every_command_has_help(command, name):
     assert "--out" in out
 
 
+def commands(command, name=()):
+    """The name and the click command of each command that does something."""
+    if not (inner := getattr(command, "commands", {})):
+        yield " ".join(name), command
+    for last, each in inner.items():
+        yield from commands(each, (*name, last))
+
+
+def test_every_command_has_json_and_an_example():
+    from typer.main import get_command
+
+    from amc_agents.cli.commands import app
+
+    found = dict(commands(get_command(app)))
+    assert len(found) > 20
+    for name, command in found.items():
+        assert any("--json" in parameter.opts for parameter in command.params), name
+        assert (command.epilog or "").startswith(f"Example: amc {name}"), name
+
+
 def test_version(command):
     code, out, _ = command("--version")
     assert (code, out.startswith("amc-agents")) == (0, True)

@@ -33,11 +33,13 @@ def test_agents_side_by_side(explore, tmp_path):
 
 
 def test_the_episodes_are_the_worlds_own(explore, tmp_path):
-    code, _, err = explore(
-        "--world", "combination-lock", "--agent", "random", "--trials", "1", "--workers", "1", "--out", str(tmp_path)
-    )
+    lock = ["--world", "combination-lock", "--agent", "random", "--trials", "1", "--workers", "1"]
+    code, out, err = explore(*lock, "--out", tmp_path, "--json")
     assert code == 0, err
-    assert json.loads((tmp_path / "exploration.json").read_text())["settings"]["n_episodes"] == 8
+    kept = json.loads((tmp_path / "exploration.json").read_text())
+    assert kept["settings"]["n_episodes"] == 8
+    assert json.loads(out) == {key: value for key, value in kept.items() if key != "version"}
+    assert "exploration.md" in err.replace("\n", "")
 
 
 @pytest.mark.parametrize(

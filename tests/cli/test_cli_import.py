@@ -44,6 +44,16 @@ def test_import_prints_a_report(command, chats, tmp_path):
         assert part in words
 
 
+def test_import_reports_to_programs(command, chats, tmp_path):
+    code, printed, error = command("import", chats, "--out", tmp_path / "data", "--json")
+    assert code == 0
+    told = json.loads(printed)
+    assert (told["trajectories"], told["refused"], told["dataset_trajectories"]) == (3, 1, 3)
+    assert told["out"] == str(tmp_path / "data")
+    assert any("No outcome is known" in note for note in told["notes"])
+    assert "imported" in error
+
+
 def test_import_takes_functions_and_a_table_from_the_working_directory(command, chats, tmp_path):
     data = tmp_path / "data"
     functions = ("--redact", "my_import_functions:redact", "--reward-function", "my_import_functions:outcome")

@@ -191,7 +191,9 @@ def test_new_writes_an_agent_that_runs_at_once(command, tmp_path, monkeypatch):
 
 def test_the_test_that_new_writes_passes(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command("new", "trips-2", "--tasks", "4")
+    told = json.loads(command("new", "trips-2", "--tasks", "4", "--json")[1])
+    assert told["module"] == "trips_2"
+    assert all(Path(file).exists() for file in told["files"])
     monkeypatch.syspath_prepend(str(tmp_path / "trips-2"))
     path = tmp_path / "trips-2/test_trips_2.py"
     module: dict[str, Any] = {"__file__": str(path), "__name__": "test_trips_2"}

@@ -135,6 +135,20 @@ path.write_text("second")
     assert "not in use" in posterior("show", FILE, "worlds.lever", "--history")[1].splitlines()[3]
 
 
+def test_changes_for_machines(posterior, folder):
+    last = json.loads(posterior("diff", FILE, "worlds.lever", "--json")[1])
+    assert (last["before"]["number"], last["after"]["number"]) == (1, 2)
+    assert "+Lever A: 1 of 1." in last["diff"]
+    restored = json.loads(posterior("rollback", FILE, "worlds.lever", "1", "--json")[1])
+    assert (restored["before"]["number"], restored["after"]["number"]) == (2, 3)
+    (folder / "new.txt").write_text("Lever A: 2 of 2.")
+    edited = json.loads(posterior("edit", FILE, "worlds.lever", "--file", "new.txt", "--json")[1])
+    assert edited["after"]["text"] == "Lever A: 2 of 2."
+    same = json.loads(posterior("edit", FILE, "worlds.lever", "--file", "new.txt", "--json")[1])
+    assert same["before"] == same["after"]
+    assert same["diff"] == ""
+
+
 def test_rollback_adds_a_version(posterior):
     code, out, err = posterior("rollback", FILE, "worlds.lever", "1", "--note", "broken sensor")
     assert code == 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.page.conftest import make_run as make_run
@@ -24,8 +26,9 @@ def test_a_page_is_written_elsewhere_and_opened(command, make_run, tmp_path, mon
     opened: list[str] = []
     monkeypatch.setattr("typer.launch", opened.append)
     make_run().save(tmp_path / "run")
-    code, _, _ = command("report", tmp_path / "run", "--out", tmp_path / "page.html", "--open")
+    code, out, _ = command("report", tmp_path / "run", "--out", tmp_path / "page.html", "--open", "--json")
     assert code == 0
+    assert json.loads(out) == {"page": str(tmp_path / "page.html"), "bytes": (tmp_path / "page.html").stat().st_size}
     assert opened == [str(tmp_path / "page.html")]
     assert "Genealogy" in (tmp_path / "page.html").read_text()
 

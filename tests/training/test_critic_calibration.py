@@ -250,5 +250,8 @@ def test_the_command_prints_what_was_gained(command, data, tmp_path):
     ):
         assert part in words
     assert f"calibrated:{tmp_path / 'mine'}" in printed
+    told = json.loads(run("--out", tmp_path / "machine", "--json")[1])
+    assert told["helps"]
+    assert told["squared_after"]["mean"] < told["squared_before"]["mean"]
     code, _, error = run("--out", tmp_path / "other", "--kind", "spline")
     assert code == 2

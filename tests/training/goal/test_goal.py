@@ -275,5 +275,7 @@ def test_the_command_trains_and_says_what_to_do_next(toy_trajectories, tmp_path)
     assert "AUC" in done.output
     assert "parse_critic" in done.output
     assert GoalCheckpoint.load(tmp_path / "goal").embeddings == "hashed:32"
+    told = CliRunner().invoke(app, [*arguments[:-1], str(tmp_path / "again"), "--iterations", "2", "--json"])
+    assert json.loads(told.stdout)["metrics"]["trajectories"] > 0
     refused = CliRunner().invoke(app, [*arguments, "--random", "0"])
     assert isinstance(refused.exception, ConfigurationError)

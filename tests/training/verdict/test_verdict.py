@@ -249,9 +249,11 @@ def test_the_command_line_trains_on_what_it_collected(tmp_path):
     collected = run(app, ["collect", "--out", data, "--tasks", "6", "--trajectories", "1", "--band", "3", "6"])
     assert collected.exit_code == 0, collected.output
     asked = ["train", "verdict", "--data", data, "--out", str(tmp_path / "new"), "--candidates", "2", "--epochs", "1"]
+    asked += ["--json"]
     trained = run(app, asked)
     assert trained.exit_code == 0, trained.output
-    assert "states whose candidates differ" in trained.output
+    assert "states whose candidates differ" in trained.stderr
+    assert json.loads(trained.stdout)["metrics"]["epochs"]
     assert VerdictCheckpoint.load(tmp_path / "new").words == ("Crafted", "Could not find")
     refused = run(app, [*asked, "--labels", "nowhere:nothing"])
     assert isinstance(refused.exception, ConfigurationError)
