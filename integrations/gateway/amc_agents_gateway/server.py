@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from types import FrameType
 
 import uvicorn
@@ -11,12 +12,14 @@ import uvicorn
 from amc_agents_gateway.app import create_app
 from amc_agents_gateway.config import GatewayConfig
 
+_TICK_S = 0.05
+
 
 class GatewayServer(uvicorn.Server):
     """Serves a gateway.
 
     On SIGTERM or SIGINT, `/ready` fails and new requests are refused at once (503); after `drain_delay_s` the server
-    stops listening; requests in progress have `drain_timeout_s` to end.
+    stops listening; requests in progress have `drain_timeout_s` to end. A second Ctrl-C ends all of it at once.
 
     Args:
         config: the gateway's configuration.
@@ -49,5 +52,7 @@ class GatewayServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new requests, stop listening, and wait for the requests in progress."""
         self._app.state.gateway.draining = True
-        await asyncio.sleep(self._delay_s)
+        end = time.monotonic() + self._delay_s
+        while time.monotonic() < end and not self.force_exit:
+            await asyncio.sleep(_TICK_S)
         await super().shutdown(sockets)

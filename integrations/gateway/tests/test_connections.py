@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
@@ -86,31 +87,61 @@ async def test_200_requests_are_held_at_the_same_time(gateway, upstream):
     assert [it.json()["choices"][0]["message"]["content"] for it in told] == [f"request {i}" for i in range(n)]
 
 
-def test_a_stop_refuses_new_requests_and_waits_for_those_in_progress(upstream, start):
-    server, http = start(plain_config(upstream.url, server={"drain_delay_s": 0.2}))
-    arrived, go = threading.Event(), threading.Event()
+class Slow:
+    """An upstream's answer that comes when it may."""
 
-    async def slow(body):
-        arrived.set()
-        await asyncio.to_thread(go.wait, 30)
+    def __init__(self) -> None:
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    async def reply(self, body):
+        self.asked.set()
+        await asyncio.to_thread(self.go.wait, 60)
         return answer(message("slow"))
 
-    upstream.reply = slow
+
+def test_a_stop_refuses_new_requests_at_once(upstream, start):
+    server, http = start(plain_config(upstream.url, server={"drain_delay_s": 600.0}))
+    slow = Slow()
+    upstream.reply = slow.reply
     with ThreadPoolExecutor(1) as threads, httpx.Client(base_url=server.url) as probe:
         assert probe.get("/ready").json() == {"ready": True, "stopping": False, "upstreams": {"small": True}}
         first = threads.submit(ask, http)
-        assert arrived.wait(30)
-        server.server.handle_exit(signal.SIGTERM, None)
+        assert slow.asked.wait(30)
+        server.server.handle_exit(signal.SIGINT, None)
         ready = probe.get("/ready")
         assert (ready.status_code, ready.json()["stopping"]) == (503, True)
         refused = ask(probe)
         assert error_of(refused) == (503, "server_error", "shutting_down", None)
         assert refused.headers["retry-after"] == "1"
-        go.set()
+        slow.go.set()
+        assert first.result().status_code == 200
+    server.server.handle_exit(signal.SIGINT, None)
+    server.thread.join(30)
+    assert not server.thread.is_alive()
+
+
+def test_a_stop_waits_for_requests_in_progress(upstream, start):
+    server, http = start(plain_config(upstream.url))
+    slow = Slow()
+    upstream.reply = slow.reply
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(ask, http)
+        assert slow.asked.wait(30)
+        server.server.handle_exit(signal.SIGTERM, None)
+        while _listens(server.url):
+            time.sleep(0.01)
+        slow.go.set()
         assert first.result().json()["choices"][0]["message"]["content"] == "slow"
     server.thread.join(30)
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/health")
+    assert not server.thread.is_alive()
+
+
+def _listens(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health")
+    except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -49,7 +49,7 @@ def test_a_rate_limit_is_a_429_that_says_when_to_come_back(upstream, start):
     assert [it.status_code for it in told] == [200, 200, 429]
     assert [it.headers.get("x-ratelimit-remaining-requests") for it in told] == ["1", "0", "0"]
     assert error_of(told[2]) == (429, "rate_limit_error", "rate_limit_exceeded", None)
-    assert 50 <= int(told[2].headers["retry-after"]) <= 60
+    assert 1 <= int(told[2].headers["retry-after"]) <= 60
     with client_of(server.url) as others:
         others.headers["authorization"] = f"Bearer {BOB}"
         assert ask(others).status_code == 200
