@@ -25,6 +25,7 @@ FLOORS = (
         "quoting",
         "markdown",
         "files",
+        "logs",
         "page",
         "_lazy",
     },

@@ -20,6 +20,7 @@ from types import TracebackType
 from amc_agents.bench.results_folder import CLAIMS
 from amc_agents.bench.work import ItemKey
 from amc_agents.errors import StorageError
+from amc_agents.logs import log, room_logger
 
 LEASE_S = 60.0
 """Seconds after which the items of a process without a heartbeat are free again."""
@@ -27,7 +28,7 @@ _BEATS = 4
 """Heartbeats per lease."""
 _PATIENCE_S = 30.0
 """Seconds to wait while another process writes."""
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class Claim(Enum):
@@ -113,7 +114,7 @@ class Claims:
             try:
                 self.extend()
             except StorageError as error:  # The next heartbeat tries again, before the lease expires.
-                _log.warning("a heartbeat failed: %s", error)
+                log(_log, logging.WARNING, "claim.heartbeat_failed", "a heartbeat failed: %(text)s", text=error)
 
     def extend(self) -> None:
         """Extend the leases of this process. Safe in any thread."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from amc_agents.commits import Commit, DeferredCalls
 from amc_agents.errors import AllWeightsZero, BudgetExhausted, RunTimedOut
+from amc_agents.logs import log, room_logger
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.search_notes import reward_notes, search_notes
@@ -21,7 +22,8 @@ from amc_agents.run import Population, Run
 from amc_agents.runtime.world import Worlds
 from amc_agents.usage import Usage
 
-_log = logging.getLogger(__name__)
+_notes = room_logger(__name__).getChild("notes")
+"""The notes of runs have a logger of their own below the room's, which `quiet_notes` silences."""
 
 ARCHIVED = -1
 """`Run.best_index` of a winner from the archive."""
@@ -167,7 +169,7 @@ def closing_notes(worlds: Worlds) -> list[str]:
 @functools.lru_cache(maxsize=128)
 def warn_once(note: str) -> None:
     """Log a note about settings once, even if many runs have the same settings."""
-    _log.warning(note)
+    log(_notes, logging.WARNING, "run.noted", "%(note)s", note=note)
 
 
 @contextmanager
@@ -176,9 +178,9 @@ def quiet_notes() -> Iterator[None]:
 
     A comparison has easy tasks whose particles are all identical, and a collection resamples without a critic.
     """
-    level = _log.level
-    _log.setLevel(logging.ERROR)
+    level = _notes.level
+    _notes.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        _log.setLevel(level)
+        _notes.setLevel(level)

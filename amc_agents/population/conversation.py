@@ -10,6 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from amc_agents.errors import ConfigurationError, WorldError
+from amc_agents.logs import log, room_logger
 from amc_agents.population.saver import ForkSaver
 from amc_agents.runtime.calls import NEW_WORLD
 from amc_agents.runtime.world import RecordingWorld
@@ -18,7 +19,7 @@ from amc_agents.types import Environment, Forkable, Restorable
 CHANNEL = "amc_world"
 """Private channel with the reference to the winner's world, and to the world before, which the next turn deletes."""
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class ConversationWorld:
@@ -97,4 +98,10 @@ async def _release(world: Restorable, snapshot: Any) -> None:
     try:
         await world.release(snapshot)
     except Exception as error:
-        _log.warning("the saved world of an earlier turn could not be deleted: %s", error)
+        log(
+            _log,
+            logging.WARNING,
+            "world.snapshot_left",
+            "the saved world of an earlier turn could not be deleted: %(text)s",
+            text=error,
+        )

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict, override
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AgentContractError
+from amc_agents.logs import log, room_logger
 from amc_agents.population.commits.passing import CANNOT_ASK, naming_commits, pass_door
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lifecycle import new_population, read_population, saved
@@ -32,7 +33,7 @@ from amc_agents.population.traced_nodes import traced_resample, traced_weigh
 from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.runtime import calls
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class RunState(TypedDict):
@@ -174,8 +175,12 @@ def restarting(work: Any) -> Any:
             with naming_commits(state["amc_system"]):
                 return await work(state, config)
         if state.get("amc_answers") is None:  # A run that asked a human ended as intended.
-            _log.warning(
-                "a thread's run broke off before %r: its last durable point, if any, is restored", work.__name__
+            log(
+                _log,
+                logging.WARNING,
+                "run.broke_off",
+                "a thread's run broke off before '%(node)s': its last durable point, if any, is restored",
+                node=work.__name__,
             )
         OpenRun.of(config).checkpoint = state
         return Command(goto="restore")

@@ -18,7 +18,7 @@ from amc_agents.errors import AgentContractError
 from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.population import ParticleSystem
-from amc_agents.population.traced_nodes import facts_of
+from amc_agents.population.traced_nodes import facts_of, log_end
 from amc_agents.population.watching import Watcher
 from amc_agents.run import Run
 from amc_agents.runtime.kept_world import KeptWorld
@@ -175,6 +175,7 @@ class OpenRun:
         self._forget(system)
         run = replace(run, notes=(*run.notes, *closing_notes(self.worlds), *conversation.notes))
         self.span.concluded(facts_of(run), winner.span, run.notes)
+        log_end(run, system.runner.streams.run_id)
         if (listener := _listener.get()) is not None:
             listener(run)
         return Conclusion(run, winner)

@@ -16,6 +16,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from amc_agents.budget import Purse
 from amc_agents.concurrency.rate_gate import RateGate, set_gate
 from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
+from amc_agents.logs import log, room_logger
 from amc_agents.messages import turn_of
 from amc_agents.models.seeding import current_rng
 from amc_agents.population.agent_streams import AgentStreams
@@ -33,7 +34,7 @@ from amc_agents.types import Step, Trajectory
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,14 @@ class ParticleRunner:
         try:
             await self._in_its_context(particle, self.streams.end(particle, outcome))
         except Exception as error:
-            _log.warning("an agent could not be stopped: %s: %s", type(error).__name__, error)
+            log(
+                _log,
+                logging.WARNING,
+                "particle.not_stopped",
+                "an agent could not be stopped: %(error)s: %(text)s",
+                error=type(error).__name__,
+                text=error,
+            )
 
     async def discard(self, particle: Particle) -> None:
         """Stop a particle's agent, close its world and delete its thread."""
@@ -179,8 +187,7 @@ class ParticleRunner:
         except (AgentContractError, BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:
-            particle.error = error
-            particle.span.end("failed", error)
+            _fail(particle, error)
 
     async def _resume(self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None) -> None:
         particle.stream = self.streams.start(particle, config, answers)
@@ -189,8 +196,7 @@ class ParticleRunner:
         except (AgentContractError, BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:
-            particle.error = error
-            particle.span.end("failed", error)
+            _fail(particle, error)
 
     async def _limited_step(self, particle: Particle, config: RunnableConfig) -> None:
         async with self._slot(particle):
@@ -227,3 +233,18 @@ class ParticleRunner:
             context.run(keep_budgets)
             context.run(spend_from, *self.purses_around, Spender(self.purse, particle))
         return asyncio.create_task(work, context=context)
+
+
+def _fail(particle: Particle, error: Exception) -> None:
+    particle.error = error
+    particle.span.end("failed", error)
+    log(
+        _log,
+        logging.INFO,
+        "particle.failed",
+        "particle %(particle)d failed in step %(step)d: %(error)s: %(text)s",
+        particle=particle.index,
+        step=particle.steps + 1,
+        error=type(error).__name__,
+        text=error,
+    )

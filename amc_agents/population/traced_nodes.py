@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from amc_agents.logs import log, room_logger
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.resampling import resample
 from amc_agents.population.weighing import weigh
 from amc_agents.run import Run
+
+_log = room_logger(__name__)
 
 
 async def traced_weigh(system: ParticleSystem) -> None:
@@ -22,6 +26,8 @@ async def traced_weigh(system: ParticleSystem) -> None:
         span.note(values=point.values.tolist(), log_weights=point.log_weights.tolist(), ess=point.ess)
         span.note(due=system.due)
     values = point.values.tolist()
+    log(_log, logging.DEBUG, "particles.weighed", "run %(run)s was weighed at step %(step)d: ESS %(ess).3g",
+        run=system.runner.streams.run_id, step=point.step, ess=point.ess)  # fmt: skip
     system.span.valued(critic, point.step, [particle.span for particle in system.particles], values)
     for particle, value in zip(system.particles, values, strict=True):
         if particle.trace is not None:
@@ -34,7 +40,16 @@ async def traced_resample(system: ParticleSystem) -> None:
         await resample(system)
         point = system.history[-1]
         if point.ancestors is not None:
-            span.note(ancestors=point.ancestors.tolist(), retired=list(point.retired))
+            ancestors = point.ancestors.tolist()
+            span.note(ancestors=ancestors, retired=list(point.retired))
+            log(_log, logging.DEBUG, "particles.resampled", "run %(run)s was resampled at step %(step)d: %(ancestors)s",
+                run=system.runner.streams.run_id, step=point.step, ancestors=ancestors)  # fmt: skip
+
+
+def log_end(run: Run, run_id: str) -> None:
+    """Log that a run has its result."""
+    log(_log, logging.INFO, "run.ended", "run %(run)s ended after %(best_steps)d steps with the return %(best_return)g",
+        run=run_id, **facts_of(run))  # fmt: skip
 
 
 def facts_of(run: Run) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from amc_agents.errors import UpdateError
+from amc_agents.logs import log, room_logger
 from amc_agents.models.seeding import use_rng
 from amc_agents.psrl.exact.known import exact_model
 from amc_agents.psrl.exact.roles import ExactPolicy, ExactSampler, ExactUpdater
@@ -27,7 +28,7 @@ from amc_agents.psrl.posterior.updates import (
 from amc_agents.psrl.roles import Updater
 from amc_agents.types import Step, Task, Trajectory
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 Exact = Literal["exact"]
 """Replaces a role by the exact computation for the task's world (`amc_agents.psrl.exact.exact_model`)."""
@@ -126,7 +127,7 @@ class Learner:
     async def _after_failure(self, error: UpdateError) -> Version:
         if self._learning.on_update_error == "raise":
             raise error
-        _log.warning("%s", error)
+        log(_log, logging.WARNING, "posterior.kept", "%(text)s", text=error)
         self.failures.append(str(error))
         return await self.memory.head()
 

@@ -16,6 +16,7 @@ from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import override
 
 from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.logs import log, room_logger
 from amc_agents.prices import Rates
 from amc_agents.rollout.canary_report import KIND, CanaryReport, design_of, read_report
 from amc_agents.rollout.comparison import Design
@@ -26,7 +27,7 @@ from amc_agents.rollout.wrapping import Agent, fields_of, updated
 KeyFunction = Callable[[Any, RunnableConfig], str | None]
 """Returns the key of a call from its input and config; None: the call has no key."""
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 def canary(
@@ -180,7 +181,13 @@ class Canary:
     def _notice(self, why: str | None) -> None:
         if why is not None and not self._stopped:
             self._stopped = True
-            _log.warning("the canary has stopped, and the plain agent answers every call: %s", why)
+            log(
+                _log,
+                logging.WARNING,
+                "canary.stopped",
+                "the canary has stopped, and the plain agent answers every call: %(why)s",
+                why=why,
+            )
 
 
 class CanaryGraph(CompiledStateGraph[Any, Any, Any, Any]):

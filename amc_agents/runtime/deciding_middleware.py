@@ -11,10 +11,11 @@ from langchain.agents.middleware.types import ExtendedModelResponse, ModelReques
 from langgraph.types import Command
 from typing_extensions import override
 
+from amc_agents.logs import log, room_logger
 from amc_agents.runtime.deciding_model import DecidingModel, Record
 from amc_agents.runtime.sampling_actor import unbound
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 MOST_KEPT = 100
 """Maximum number of decisions kept in the state, so that it does not grow with the conversation."""
@@ -65,8 +66,12 @@ class DecidingMiddleware(AgentMiddleware[Any, Any, Any]):
         self, response: ModelResponse[Any], records: list[Record]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         if not records:
-            _log.warning(
-                "%s decided nothing: a middleware after it answered, or replaced the model", type(self).__name__
+            log(
+                _log,
+                logging.WARNING,
+                "decision.bypassed",
+                "%(method)s decided nothing: a middleware after it answered, or replaced the model",
+                method=type(self).__name__,
             )
         if not records or not self._keep:
             return response

@@ -5,6 +5,7 @@ It handles requests, events, traces, the critic of the call, and sync and async 
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -30,6 +31,7 @@ from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.config import ConfigLike
 from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError
+from amc_agents.logs import log, room_logger
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.runtime.answer_chunk import as_chunk
 from amc_agents.runtime.budget_keeper import bounded
@@ -37,6 +39,8 @@ from amc_agents.runtime.chosen_critic import ChosenCritic, CriticChoice, Offered
 from amc_agents.runtime.inner_calls import callbacks_below, named_critic, running_below, stream_writer
 from amc_agents.runtime.sampling_actor import unbound
 from amc_agents.runtime.tracing import traced_work
+
+_log = room_logger(__name__)
 
 Record = dict[str, Any]
 """A decision as plain values: the choice and its reasons, the critic and its source, requests and tokens."""
@@ -268,6 +272,14 @@ class DecidingModel(BaseChatModel):
             await run.on_chain_error(error)
             raise
         await run.on_chain_end(record)
+        log(
+            _log,
+            logging.DEBUG,
+            "decision.made",
+            "%(method)s decided with the critic %(critic)s",
+            method=name,
+            critic=chosen.name,
+        )
         return result._replace(record=record)
 
     async def _connected(self, chosen: ChosenCritic) -> ChosenCritic:

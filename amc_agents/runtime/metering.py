@@ -43,6 +43,29 @@ class ContextHandler(BaseCallbackHandler):
     ignore_custom_event = True
 
 
+_observer: ContextVar[ContextHandler | None] = ContextVar("amc_request_observer", default=None)
+
+
+def observe_requests(observer: ContextHandler | None) -> ContextHandler | None:
+    """Let another handler receive the events of all further requests and tool calls of this context.
+
+    Its events come through the context's `PolicyMeter`, if there is one: LangChain examines every handler of every
+    request, which costs more than all that is done with its events.
+
+    Returns:
+        The observer until now.
+    """
+    before = _observer.get()
+    _observer.set(observer)
+    _alone.set(observer if _current.get() is None else None)
+    return before
+
+
+def request_observer() -> ContextHandler | None:
+    """Return the observer of this context, or None."""
+    return _observer.get()
+
+
 class PolicyMeter(ContextHandler):
     """Adds every request below it to a meter, under the role "policy" and the model's `provider:name`.
 
@@ -58,27 +81,55 @@ class PolicyMeter(ContextHandler):
         self.around = around
         self._requests: dict[UUID, _Request | None] = {}
 
+    @property
+    def ignore_agent(self) -> bool:  # type: ignore[override]
+        """Ignore tools, for which LangChain asks here, unless an observer wants them."""
+        return _observer.get() is None
+
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **details: Any
     ) -> None:
         """Remember the model: an answer may not name it, and a failure cannot."""
         self._requests[run_id] = _request_of(details)
+        if (observer := _observer.get()) is not None:
+            observer.on_chat_model_start(serialized, messages, run_id=run_id, **details)
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **details: Any) -> None:
         """Remember a plain-text model."""
         self._requests[run_id] = _request_of(details)
+        if (observer := _observer.get()) is not None:
+            observer.on_llm_start(serialized, prompts, run_id=run_id, **details)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count a request once: each of its n candidates carries the usage of all."""
         request = self._requests.pop(run_id, _UNKNOWN)
         if request is not None:
             self._add(usage_of(response), _named(facts_of(response), request))
+        if (observer := _observer.get()) is not None:
+            observer.on_llm_end(response, run_id=run_id)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Count a failed request."""
         request = self._requests.pop(run_id, _UNKNOWN)
         if request is not None:
             self._add(Usage(calls=1, missing=1), _named({}, request))
+        if (observer := _observer.get()) is not None:
+            observer.on_llm_error(error, run_id=run_id)
+
+    def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
+        """Tell the observer."""
+        if (observer := _observer.get()) is not None:
+            observer.on_tool_start(serialized, input_str, run_id=run_id, **details)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """Tell the observer."""
+        if (observer := _observer.get()) is not None:
+            observer.on_tool_end(output, run_id=run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Tell the observer."""
+        if (observer := _observer.get()) is not None:
+            observer.on_tool_error(error, run_id=run_id)
 
     def _add(self, usage: Usage, model: str) -> None:
         self.meter.add("policy", usage, model)
@@ -90,6 +141,9 @@ class PolicyMeter(ContextHandler):
 # particle's run it would be inherited by each node, whose events cost a tenth of a step and are not counted.
 _current: ContextVar[PolicyMeter | None] = ContextVar("amc_policy_meter", default=None)
 register_configure_hook(_current, inheritable=False)
+_alone: ContextVar[ContextHandler | None] = ContextVar("amc_request_observer_alone", default=None)
+"""The observer, where there is no meter."""
+register_configure_hook(_alone, inheritable=False)
 
 
 def policy_meter() -> PolicyMeter | None:

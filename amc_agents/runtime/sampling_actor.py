@@ -22,12 +22,13 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.answers import LEAST_LOGPROB
 from amc_agents.decisions.samples import Sample
 from amc_agents.errors import ConfigurationError
+from amc_agents.logs import log, room_logger
 from amc_agents.messages import turn_of
 from amc_agents.runtime.inner_calls import ask, quietly
 from amc_agents.runtime.metering import usage_of
 from amc_agents.usage import Usage
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class ChatActor:
@@ -139,7 +140,7 @@ class ChatActor:
         if causes:
             note = f"all {len(messages)} samples are the same, and the model has {' and '.join(causes)}"
             self.notes.append(note)
-            _log.warning("%s: the decision has a single candidate", note)
+            log(_log, logging.WARNING, "decision.single", "%(note)s: the decision has a single candidate", note=note)
 
 
 def unbound(model: Any) -> tuple[BaseChatModel, dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
+from amc_agents.logs import log, room_logger
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.tracing import traced_step
 from amc_agents.types import Environment, Forkable, Task, TimeStep
@@ -25,7 +26,7 @@ World = TypeVar("World")
 CLOSING_LIMIT_S = 10.0
 """Maximum time in seconds that an ended run waits until a world is created or closed."""
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 _current: ContextVar[Any] = ContextVar("amc_environment", default=None)
 
 
@@ -127,7 +128,13 @@ class Worlds:
             _, late = await asyncio.wait(self._tasks, timeout=CLOSING_LIMIT_S)
             for task in late:
                 task.cancel()
-                _log.warning("a world was neither created nor closed within %g s after its run ended", CLOSING_LIMIT_S)
+                log(
+                    _log,
+                    logging.WARNING,
+                    "world.late",
+                    "a world was neither created nor closed within %(seconds)g s after its run ended",
+                    seconds=CLOSING_LIMIT_S,
+                )
         closed = [world for world in self._open if world is not but]
         if closed:
             await self.finish(self._close_side_by_side(closed))
@@ -155,7 +162,14 @@ class Worlds:
         except Exception as caught:
             error = TimeoutError(f"no answer within {CLOSING_LIMIT_S:g} s") if limit.expired() else caught
             self.close_errors.append(error)
-            _log.warning("a world could not be closed: %s: %s", type(error).__name__, error)
+            log(
+                _log,
+                logging.WARNING,
+                "world.not_closed",
+                "a world could not be closed: %(error)s: %(text)s",
+                error=type(error).__name__,
+                text=error,
+            )
 
 
 class RecordingWorld:

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from amc_agents.quoting import excerpt
+from amc_agents.logs import log, room_logger
 
-_log = logging.getLogger("amc_agents.telemetry")
+_log = room_logger(__name__)
 
 INTERVAL_S = 1.0
 """Longest time in seconds until the thread takes up new work."""
@@ -104,7 +104,20 @@ class Backlog:
                 if done % _RELIEVE_AFTER == 0:
                     self._relieve()
             except Exception as error:
-                _log.warning("a span or a feedback was lost: %s: %s", type(error).__name__, excerpt(str(error)))
+                log(
+                    _log,
+                    logging.WARNING,
+                    "telemetry.lost",
+                    "a span or a feedback was lost: %(error)s: %(text)s",
+                    error=type(error).__name__,
+                    text=error,
+                )
         if self._n_dropped:
-            _log.warning("%d spans or feedbacks were dropped: their receiver is too slow", self._n_dropped)
+            log(
+                _log,
+                logging.WARNING,
+                "telemetry.dropped",
+                "%(n)d spans or feedbacks were dropped: their receiver is too slow",
+                n=self._n_dropped,
+            )
             self._n_dropped = 0

@@ -14,8 +14,9 @@ from amc_agents.errors import (
     CriticServerError,
     PromptTooLong,
 )
+from amc_agents.logs import log, room_logger
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def redacted(name: str, *, trusted: bool) -> Iterator[None]:
     except AmcError as error:
         if trusted:
             raise
-        _log.warning("error of a critic that a call has named: %s", error)
+        log(_log, logging.WARNING, "critic.failed", "error of a critic that a call has named: %(text)s", text=error)
         raise _without_answer(name, error) from None
 
 

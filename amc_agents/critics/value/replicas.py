@@ -16,12 +16,13 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.value.pooling import from_spec as one_server
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
+from amc_agents.logs import log, room_logger
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
 REST_S = 30.0
 """Seconds for which a replica that failed is asked last."""
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VLLMCritic | ReplicatedCritic:
@@ -135,7 +136,14 @@ class ReplicatedCritic:
         yield from (index for index in order if index in resting)
 
     def _rest(self, index: int, error: CriticServerError) -> None:
-        _log.warning("a replica of the critic failed, and others take over for %g s: %s", REST_S, error)
+        log(
+            _log,
+            logging.WARNING,
+            "critic.replica_failed",
+            "a replica of the critic failed, and others take over for %(seconds)g s: %(text)s",
+            seconds=REST_S,
+            text=error,
+        )
         self._failed_at[index] = self._clock()
 
     async def _connected(self, index: int) -> str:

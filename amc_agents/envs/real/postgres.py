@@ -20,8 +20,9 @@ from amc_agents.envs.real.postgres_rows import (
     write_rows,
 )
 from amc_agents.errors import EnvironmentStateError, ForkError, WorldError
+from amc_agents.logs import log, room_logger
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class PostgresFork:
@@ -198,7 +199,13 @@ class PostgresFork:
                 copy, original, base = (stack.enter_context(open_for_rows(dsn)) for dsn in dsns)
                 write_rows(copy, base, applied_rows(original, rows), self._base.name)
         except WorldError as error:
-            _log.debug("changes that the original has already still count as changes: %s", error)
+            log(
+                _log,
+                logging.DEBUG,
+                "world.not_rebased",
+                "changes that the original has already still count as changes: %(text)s",
+                text=error,
+            )
 
     def _changed_rows(self) -> list[ChangedRow]:
         with server_errors("comparing databases"), ExitStack() as stack:

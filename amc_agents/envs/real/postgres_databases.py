@@ -12,9 +12,10 @@ from itertools import count
 from typing import Any
 
 from amc_agents.errors import ConfigurationError, ForkError, MissingExtra, WorldError
+from amc_agents.logs import log, room_logger
 from amc_agents.quoting import masked
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 PREFIX = "amc_world_"
 """Beginning of the names of all copies."""
@@ -156,7 +157,14 @@ class Databases:
                 try:
                     self._drop(match[0])
                 except self._psycopg.Error as error:
-                    _log.warning("cannot drop the copy %s of a killed process: %s", match[0], masked(str(error)))
+                    log(
+                        _log,
+                        logging.WARNING,
+                        "world.copy_left",
+                        "cannot drop the copy %(copy)s of a killed process: %(text)s",
+                        copy=match[0],
+                        text=error,
+                    )
                 self._connection.execute("SELECT pg_advisory_unlock(%s)", key)
 
 

@@ -25,8 +25,9 @@ from amc_agents.envs.real.sqlite_rows import (
 )
 from amc_agents.envs.real.workspace import Workspace
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
+from amc_agents.logs import log, room_logger
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class SqliteFork:
@@ -228,7 +229,14 @@ class SqliteFork:
                 drop_triggers(base)
                 write_rows(base, applied)
         except (WorldError, sqlite3.Error) as error:
-            _log.debug("%s: changes that the original has already still count as changes: %s", self.original, error)
+            log(
+                _log,
+                logging.DEBUG,
+                "world.not_rebased",
+                "%(original)s: changes that the original has already still count as changes: %(text)s",
+                original=self.original,
+                text=error,
+            )
 
 
 @dataclass

@@ -8,13 +8,14 @@ from typing import Any, cast
 from langgraph.checkpoint.base import CheckpointMetadata
 
 from amc_agents import smc
+from amc_agents.logs import log, room_logger
 from amc_agents.population.durable.interning import Memo, Table
 from amc_agents.population.durable.points import PointStore
 from amc_agents.population.durable.system_record import dump_system
 from amc_agents.population.population import ParticleSystem
 from amc_agents.quoting import excerpt
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 class DurablePopulation:
@@ -82,4 +83,4 @@ class DurablePopulation:
         note = excerpt(f"step {system.step}: no more durable points, a crash restarts the run {since} "
                        f"({type(error).__name__}: {error})", 400)  # fmt: skip
         system.notes.append(note)
-        _log.warning(note)
+        log(_log, logging.WARNING, "run.not_durable", "%(note)s", note=note)

@@ -10,6 +10,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from amc_agents.errors import AgentContractError
+from amc_agents.logs import log, room_logger
 from amc_agents.population.durable.durability import DurablePopulation
 from amc_agents.population.durable.interning import Table
 from amc_agents.population.durable.points import PointStore, store_of
@@ -20,7 +21,7 @@ from amc_agents.population.population import ParticleSystem
 from amc_agents.runtime.world import Worlds
 from amc_agents.types import Restorable
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 async def new_population(system: ParticleSystem, config: RunnableConfig) -> DurablePopulation | None:
@@ -57,7 +58,13 @@ async def read_population(point: Mapping[str, Any] | None, config: RunnableConfi
     found = None if store is None else await store.read_current(None if point is None else point["point"])
     if store is None or found is None:
         why = "it had no durable point" if point is None else f"its durable point at step {point['step']} was deleted"
-        _log.warning("a thread's run broke off and restarts from its input: %s", why)
+        log(
+            _log,
+            logging.WARNING,
+            "run.restarts",
+            "a thread's run broke off and restarts from its input: %(why)s",
+            why=why,
+        )
         return None
     return Recorded(found, store)
 

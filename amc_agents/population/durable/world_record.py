@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amc_agents.errors import ReplayDivergence
+from amc_agents.logs import log, room_logger
 from amc_agents.population.durable.interning import Memo
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_world, start_world
 from amc_agents.types import Environment, Restorable, Task, TimeStep
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 def can_be_restored(world: RecordingWorld) -> bool:
@@ -90,7 +91,15 @@ async def release(snapshots: Iterable[Any], world: Restorable) -> None:
         try:
             await world.release(snapshot)
         except Exception as error:
-            _log.warning("the snapshot %.100r could not be deleted: %s: %s", snapshot, type(error).__name__, error)
+            log(
+                _log,
+                logging.WARNING,
+                "world.snapshot_left",
+                "the snapshot %(snapshot)s could not be deleted: %(error)s: %(text)s",
+                snapshot=f"{snapshot!r:.100}",
+                error=type(error).__name__,
+                text=error,
+            )
 
 
 def _check(step: int, action: str, recorded: Any, answer: TimeStep | None) -> None:

@@ -13,6 +13,7 @@ import logging
 from dataclasses import replace
 
 from amc_agents.errors import PosteriorError, UpdateError
+from amc_agents.logs import log, room_logger
 from amc_agents.psrl.posterior.lineage import Lineage
 from amc_agents.psrl.posterior.memory import InMemoryPosterior, PosteriorMemory
 from amc_agents.psrl.posterior.retained import dropped_statements
@@ -32,7 +33,7 @@ __all__ = [
     "update_posterior",
 ]
 
-_log = logging.getLogger(__name__)
+_log = room_logger(__name__)
 
 
 async def update_posterior(
@@ -154,11 +155,14 @@ async def _add_evidence(
             text, dropped = second_text, still_dropped
     version = Version(text, "evidence", head.id, number, evidence, dropped)
     if await memory.append(version) and dropped:
-        _log.warning(
-            "the update of episode %s dropped known statements, even on a second try: %s\n%s",
-            evidence.episode,
-            "; ".join(dropped),
-            diff(head, version),
+        log(
+            _log,
+            logging.WARNING,
+            "posterior.dropped",
+            "the update of episode %(episode)s dropped known statements, even on a second try: %(dropped)s (%(diff)s)",
+            episode=evidence.episode,
+            dropped="; ".join(dropped),
+            diff=diff(head, version),
         )
 
 

@@ -7,19 +7,17 @@ a tool is made at once, because what the tool calls belongs below it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from time import time_ns
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
-from langchain_core.tracers.context import register_configure_hook
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, set_span_in_context
 
-from amc_agents.runtime.metering import OTHER_ROLES, WRAPPER_TYPES, ContextHandler
+from amc_agents.runtime.metering import OTHER_ROLES, WRAPPER_TYPES, ContextHandler, request_observer
 from amc_agents.runtime.tracing import Place
 from amc_agents.telemetry.otel import attributes as named
 from amc_agents.telemetry.otel.recorder import Recorder
@@ -103,6 +101,8 @@ class RequestSpans(ContextHandler):
 
     def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
         """Begin the span of a tool, and make it the parent of what the tool calls."""
+        if run_id in self._tools:  # Both a meter and this handler itself received the event.
+            return
         name = details.get("name") or (serialized or {}).get("name") or "tool"
         around = otel_context.get_current()
         attributes = {**self.where().attributes, **of_tool(name, details.get("tool_call_id"))}
@@ -187,18 +187,7 @@ def of_tool(name: str, call_id: str | None = None) -> named.Attributes:
     return attributes if call_id is None else {**attributes, "gen_ai.tool.call.id": call_id}
 
 
-_current: ContextVar[RequestSpans | None] = ContextVar("amc_request_spans", default=None)
-register_configure_hook(_current, inheritable=False)
-
-
-def observe_requests(spans: RequestSpans | None) -> RequestSpans | None:
-    """Let `spans` observe all further requests and tool calls of this context; return what did so before."""
-    before = _current.get()
-    _current.set(spans)
-    return before
-
-
 def where_now() -> Where:
     """Return the place of spans that begin now in this context."""
-    spans = _current.get()
-    return NOWHERE if spans is None else spans.where()
+    spans = request_observer()
+    return spans.where() if isinstance(spans, RequestSpans) else NOWHERE

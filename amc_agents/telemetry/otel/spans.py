@@ -14,11 +14,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from amc_agents.runtime.metering import observe_requests
 from amc_agents.runtime.tracing import AgentSpan as AnySpan
 from amc_agents.runtime.tracing import Kind, Place
 from amc_agents.telemetry.otel import attributes as named
 from amc_agents.telemetry.otel.recorder import Recorder
-from amc_agents.telemetry.otel.requests import RequestSpans, observe_requests
+from amc_agents.telemetry.otel.requests import RequestSpans
 
 _W3C = TraceContextTextMapPropagator()
 _WAITS_FOR_RESULT = ("finished", "horizon")
