@@ -13,7 +13,16 @@ import pytest
 from amc_agents import errors
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("links", "staging", "error_page", "command_page", "notebook_pages", "navigation", "for_language_models")
+MODULES = (
+    "links",
+    "staging",
+    "error_page",
+    "command_page",
+    "notebook_pages",
+    "navigation",
+    "for_language_models",
+    "rendering",
+)
 
 
 @pytest.fixture
@@ -134,3 +143,14 @@ def test_the_navigation_lists_pages_that_exist_or_are_generated(site):
         for page in pages
         if not page.startswith(("reference/", "notebooks/")) and not (ROOT / "docs" / page).exists()
     ] == []
+
+
+def test_equations_become_mathml_and_pipes_in_code_are_unescaped(site):
+    pytest.importorskip("latex2mathml", reason="the extra docs is not installed")
+    corrected = site("rendering").corrected_page
+    inline = corrected(r'<p><span class="arithmatex">\(a &lt; b\)</span> <code>x\|y</code> \|</p>')
+    assert inline.startswith('<p><math xmlns="http://www.w3.org/1998/Math/MathML" display="inline">')
+    assert inline.endswith(r"</math> <code>x|y</code> \|</p>")
+    block = corrected('<div class="arithmatex">\\[\nQ\n\\]</div>')
+    assert 'display="block"' in block
+    assert "<mi>Q</mi>" in block

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from api_pages import api_pages
 from command_page import command_page
-from equations import render_equations
 from error_page import error_page
 from for_language_models import add_markdown, llms_txt
 from navigation import configuration, navigation_pages
 from notebook_pages import notebook_page
+from rendering import correct_pages
 from staging import Staging
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def main() -> None:
     if code := subprocess.run(command, env=os.environ | {"NO_COLOR": "1"}, cwd=ROOT).returncode:
         sys.exit(code)
     check_offline(SITE)
-    render_equations(SITE)
+    correct_pages(SITE)
     add_markdown(PAGES, SITE)
     (SITE / "llms.txt").write_text(llms_txt(configuration(CONFIGURATION), PAGES))
     print(f"{len(list(SITE.rglob('*.html')))} pages: open {SITE / 'index.html'}")
