@@ -18,6 +18,7 @@ from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.search_notes import reward_notes, search_notes
 from amc_agents.population.selection import select_index
+from amc_agents.quoting import excerpt
 from amc_agents.run import Population, Run
 from amc_agents.runtime.world import Worlds
 from amc_agents.usage import Usage
@@ -163,7 +164,9 @@ def closing_notes(worlds: Worlds) -> list[str]:
     failures = worlds.close_errors
     if not failures:
         return []
-    return [f"worlds that could not be closed: {len(failures)} ({type(failures[0]).__name__}: {failures[0]})"]
+    return [
+        f"worlds that could not be closed: {len(failures)} ({type(failures[0]).__name__}: {excerpt(str(failures[0]))})"
+    ]
 
 
 @functools.lru_cache(maxsize=128)

@@ -102,7 +102,7 @@ def _checked(url: str, response: httpx.Response) -> Any:
         raise AgentGymError(url, f"HTTP {response.status_code}, expected 200: {excerpt(response.text, 200)}")
     try:
         answer = response.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AgentGymError(url, f"expected JSON, got {excerpt(response.text, 200)}") from error
     if isinstance(answer, dict) and "error" in answer:
         raise AgentGymError(url, f"the server reported an error: {excerpt(str(answer['error']), 250)}")

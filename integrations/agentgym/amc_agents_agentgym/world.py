@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,7 @@ class AgentGymWorld:
         assert self._client is not None
         answer = await self._server.post(self._client, "/create", self._dialect.create)
         number = answer.get("id") if isinstance(answer, dict) else answer
-        if not isinstance(number, int):
+        if type(number) is not int:
             raise self._unexpected("/create", "the number of an environment", answer)
         return number
 
@@ -119,14 +120,17 @@ class AgentGymWorld:
     def _start_of(self, answer: Any) -> float:
         """Return the sum of rewards that a reset reports, such as the score of a ScienceWorld task."""
         start = answer.get(self._dialect.reward_field, 0.0) if isinstance(answer, dict) else 0.0
-        return float(start) * self._dialect.reward_scale
+        try:
+            return _finite(start) * self._dialect.reward_scale
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._unexpected("/reset", "a number as the reward", answer) from error
 
     def _parsed(self, answer: Any) -> tuple[str, float, bool]:
         """Return (observation, scaled reward as the server reports it, done)."""
         try:
             observation, done = answer[self._dialect.observation_field], answer["done"]
-            reward = float(answer[self._dialect.reward_field]) * self._dialect.reward_scale
-        except (KeyError, TypeError, ValueError) as error:
+            reward = _finite(answer[self._dialect.reward_field]) * self._dialect.reward_scale
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise self._unexpected("/step", "an observation, a reward and done", answer) from error
         if not isinstance(observation, str):
             raise self._unexpected("/step", "an observation in text", answer)
@@ -145,9 +149,11 @@ class AgentGymWorld:
         if self._dialect.listed is None:
             return text
         if self._dialect.listed == "answer":
-            actions = answer.get("available_actions", [])
+            actions = answer.get("available_actions", []) if isinstance(answer, dict) else []
         else:
             actions = await self._requested_actions()
+        if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
+            raise self._unexpected("/step", "a list of actions in text", actions)
         return f"{text}\nAvailable actions: {', '.join(actions)}"
 
     async def _requested_actions(self) -> list[str]:
@@ -164,3 +170,11 @@ class AgentGymWorld:
             self._server.url + path,
             f"expected {expected}, got {answer!r:.200}: is this AgentGym's {self._dialect.name} server?",
         )
+
+
+def _finite(value: Any) -> float:
+    """Convert a reward. Raises `ValueError`, `TypeError` or `OverflowError` if it is no finite number."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"expected a finite reward, got {number}")
+    return number
