@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from amc_agents.bench.failures import FailuresFile
+from amc_agents.bench.methods import Tuned, best_of_n, react
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.results_folder import ResultsFolder
 from amc_agents.bench.work import WorkItem
 
@@ -77,3 +79,9 @@ def reproducible(records):
     """Return run results without what depends on the machine: wall time, and what its caches held."""
     physical = {"seconds": 0.0, "policy_cached_tokens": 0, "critic_cached_tokens": 0, "world_model_cached_tokens": 0}
     return [replace(record, cost=replace(record.cost, **physical)) for record in records]
+
+
+def two_methods():
+    """Return a small comparison. No value model: the last digits of its values depend on what shares a batch."""
+    methods = react(Tuned()), best_of_n(Tuned())
+    return ComparisonPlan(methods, n_tasks=2, band=(2, 3), n_particles=2, plain=True, critic="uniform")

@@ -12,12 +12,11 @@ from amc_agents.bench import on_ray
 from amc_agents.bench.engine import run_job
 from amc_agents.bench.executors import execute_job, ray_settings
 from amc_agents.bench.failures import failed_runs
-from amc_agents.bench.methods import Tuned, best_of_n, react
 from amc_agents.bench.on_ray import run_on_ray
-from amc_agents.bench.plan import ComparisonPlan, run_plan
+from amc_agents.bench.plan import run_plan
 from amc_agents.concurrency.ray_cluster import LostCall, RaySettings
 from amc_agents.errors import AmcError, ConfigurationError
-from tests.bench.tally import Tally, reproducible
+from tests.bench.tally import Tally, reproducible, two_methods
 
 
 class HereCluster:
@@ -53,9 +52,7 @@ def tally(tmp_path):
 
 
 def test_the_table_of_one_process(tmp_path, here):
-    plan = ComparisonPlan(
-        methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=2, band=(2, 3), n_particles=2, plain=True
-    )
+    plan = two_methods()
     alone, counted = run_plan(plan, tmp_path / "alone"), []
     remote = run_on_ray(plan.job(), tmp_path / "ray", RaySettings(), progress=counted.append)
     assert reproducible(alone) == reproducible(remote)
@@ -85,9 +82,7 @@ def test_a_cluster_on_which_everything_fails_is_given_up(tmp_path, here, tally):
 
 
 def test_an_item_that_kills_its_process_is_the_only_failure(tmp_path, here, monkeypatch):
-    plan = ComparisonPlan(
-        methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=2, band=(2, 3), n_particles=2, plain=True
-    )
+    plan = two_methods()
     killer = plan.comparison().items()[1]
     monkeypatch.setattr(here, "lose", staticmethod(lambda items: killer in items))
     done = run_on_ray(plan.job(), tmp_path, RaySettings())

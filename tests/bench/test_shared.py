@@ -17,12 +17,12 @@ from amc_agents.bench import shared
 from amc_agents.bench.claims import LEASE_S, Claim, Claims
 from amc_agents.bench.engine import run_job
 from amc_agents.bench.failures import failed_runs
-from amc_agents.bench.methods import Tuned, best_of_n, react
+from amc_agents.bench.methods import Tuned, react
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.results_folder import CLAIMS, ResultsFolder, sole_run
 from amc_agents.bench.shared import SharedQueue, run_shared
 from amc_agents.errors import ConfigurationError, StorageError
-from tests.bench.tally import Line, Tally, reproducible
+from tests.bench.tally import Line, Tally, reproducible, two_methods
 
 ITEM, OTHER = ("method", "0", 0), ("method", "1", 0)
 
@@ -191,9 +191,7 @@ def test_other_settings_are_refused(tmp_path):
 
 
 def test_a_shared_folder_has_the_results_of_one_process(tmp_path):
-    plan = ComparisonPlan(
-        methods=(react(Tuned()), best_of_n(Tuned())), n_tasks=2, band=(2, 3), n_particles=2, plain=True
-    )
+    plan = two_methods()
     alone, together = run_plan(plan, tmp_path / "alone"), run_shared(plan.job(), tmp_path / "shared")
     assert reproducible(alone) == reproducible(together)
 

@@ -38,6 +38,7 @@ PLAN = ComparisonPlan(
     band=(2, 3),
     n_particles=2,
     plain=True,
+    critic="uniform",  # The last digits of the shipped value model depend on what shares its batches.
 )
 
 
