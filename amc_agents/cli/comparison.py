@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from amc_agents.bench import decision_report, plots
 from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.deployment import deployment_lines
-from amc_agents.bench.executors import PROCESSES
+from amc_agents.bench.executors import PROCESSES, SHARED
 from amc_agents.bench.failures import causes_of, failed_runs
 from amc_agents.bench.methods import AMC
 from amc_agents.bench.own.plan import OwnPlan
@@ -90,7 +90,8 @@ def run_and_report(
         plan.methods,
         comparison.settings,
         command=command_line(),
-        seconds=None if resume else seconds,
+        # Earlier or other calls have played some of the runs.
+        seconds=None if resume or executor == SHARED else seconds,
         failures=failures,
     )
     title = f"{title}{plan.where}"

@@ -106,7 +106,7 @@ async def _critic(spec: str) -> list[Check]:
     async def understood() -> Check:
         critics.append(parse_critic(spec))
         if address.startswith(("http://", "https://")):
-            servers.append(_server(address, key_variable))
+            servers.extend(_server(url.strip(), key_variable) for url in address.split(","))
         return Check("critic", "ok", f"{spec}: {type(critics[0]).__name__}")
 
     checks = [await guarded("critic", understood)]

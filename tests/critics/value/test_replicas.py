@@ -12,6 +12,7 @@ from amc_agents.critics.server.routing import SESSION_HEADER, ranked, session_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.value.replicas import REST_S, ReplicatedCritic
+from amc_agents.doctor import examine
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.types import Task
 from tests.critics.server.scripted_server import Reply
@@ -152,3 +153,15 @@ def test_rendezvous_hashing_spreads_tasks_evenly_and_moves_only_those_of_a_lost_
     assert all(seconds.count(index) > 15 for index in (1, 2, 3))
     without_d = [ranked(session_of(of_task(number)), replicas[:3])[0] for number in range(400)]
     assert all(new == old for new, old in zip(without_d, firsts, strict=True) if old != 3)
+
+
+async def test_the_doctor_looks_at_every_server(folder, monkeypatch):
+    examined = []
+
+    async def served(name, server, model, key_variable):
+        examined.append(server.base_url)
+        return []
+
+    monkeypatch.setattr(examine, "served", served)
+    await examine._critic(f"vllm:http://127.0.0.1:1, http://127.0.0.1:2?checkpoint={folder}&retry_for=0")
+    assert examined == ["http://127.0.0.1:1", "http://127.0.0.1:2"]
