@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from amc_agents.critics.server.routing import SESSION_HEADER, ranked, session_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.value.replicas import REST_S, ReplicatedCritic
-from amc_agents.doctor import examine
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.types import Task
 from tests.critics.server.scripted_server import Reply
@@ -157,11 +157,12 @@ def test_rendezvous_hashing_spreads_tasks_evenly_and_moves_only_those_of_a_lost_
 
 async def test_the_doctor_looks_at_every_server(folder, monkeypatch):
     examined = []
+    doctor = import_module("amc_agents.doctor.examine")  # The package has a function of this name.
 
     async def served(name, server, model, key_variable):
         examined.append(server.base_url)
         return []
 
-    monkeypatch.setattr(examine, "served", served)
-    await examine._critic(f"vllm:http://127.0.0.1:1, http://127.0.0.1:2?checkpoint={folder}&retry_for=0")
+    monkeypatch.setattr(doctor, "served", served)
+    await doctor._critic(f"vllm:http://127.0.0.1:1, http://127.0.0.1:2?checkpoint={folder}&retry_for=0")
     assert examined == ["http://127.0.0.1:1", "http://127.0.0.1:2"]
