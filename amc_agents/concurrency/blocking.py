@@ -29,8 +29,12 @@ class BlockingCalls:
         self._name, self._max_concurrent, self._timeout = name, max_concurrent, timeout
         self._limits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], *, starting: Callable[[], None] = lambda: None) -> T:
         """Run a call with the caller's context variables and return its result.
+
+        Args:
+            call: the call.
+            starting: called just before the call starts, after any wait for other calls.
 
         Raises:
             TimeoutError: the call took too long.
@@ -49,6 +53,7 @@ class BlockingCalls:
                 future.set_result(result)
 
         async with self._limit():
+            starting()
             threading.Thread(target=work, name=self._name, daemon=True).start()
             async with asyncio.timeout(self._timeout):
                 return await asyncio.wrap_future(future)

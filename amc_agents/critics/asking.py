@@ -8,7 +8,9 @@ connections of the policy's loop.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -75,9 +77,15 @@ class CriticChatModel:
         """
         config = RunnableConfig(tags=list(_TAGS), run_name=self._run_name)
         call = partial(self.model.invoke, list(conversation), config, **self._settings)
+        started = threading.Event()
         try:
-            answer = await politely(partial(self._calls.run, call))
+            answer = await politely(partial(self._calls.run, call, starting=started.set))
         except (BudgetExhausted, UnboundedRequest):
+            raise
+        except asyncio.CancelledError:
+            # The thread cannot be stopped, so the call is paid for.
+            if started.is_set():
+                self._count(Usage(calls=1, missing=1), self.name)
             raise
         except Exception as error:  # each provider's package has its own exceptions
             self._count(Usage(calls=1, missing=1), self.name)

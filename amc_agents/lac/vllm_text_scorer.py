@@ -20,7 +20,7 @@ import numpy as np
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
-from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of, usage_of
+from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
 from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written
@@ -95,8 +95,12 @@ class CompletionsScorer:
         top = 0 if temperature == 1 else self._top
         bodies = [_request(model, prompt, batch, top) for batch in batches]
         bounds = [Bound(model, sum(len(prompt) + len(row.ids) for row in batch), len(batch)) for batch in batches]
-        answers = await self._server.post(_PATH, bodies, bounds)
-        self._count(model, answers)
+
+        def count(_: int, used: Usage) -> None:
+            self.usage += used
+            record("policy", used, model=model)
+
+        answers = await self._server.post(_PATH, bodies, bounds, count=count)
         scores: list[float] = []
         for batch, answer in zip(batches, answers, strict=True):
             for row, places in zip(batch, self._places(answer, len(batch)), strict=True):
@@ -190,12 +194,6 @@ class CompletionsScorer:
             raise self._unexpected(f"{error}. Is it a vLLM server?") from error
         except (KeyError, TypeError) as error:
             raise self._unexpected(f"expected prompt_logprobs, got {quoted(answer)}. Is it a vLLM server?") from error
-
-    def _count(self, model: str, answers: Sequence[Any]) -> None:
-        for answer in answers:
-            used = usage_of(answer)
-            self.usage += used
-            record("policy", used, model=model)
 
     def _unexpected(self, reason: str) -> CriticServerError:
         return CriticServerError(f"{self._server.base_url}{_PATH}", reason)

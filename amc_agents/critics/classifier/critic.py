@@ -16,7 +16,7 @@ from amc_agents.concurrency.once import Once
 from amc_agents.critics.classifier.conversation import chat
 from amc_agents.critics.options import allow, choice, needed, server_options
 from amc_agents.critics.render import PLAIN, filled_round
-from amc_agents.critics.server.answers import chosen_model, rows_of, usage_of
+from amc_agents.critics.server.answers import chosen_model, rows_of
 from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError, CriticSpecError
@@ -174,14 +174,15 @@ class ClassifierCritic:
         bodies = [{"model": model, **self._settings, **json.loads(prompt)} for prompt in prompts]
         # No tokenizer has more tokens than bytes; the server's chat template adds some.
         bounds = [Bound(model, len(prompt.encode()) + _TEMPLATE, 0) for prompt in prompts]
-        try:
-            answers = await self._server.post(f"/{self._endpoint}", bodies, bounds)
-        except CriticServerError as error:
-            raise CriticServerError(error.url, error.reason + self._hint(error), error.status) from error
-        for answer in answers:
-            used = usage_of(answer)
+
+        def count(_: int, used: Usage) -> None:
             self.usage += used
             record("critic", used, model)
+
+        try:
+            answers = await self._server.post(f"/{self._endpoint}", bodies, bounds, count=count)
+        except CriticServerError as error:
+            raise CriticServerError(error.url, error.reason + self._hint(error), error.status) from error
         scores = checked_values([self._score_of(answer) for answer in answers], len(prompts), self.name)
         return [float(score) for score in scores]
 
@@ -189,7 +190,7 @@ class ClassifierCritic:
         try:
             (row,) = rows_of(answer, "data", 1)
         except ValueError as error:
-            raise CriticError(f"critic {self.name}: {error}") from error
+            raise CriticError(f"critic {self.name}: {error}. Is it vLLM with a classifier?") from error
         name = "probs" if self._endpoint == "classify" else "data"
         scores = row.get(name)
         if not isinstance(scores, list) or not all(type(score) in (int, float) for score in scores):

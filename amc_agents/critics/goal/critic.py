@@ -9,6 +9,7 @@ a chat model describes states, each state costs one request, which `prepare` can
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from amc_agents.critics.goal.embeddings import TextEmbeddings, Vectors, as_embed
 from amc_agents.critics.goal.summaries import Summary, as_summary, written
 from amc_agents.critics.options import allow, needed
 from amc_agents.critics.validation import checked_values
-from amc_agents.errors import CheckpointError
+from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
@@ -137,14 +138,34 @@ class GoalValueCritic:
 
     async def _vectors(self, texts: Sequence[str]) -> list[Vectors]:
         """Return a vector `[D]` per text; new texts, and at the first use the golden texts, form one batch."""
-        interruptions: int = getattr(self._embeddings, "interruptions", 0)
+        for _ in range(_ATTEMPTS):
+            interruptions = self._interruptions
+            vectors = await self._asked(texts, interruptions)
+            # After an interruption meanwhile, another model may have embedded the new texts only.
+            if interruptions == self._interruptions:
+                return vectors
+        raise CriticError(
+            f"critic {self.name}: its embedding server was interrupted during each of {_ATTEMPTS} attempts: see the "
+            "server's log"
+        )
+
+    @property
+    def _interruptions(self) -> int:
+        return getattr(self._embeddings, "interruptions", 0)
+
+    async def _asked(self, texts: Sequence[str], interruptions: int) -> list[Vectors]:
+        """`_vectors`, unless the server is interrupted meanwhile."""
         unchecked = self._checked != interruptions
         # After an interruption the server may have another model, so cached vectors are not used.
         golden = [text for triple in self.checkpoint.golden for text in (triple.state, triple.thought, triple.goal)]
         known = {} if unchecked else {text: self._memory[text] for text in texts if text in self._memory}
         new = [text for text in dict.fromkeys([*texts, *(golden if unchecked else ())]) if text not in known]
         if new:
-            vectors, usage = await self._embeddings.embed(new)
+            try:
+                vectors, usage = await self._embeddings.embed(new)
+            except (CriticError, asyncio.CancelledError):
+                self._count(Usage(calls=1, missing=1), self._embeddings.spec)
+                raise
             self._count(usage, self._embeddings.spec)
             known |= dict(zip(new, vectors, strict=True))
         if unchecked:
@@ -163,3 +184,7 @@ class GoalValueCritic:
         if usage != Usage():
             self.usage += usage
             record("critic", usage, model=model)
+
+
+_ATTEMPTS = 3
+"""Number of tries of an embedding during which the server is interrupted."""

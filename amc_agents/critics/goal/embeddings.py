@@ -327,7 +327,7 @@ def _rows(answer: Any, n: int, spec: str) -> Vectors:
     try:
         rows = rows_of(answer, "data", n)
     except ValueError as error:
-        raise CriticError(f"embeddings {spec}: {error}") from error
+        raise CriticError(f"embeddings {spec}: {error}. Is it a server with /v1/embeddings?") from error
     for row in rows:
         vector = row.get("embedding")
         if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):

@@ -17,8 +17,9 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,7 @@ from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticServerError
 from amc_agents.quoting import excerpt, keep_secret, quoted
 from amc_agents.spending import claim
+from amc_agents.usage import Usage
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Default environment variable of the server's key: the variable that vLLM itself reads."""
@@ -101,7 +103,7 @@ class ModelServer:
     async def get(self, path: str) -> Any:
         """Return the JSON at a path. Raises `CriticServerError`."""
         async with await self._client() as client:
-            return await self._exchange(client, "GET", path, None)
+            return await self._exchange(client, _Request("GET", path))
 
     async def post(
         self,
@@ -109,6 +111,7 @@ class ModelServer:
         bodies: Sequence[Mapping[str, Any] | bytes],
         bounds: Sequence[Bound] = (),
         headers: Mapping[str, str] | None = None,
+        count: Callable[[int, Usage], None] = lambda place, used: None,
     ) -> list[Any]:
         """Send the bodies concurrently and return their answers in order.
 
@@ -117,22 +120,30 @@ class ModelServer:
             bodies: objects to send as JSON; bytes are sent unchanged.
             bounds: upper bound of each request's usage, for budgets; empty: the requests cost nothing.
             headers: further headers of each request.
+            count: called once for each request that was sent, with its place in `bodies` and its usage: as reported,
+                or as missing if the request failed for good or was cancelled. Repeated attempts are not counted.
 
         Raises:
             CriticServerError: a request failed for good; the other requests are cancelled.
             BudgetExhausted: a budget does not allow a request.
         """
 
-        async def send(client: httpx.AsyncClient, body: Mapping[str, Any] | bytes, bound: Sequence[Bound]) -> Any:
+        async def send(client: httpx.AsyncClient, place: int, body: Mapping[str, Any] | bytes) -> Any:
             content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
-            async with claim(bound) as claimed:
-                answer = await self._exchange(client, "POST", path, content)
-                claimed.settle(usage_of(answer))
+            request, used = _Request("POST", path, content), Usage(calls=1, missing=1)
+            async with claim(bounds[place : place + 1]) as claimed:
+                try:
+                    answer = await self._exchange(client, request)
+                    used = usage_of(answer)
+                finally:
+                    if request.sent:
+                        count(place, used)
+                claimed.settle(used)
             return answer
 
         async with await self._client() as client:
             client.headers.update(headers or {})
-            requests = (send(client, body, bounds[i : i + 1]) for i, body in enumerate(bodies))
+            requests = (send(client, place, body) for place, body in enumerate(bodies))
             return await side_by_side(*requests, limit=self._max_concurrent)
 
     async def _client(self) -> httpx.AsyncClient:
@@ -160,7 +171,7 @@ class ModelServer:
         keep_secret(key)
         return key
 
-    async def _exchange(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
+    async def _exchange(self, client: httpx.AsyncClient, request: _Request) -> Any:
         start, attempts = time.monotonic(), 0
         try:
             async for attempt in AsyncRetrying(
@@ -171,28 +182,32 @@ class ModelServer:
             ):
                 with attempt:
                     attempts += 1
-                    return await self._attempt(client, method, path, content)
+                    return await self._attempt(client, request)
         except _Temporary as error:
             tried = f"{attempts} attempts in {time.monotonic() - start:.1f} s" if attempts > 1 else "1 attempt"
-            raise CriticServerError(
-                f"{self.base_url}{path}", f"{error} ({tried}, retry_for={self._retry_for:g})", error.status
-            ) from error.__cause__
+            reason = f"{error} ({tried}, retry_for={self._retry_for:g}): {error.remedy}"
+            raise CriticServerError(f"{self.base_url}{request.path}", reason, error.status) from error.__cause__
         raise AssertionError("unreachable")  # pragma: no cover
 
-    async def _attempt(self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None) -> Any:
-        url = f"{self.base_url}{path}"
+    async def _attempt(self, client: httpx.AsyncClient, request: _Request) -> Any:
+        url, content = f"{self.base_url}{request.path}", request.content
         headers = {"Content-Type": "application/json"} if content else {}
         # Where `_client` connects to an IP address, the certificate is still checked against the host's name.
         names = {"sni_hostname": httpx.URL(self.base_url).host}
         await self._gate.passed()
+        sent_before, request.sent = request.sent, True
         try:
             # httpx's own time-out starts again with every chunk.
             async with (
                 asyncio.timeout(self._timeout),
-                client.stream(method, path, content=content, headers=headers, extensions=names) as response,
+                client.stream(
+                    request.method, request.path, content=content, headers=headers, extensions=names
+                ) as response,
             ):
                 body = await read(url, response)
         except (TimeoutError, httpx.RequestError, UnicodeError) as error:
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                request.sent = sent_before
             raise self._no_answer(url, error) from error
         self._answered = True
         status = response.status_code
@@ -201,9 +216,11 @@ class ModelServer:
             self.interruptions += status in (502, 503, 504)
             wait = retry_after(response)
             if status == 429:
-                self._gate.close(wait)
-            hint = "" if wait is None else f", asks for {wait:.0f} s of patience"
-            raise _Temporary(f"HTTP {status}: {error_detail(response, body)}{hint}", status, wait)
+                # Requests that would not wait so long themselves are not held back so long either.
+                self._gate.close(wait if wait is None or wait <= self._retry_for else None)
+            hint = "" if wait is None else f", asks for {wait:.6g} s of patience"
+            remedy = _FEWER if status == 429 else _SEE_LOG
+            raise _Temporary(f"HTTP {status}: {error_detail(response, body)}{hint}", remedy, status, wait)
         self._gate.succeeded()
         if not 200 <= status < 300:
             raise CriticServerError(url, self._refusal(response, body), status)
@@ -216,9 +233,9 @@ class ModelServer:
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError | UnicodeError):
             return CriticServerError(url, cause)
         if isinstance(error, TimeoutError | httpx.TimeoutException):
-            return _Temporary(f"no answer within {self._timeout:g} s ({cause})", None, None)
+            return _Temporary(f"no answer within {self._timeout:g} s ({cause})", _LARGER_TIMEOUT)
         self.interruptions += self._answered
-        return _Temporary(f"the connection was lost ({cause})", None, None)
+        return _Temporary(f"the connection was lost ({cause})", _SEE_LOG)
 
     def _refusal(self, response: httpx.Response, body: bytes) -> str:
         status = response.status_code
@@ -226,23 +243,39 @@ class ModelServer:
             401: f"the key is missing or wrong: set {self._key_variable}",
             403: "the key does not permit this request",
             404: "no such path or model on this server",
+            413: "the request is too long for it: use a smaller batch",
         }
         if status == 401 and not self.trusted:
             hints[401] = "no key was sent, because a call has named this URL: name it where the graph is built"
-        hint = hints.get(status)
+        hint = hints.get(status, _SEE_LOG)
         if 300 <= status < 400:
             # Cut off the query and the fragment, which may hold secrets.
             target = response.headers.get("Location", "nowhere").partition("?")[0].partition("#")[0]
             hint = f"it redirects to {excerpt(target)}: use that URL"
-        return f"HTTP {status}: {error_detail(response, body)}" + (f" ({hint})" if hint else "")
+        return f"HTTP {status}: {error_detail(response, body)}" + f" ({hint})"
+
+
+@dataclass
+class _Request:
+    """A request and whether the server may have received it."""
+
+    method: str
+    path: str
+    content: bytes | None = None
+    sent: bool = False
 
 
 class _Temporary(Exception):
     """A failure that a retry may resolve."""
 
-    def __init__(self, reason: str, status: int | None, retry_after: float | None) -> None:
+    def __init__(self, reason: str, remedy: str, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(reason)
-        self.status, self.retry_after = status, retry_after
+        self.remedy, self.status, self.retry_after = remedy, status, retry_after
+
+
+_FEWER = "send it fewer requests at a time, or allow a larger retry_for"
+_LARGER_TIMEOUT = "set a larger timeout, or see the server's log if it is stuck"
+_SEE_LOG = "see the server's log"
 
 
 def _pause(state: RetryCallState) -> float:

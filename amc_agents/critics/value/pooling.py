@@ -20,7 +20,7 @@ from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
 from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
 from amc_agents.critics.render import Batch, Encoder
-from amc_agents.critics.server.answers import ServedModel, chosen_model, rows_of, usage_of
+from amc_agents.critics.server.answers import ServedModel, chosen_model, rows_of
 from amc_agents.critics.server.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.server.routing import session_headers
@@ -281,11 +281,12 @@ class VLLMCritic:
         bodies = [classify_body(model, prompts) for prompts in requests]
         # Ids are separated by commas.
         bounds = [Bound(model, sum(prompt.count(b",") + 1 for prompt in prompts), 0) for prompts in requests]
-        answers = await self._server.post("/classify", bodies, bounds, headers)
-        for answer in answers:
-            used = usage_of(answer)
+
+        def count(_: int, used: Usage) -> None:
             self.usage += used
             record("critic", used, model)
+
+        answers = await self._server.post("/classify", bodies, bounds, headers, count)
         return [
             _scores_of(answer, len(prompts), f"critic {self.name}")
             for answer, prompts in zip(answers, requests, strict=True)
@@ -314,7 +315,7 @@ def _scores_of(answer: Any, n: int, where: str) -> FloatArray:
     try:
         rows = rows_of(answer, "data", n)
     except ValueError as error:
-        raise CriticError(f"{where}: {error}") from error
+        raise CriticError(f"{where}: {error}. Is it vLLM with a value model (--runner pooling)?") from error
     scores = []
     for row in rows:
         match row:

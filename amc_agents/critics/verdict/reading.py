@@ -30,7 +30,6 @@ from amc_agents.critics.server.answers import (
     ServedModel,
     chosen_model,
     rows_of,
-    usage_of,
 )
 from amc_agents.critics.server.folder import local_folder, served_folder, tokenizer_of
 from amc_agents.critics.server.http import ModelServer
@@ -248,8 +247,14 @@ class CompletionsReader:
         bodies = [_body(model, request, token_ids) for request in requests]
         # Ids are separated by commas.
         bounds = [Bound(model, sum(row.count(b",") + 1 for row in request), len(request)) for request in requests]
-        answers = await self._server.post(PATH, bodies, bounds)
-        self._count(model, requests, answers)
+
+        def count(place: int, used: Usage) -> None:
+            # For several prompts, vLLM reports only the cached tokens of the last prompt.
+            used = used if len(requests[place]) == 1 else replace(used, cached_tokens=0)
+            self.usage += used
+            record("critic", used, model=model)
+
+        answers = await self._server.post(PATH, bodies, bounds, count=count)
         tables: list[dict[int, float]] = []
         for request, answer in zip(requests, answers, strict=True):
             tables += self._tables(answer, len(request), token_ids)
@@ -272,7 +277,7 @@ class CompletionsReader:
         try:
             choices = rows_of(answer, "choices", n)
         except ValueError as error:
-            raise self._unexpected(PATH, str(error)) from error
+            raise self._unexpected(PATH, f"{error}. Is it a vLLM server?") from error
         return [self._table(choice.get("logprobs"), token_ids) for choice in choices]
 
     def _table(self, logprobs: Any, token_ids: Sequence[int]) -> dict[int, float]:
@@ -300,15 +305,6 @@ class CompletionsReader:
                 raise self._unexpected(PATH, f"token {token} has log-probability {value:g}. {OVERWRITTEN}")
             table[token] = float(value)
         return table
-
-    def _count(self, model: str, requests: Sequence[Sequence[bytes]], answers: Sequence[Any]) -> None:
-        used = Usage()
-        for request, answer in zip(requests, answers, strict=True):
-            reported = usage_of(answer)
-            # For several prompts, vLLM reports only the cached tokens of the last prompt.
-            used += reported if len(request) == 1 else replace(reported, cached_tokens=0)
-        self.usage += used
-        record("critic", used, model=model)
 
     def _unexpected(self, path: str, reason: str) -> CriticServerError:
         return CriticServerError(f"{self._server.base_url}{path}", reason)

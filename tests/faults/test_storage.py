@@ -1,0 +1,54 @@
+"""Storage that fails at every change: a named error, nothing half written, and the work goes on where it stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from amc_agents.errors import AmcError
+from tests.faults.broken_storage import BROKEN, DENIED, FULL, QUOTA, READ_ONLY, storage
+from tests.faults.leftovers import nothing_left
+from tests.faults.works import WORKS
+
+ERRORS = {"disk full": FULL, "read-only": READ_ONLY, "permission denied": DENIED, "quota": QUOTA, "I/O error": BROKEN}
+
+
+def folder_of(tmp_path, number):
+    folder = tmp_path / str(number) / "out"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_every_change_may_fail(work, error, tmp_path):
+    whole = folder_of(tmp_path, "whole")
+    with storage(whole) as watched:
+        work.run(whole)
+    expected = work.result(whole)
+    assert watched.changes > 0
+    for first in range(watched.changes):
+        folder = folder_of(tmp_path, first)
+        with nothing_left(), storage(folder, error, first), pytest.raises((AmcError, OSError)) as raised:
+            work.run(folder)
+        checked_error(raised.value)
+        nothing_half_written(folder)
+        work.run(folder)
+        assert work.result(folder) == expected, first
+
+
+def checked_error(error):
+    """An error of the library, or an error of the system that names the file (the command line says the remedy)."""
+    if not isinstance(error, AmcError):
+        assert error.filename is not None
+        assert error.errno in (*ERRORS.values(), errno.ENOENT)
+    assert len(str(error)) <= 400
+
+
+def nothing_half_written(folder):
+    for path in folder.rglob("*"):
+        assert not path.name.endswith(".part"), path
+        if path.suffix == ".json":
+            json.loads(path.read_text())

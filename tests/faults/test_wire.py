@@ -1,0 +1,87 @@
+"""Faults of servers: each has an outcome by name, written in `outcomes`, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from amc_agents.concurrency import rate_gate
+from amc_agents.concurrency.background import background_loop
+from amc_agents.critics.server import http
+from amc_agents.errors import AmcError
+from tests.critics.value.fake_vllm import folder
+from tests.faults.leftovers import alone, nothing_left
+from tests.faults.outcomes import DEGRADED, LOST_ONE, RETRIED, Case, cases
+from tests.faults.surfaces import KEY, Limits, Seen, Surface, surfaces
+from tests.faults.upstream import upstream
+from tests.faults.wire import FOREVER, Wire, wire
+
+__all__ = ["folder"]
+
+
+@pytest.fixture(scope="module")
+def methods(folder) -> dict[str, tuple[Surface, Seen]]:
+    """Each method, and what it gives without a fault."""
+    background_loop(1)  # Serves the process until its end.
+    found = {}
+    for surface in surfaces(folder):
+        with wire(upstream(surface.talk)) as proxy:
+            found[surface.name] = surface, alone(surface.use(proxy, Limits(), "raise"))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    """Retries follow at once, or after the time that the server asks for."""
+    monkeypatch.setattr(http, "_pause", lambda state: state.outcome.exception().retry_after or 0.0)
+    monkeypatch.setattr(rate_gate, "_FIRST_PAUSE_S", 0.001)
+
+
+def happened(case: Case, surface: Surface, proxy: Wire, right: Seen) -> tuple[str, Seen | AmcError]:
+    """The outcome's name, and what it is read from."""
+    try:
+        seen = alone(surface.use(proxy, case.limits, case.on_error))
+    except AmcError as error:
+        return f"refused: {type(error).__name__}", error
+    if seen.facts == right.facts:
+        return RETRIED, seen
+    said = " ".join(set(seen.notes) - set(right.notes))
+    if "critic failed" in said or "nothing was judged" in said or not said:
+        return DEGRADED if said else "silent", seen
+    return LOST_ONE, seen
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=str)
+def test_a_fault_has_the_outcome_of_the_table(case, methods, monkeypatch):
+    if case.times == FOREVER:
+        monkeypatch.setattr(rate_gate, "PATIENCE_S", 0.02)
+    surface, right = methods[case.surface]
+    with nothing_left(), wire(upstream(surface.talk)) as proxy:
+        proxy.broken(surface.path, case.fault, first=surface.first, last=surface.first + case.times - 1)
+        outcome, seen = happened(case, surface, proxy, right)
+    assert outcome == case.outcome, seen
+    if isinstance(seen, AmcError):
+        checked_message(str(seen))
+        return
+    for note in seen.notes:
+        assert KEY[:12] not in note
+    asked = [exchange for exchange in proxy.log if exchange.path not in surface.connecting]
+    repeated = [exchange for exchange in asked if exchange.fault and case.repeated and outcome == RETRIED]
+    # On a slow machine, right answers come too late for so short a time limit, too.
+    if not case.fault.patience:
+        assert seen.calls == len(asked) - len(repeated), "each request is counted once"
+
+
+def checked_message(message: str) -> None:
+    assert len(message) <= 400
+    assert message.isprintable()
+    assert KEY[:12] not in message
+    assert REMEDY.search(message), message
+
+
+REMEDY = re.compile(
+    r"\b(use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|expected|is (it|the|this)|lower)\b",
+    re.IGNORECASE,
+)
+"""A word of advice."""
