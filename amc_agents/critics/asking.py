@@ -100,7 +100,8 @@ class CriticChatModel:
                 "Set a larger timeout="
             )
         detail = excerpt(str(error))
-        return CriticError(f"{self._who} failed: {type(error).__name__}" + (f": {detail}" if detail else ""))
+        cause = type(error).__name__ + (f": {detail}" if detail else "")
+        return CriticError(f"{self._who} failed: {cause}{_REMEDY}")
 
     def _answering_model(self, answer: AIMessage) -> str:
         """`provider:name` from the answer, which may be more precise than the requested name."""
@@ -164,5 +165,6 @@ def key_of(who: str, variable: str) -> str:
     return os.environ[variable]
 
 
+_REMEDY = ". Check the model's name, key and base_url, and its server's log"
 _TAGS = ("nostream", "critic")
 """LangGraph keeps the tokens of runs tagged "nostream" out of its message stream."""

@@ -62,5 +62,8 @@ def checked_values(values: Any, n: int, critic: str) -> FloatArray:
         raise CriticError(f"critic {critic} answered values of shape {list(array.shape)}, expected [{n}]")
     if not np.all(np.isfinite(array)):
         wrong = np.flatnonzero(~np.isfinite(array))
-        raise CriticError(f"critic {critic} answered {array[wrong[0]]} for trajectory {wrong[0]} ({len(wrong)} of {n})")
+        raise CriticError(
+            f"critic {critic} answered {array[wrong[0]]} for trajectory {wrong[0]} ({len(wrong)} of {n}), expected "
+            "finite numbers: check its model"
+        )
     return array

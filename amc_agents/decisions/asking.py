@@ -14,6 +14,10 @@ Answers = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """Maps prompts to a model's answers, requested concurrently. It records its own usage."""
 
 
+_MOST = 200
+"""Characters of a provider's error that a message repeats."""
+
+
 async def ask_all(answers: Answers, prompts: Sequence[str], role: str) -> Sequence[str]:
     """Return a model's answers, one per prompt.
 
@@ -32,7 +36,8 @@ async def ask_all(answers: Answers, prompts: Sequence[str], role: str) -> Sequen
     except AmcError:
         raise
     except Exception as error:  # Each provider package raises its own errors.
-        raise CriticError(f"the {role} failed: {type(error).__name__}: {excerpt(str(error))}") from cause_of(error)
+        detail = excerpt(f"{type(error).__name__}: {error}", _MOST)
+        raise CriticError(f"the {role} failed: {detail}. Check its model's name, key and server") from cause_of(error)
     if len(texts) != len(prompts):
         raise CriticError(f"the {role} gave {len(texts)} answers to {len(prompts)} prompts")
     return texts

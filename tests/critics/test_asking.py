@@ -173,3 +173,26 @@ def test_errors_of_an_untrusted_chat_model_do_not_quote_it(server, kind, caplog,
 def test_an_answer_without_token_counts_counts_as_missing(usage):
     answer = AIMessage("Score: 1").model_copy(update={"usage_metadata": usage})
     assert usage_of(answer) == Usage(calls=1, missing=1)
+
+
+def test_a_judgement_that_is_cancelled_counts_and_those_that_wait_do_not(server):
+    asked = threading.Event()
+
+    def hanging(request):
+        asked.set()
+        return HANG
+
+    server.respond = hanging
+    critic = JudgeCritic(
+        ChatOpenAI(model="m", base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=1.0), max_concurrent=1
+    )
+
+    async def cancelled():
+        work = asyncio.ensure_future(critic.values(ASKED))
+        await asyncio.to_thread(asked.wait)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(cancelled())
+    assert critic.usage == Usage(calls=1, missing=1)

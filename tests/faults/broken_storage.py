@@ -24,7 +24,7 @@ class Storage:
     folder: Path
     fails_with: int = 0
     first: int = 0
-    """Number of the first refused change; those after it are refused too."""
+    """Number of changes that are not refused."""
     changes: int = 0
 
     def asked(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -32,7 +32,11 @@ class Storage:
             return
         self.changes += 1
         if self.fails_with and self.changes > self.first:
-            raise OSError(self.fails_with, os.strerror(self.fails_with), path)
+            self.refuse(path)
+
+    def refuse(self, path: str) -> None:
+        """Refuse a change."""
+        raise OSError(self.fails_with, os.strerror(self.fails_with), path)
 
 
 def _changed(event: str, arguments: tuple[Any, ...]) -> str:
@@ -44,13 +48,13 @@ def _changed(event: str, arguments: tuple[Any, ...]) -> str:
 
 
 @contextmanager
-def storage(folder: Path, fails_with: int = 0, first: int = 0) -> Iterator[Storage]:
-    """Watch a folder, and let its changes fail from the `first` on."""
+def storage(folder: Path, fails_with: int = 0, first: int = 0, kind: type[Storage] = Storage) -> Iterator[Storage]:
+    """Watch a folder, and let its changes fail after the `first` ones."""
     global _watching, _hooked
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked = True
-    _watching = Storage(folder, fails_with, first)
+    _watching = kind(folder, fails_with, first)
     try:
         yield _watching
     finally:

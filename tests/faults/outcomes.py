@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from tests.faults.surfaces import Limits
@@ -29,6 +30,8 @@ RETRIED = "retried"
 DEGRADED = "degraded"
 SERVER = "refused: CriticServerError"
 CRITIC = "refused: CriticError"
+ROLE = "refused: RoleError"
+UPDATE = "refused: UpdateError"
 LOST_ONE = "particle lost"
 LOST_ALL = "refused: QuorumLost"
 
@@ -146,7 +149,7 @@ KINDS = (
     ),
     Kind(
         "model server, rows with a control prompt",
-        ("AMC, `vllm:`",),
+        ("AMC, `vllm:`", "bench, `vllm:`"),
         once=_EVERY | dict.fromkeys(_RETRIED, RETRIED) | {SHAPE: CRITIC},
         always=_EVERY | {SHAPE: CRITIC},
         # The control prompt's number differs too, so the handshake is repeated, and then the request.
@@ -167,25 +170,56 @@ KINDS = (
         always=dict.fromkeys(_EVERY, CRITIC),
     ),
     Kind(
-        "policy of AMC",
-        ("AMC, policy",),
+        "policy of particles",
+        ("AMC, policy", "collect, policy"),
         once=dict.fromkeys(_EVERY, LOST_ONE) | {"too many requests": RETRIED},
         always=dict.fromkeys(_EVERY, LOST_ALL),
+    ),
+    Kind(
+        "world server",
+        ("AMC, world server",),
+        once=dict.fromkeys(_EVERY, LOST_ONE),
+        always=dict.fromkeys(_EVERY, LOST_ALL),
+    ),
+    Kind(
+        "updater of PSRL",
+        ("explore, PSRL's roles",),
+        once=dict.fromkeys(_EVERY, UPDATE) | {"too many requests": RETRIED},
+        always=dict.fromkeys(_EVERY, UPDATE),
+    ),
+    Kind(
+        "estimators of IDS",
+        ("explore, IDS's roles",),
+        once=dict.fromkeys(_EVERY, ROLE) | {"too many requests": RETRIED},
+        always=dict.fromkeys(_EVERY, ROLE),
     ),
 )
 
 
 def cases() -> Iterator[Case]:
-    """The matrix: every fault once; the first of a family also for ever, and where a critic's failure is allowed."""
+    """The matrix: every fault once in front of one method of each kind, the first of each family everywhere.
+
+    The first of each family is also tried for ever, and where a critic's failure is allowed.
+    """
     for kind in KINDS:
         for surface in kind.surfaces:
+            whole = surface in WHOLE
+            errors = ("raise", "uniform") if surface in MAY_FAIL else ("raise",)
             for family in FAMILIES:
-                repeated = family.name in _RETRIED
                 for number, fault in enumerate(family.faults):
-                    for times, on_error in ((1, "raise"), (FOREVER, "raise"), (1, "uniform"), (FOREVER, "uniform")):
-                        if number == 0 or (times, on_error) == (1, "raise"):
+                    for times, on_error in product((1, FOREVER), errors):
+                        if number == 0 or (whole and (times, on_error) == (1, "raise")):
                             outcome = kind.outcome(family, times, on_error)
-                            yield Case(surface, fault, times, on_error, outcome, repeated)
-            for fault, outcome in kind.further:
-                yield Case(surface, fault, 1, "raise", outcome)
-                yield Case(surface, fault, 1, "uniform", DEGRADED if outcome.startswith("refused") else outcome)
+                            yield Case(surface, fault, times, on_error, outcome, family.name in _RETRIED)
+            for (fault, outcome), on_error in product(kind.further if whole else (), errors):
+                if on_error == "raise" or fault in (ROWS[0], NUMBERS[0]):
+                    degraded = on_error == "uniform" and outcome.startswith("refused")
+                    yield Case(surface, fault, 1, on_error, DEGRADED if degraded else outcome)
+
+
+WHOLE = (
+    "AMC, `vllm:`", "AMC, `classify:`", "AMC, `judge:`", "AMC, policy", "LAC, `verdict:` (logits)", "PNLC, embeddings",
+)  # fmt: skip
+"""Methods in front of which every fault is tried."""
+MAY_FAIL = tuple(name for kind in KINDS[:4] for name in kind.surfaces if not name.startswith("bench"))
+"""Methods with a critic, where `on_critic_error` may be "uniform"."""

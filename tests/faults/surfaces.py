@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+import re
+import ssl
+import threading
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import httpx
+import numpy as np
 from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 
 from amc_agents import AtSteps, amc, text_agent
+from amc_agents.bench.engine import execute_work
+from amc_agents.bench.exploration import llm_agents
+from amc_agents.bench.exploration.agents import explorers
+from amc_agents.bench.exploration.running import Exploration
+from amc_agents.bench.methods import Tuned, amc_hidden
+from amc_agents.bench.runner import compare
 from amc_agents.critics.classifier.critic import ClassifierCritic
 from amc_agents.critics.goal.critic import GoalValueCritic
-from amc_agents.critics.goal.embeddings import ServerEmbeddings
+from amc_agents.critics.goal.embeddings import Embedded, ServerEmbeddings
 from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.reading import CompletionsReader
 from amc_agents.critics.verdict.top_k import TopKReader
+from amc_agents.envs.registry import world
 from amc_agents.middleware import ActorCritic, CritiqueRefine
-from amc_agents.usage import Meter, metering
+from amc_agents.models.seeding import use_rng
+from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.training.collecting import amc_rollouts, collect_from
+from amc_agents.training.dataset import read_records
+from amc_agents.usage import Meter, Usage, metering
+from tests.bench.coins import comparison_of_coins
 from tests.critics.goal.test_goal import checkpoint_for
-from tests.faults.upstream import CHAT, Talk, digits, judged
+from tests.faults.upstream import CHAT, Talk, digits, embedded, judged
 from tests.faults.wire import Wire
 from tests.lac.lac_agents import walker
 from tests.pnlc.pnlc_agents import walker as thinker
-from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
+from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 
 KEY = "sk-never-show-0123456789abcdef"
 N = 3
+IDS = "informative-bandit"
 
 
 @dataclass(frozen=True)
@@ -85,10 +106,15 @@ async def chat(proxy: Wire, limits: Limits) -> AsyncIterator[ChatOpenAI]:
     tls = _tls()
     with httpx.Client(verify=tls) as client:
         async with httpx.AsyncClient(verify=tls) as own:
-            yield ChatOpenAI(
-                model="m", base_url=f"{proxy.url}/v1", api_key=KEY, timeout=limits.timeout, max_retries=0,
-                http_client=client, http_async_client=own,
-            )  # fmt: skip
+            try:
+                yield ChatOpenAI(
+                    model="m", base_url=f"{proxy.url}/v1", api_key=KEY, timeout=limits.timeout, max_retries=0,
+                    http_client=client, http_async_client=own,
+                )  # fmt: skip
+            finally:
+                # Calls that a critic gave up go on in their threads; the connections are theirs until they end.
+                while any(thread.name.startswith(("amc-judge", "amc-verdict")) for thread in threading.enumerate()):
+                    await asyncio.sleep(0.002)
 
 
 def server(proxy: Wire, limits: Limits) -> ModelServer:
@@ -105,6 +131,7 @@ async def population(critic: Any, on_error: str, agent: Any = None) -> Seen:
         hide_rewards=True, on_critic_error=on_error, quorum=1,
     )  # fmt: skip
     run = await graph.arun(start())
+    await run.aclose()
     points = [[point.values.tolist(), point.log_weights.tolist()] for point in run.history]
     actions = [[step.action for step in trajectory.steps] for trajectory in run.population.trajectories]
     critic_calls = run.usage["critic"].calls if "critic" in run.usage else 0
@@ -151,11 +178,10 @@ async def decided(agent: Any, role: str, record: str) -> Seen:
             elif chunk.get("type") == record:
                 records.append(chunk)
     (decision,) = records
-    used = {**{name: amount.calls for name, amount in meter.read().items()},
-            **{name: amount["calls"] for name, amount in decision["usage"].items()}}  # fmt: skip
+    used = meter.read()  # the handshake too, which the decision's own record leaves out
     judged = {name: decision.get(name) for name in ("action", "chosen", "candidates", "thoughts")}
     said = [message.text for message in last["messages"]]
-    return Seen([said, judged], used.get(role, 0), tuple(decision["notes"]))
+    return Seen([said, judged], used[role].calls if role in used else 0, tuple(decision["notes"]))
 
 
 async def lac_with_verdict(proxy: Wire, limits: Limits, on_error: str) -> Seen:
@@ -173,12 +199,123 @@ async def lac(critic: Any, on_error: str) -> Seen:
     return await decided(create_agent(walker("left", "right"), [], middleware=[middleware]), "critic", "lac.decision")
 
 
+class Trained:
+    """The embeddings with which the goal critic was trained: the server's, asked long ago."""
+
+    def __init__(self, spec: str) -> None:
+        self.spec = spec
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        return Embedded(np.array([embedded(text) for text in texts], dtype=np.float32), Usage())
+
+
 async def pnlc_with_embeddings(proxy: Wire, limits: Limits, on_error: str) -> Seen:
-    made = await checkpoint_for(ServerEmbeddings(server(proxy, limits), "m"), 8)
     embeddings = ServerEmbeddings(server(proxy, limits), "m")
-    critic = GoalValueCritic(replace(made, summary="none"), embeddings=embeddings)
-    middleware = CritiqueRefine(critic, seed=1, on_critic_error=on_error)
+    checkpoint = await checkpoint_for(Trained(embeddings.spec), 8)
+    middleware = CritiqueRefine(GoalValueCritic(checkpoint, embeddings=embeddings), seed=1, on_critic_error=on_error)
     return await decided(create_agent(thinker(), [], middleware=[middleware]), "critic", "pnlc.decision")
+
+
+# --- agents, worlds and commands -------------------------------------------------------------------------------------
+
+
+class CountedWorld(SumWorld):
+    """Counts the open worlds of its own kind."""
+
+    made = open = 0
+
+
+class ServedWorld:
+    """`SumWorld` on a server: every action is a request."""
+
+    def __init__(self, proxy: Wire, limits: Limits) -> None:
+        self._proxy, self._limits, self.world = proxy, limits, CountedWorld()
+
+    async def reset(self, task: Any) -> Any:
+        return await self.world.reset(task)
+
+    async def step(self, action: str) -> Any:
+        async with httpx.AsyncClient(verify=_tls(), timeout=self._limits.timeout) as client:
+            async with asyncio.timeout(self._limits.timeout):
+                answer = await client.post(f"{self._proxy.url}/step", json={"action": action})
+        answer.raise_for_status()
+        return await self.world.step(str(answer.json()["action"]))
+
+    async def fork(self, seed: int) -> ServedWorld:
+        copy = ServedWorld(self._proxy, self._limits)
+        await copy.world.close()
+        copy.world = await self.world.fork(seed)
+        return copy
+
+    async def close(self) -> None:
+        await self.world.close()
+
+
+async def amc_world(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    graph = amc(
+        number_agent(), ReturnSoFar(), environment=lambda state: (ServedWorld(proxy, limits), TASK), n_particles=N,
+        resample=AtSteps(2), seed=3, beta=5.0, quorum=1,
+    )  # fmt: skip
+    CountedWorld.open = 0
+    try:
+        run = await graph.arun(start())
+        returns = [trajectory.return_ for trajectory in run.population.trajectories]
+        await run.aclose()
+        return Seen([returns, run.log_evidence], len(proxy.asked("/step")), run.notes)
+    finally:
+        assert CountedWorld.open == 0, "every world is closed"
+
+
+async def collected(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    async with chat(proxy, limits) as model:
+        rollouts = amc_rollouts(text_agent(model), SumWorld, N, horizon=4, quorum=1)
+        with TemporaryDirectory() as folder:
+            await collect_from(rollouts, [TASK], folder, n_concurrent=1)
+            records = read_records(folder)
+    facts = [[step.action for step in record.trajectory.steps] for record in records]
+    lost = (f"{N - len(records)} trajectories are not stored",) if len(records) < N else ()
+    return Seen(facts, len(proxy.asked(CHAT)), lost)
+
+
+def compared(folder: Path) -> Use:
+    async def use(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+        critic = VLLMCritic(
+            proxy.url, checkpoint=folder, api_key=KEY, timeout=limits.timeout, retry_for=limits.retry_for
+        )
+        method = amc_hidden(Tuned(steps=(2,), beta=0.5))
+        comparison = comparison_of_coins(1, [method], critic=critic, n_particles=N)
+        with TemporaryDirectory() as out:
+            (result,) = await compare(comparison, out, n_concurrent=1)
+        return Seen([asdict(result.scores), str(result.particles)], critic.usage.calls, result.notes)
+
+    return use
+
+
+def explored(kind: str, where: str) -> Use:
+    """A trial of an exploring agent, whose roles are the chat model."""
+
+    async def use(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+        llm_agents._chat_model.cache_clear()
+        async with chat(proxy, limits) as model:
+            with TemporaryDirectory() as out, patch.object(llm_agents, "build_model", lambda *_, **__: model):
+                planned = Exploration(where, explorers([f"{kind}:own:model"], []), 1, 2)
+                await execute_work(planned, out, resume=False, n_concurrent=1)
+                (trial,) = planned.kept(out)
+        return Seen([trial.choices, trial.returns], trial.usage.calls)
+
+    return use
+
+
+def roles(where: str) -> Talk:
+    """A model that plays each role in a world exactly; equal prompts give equal answers."""
+    model = exact_roles_model(next(iter(world(where).tasks(1, "test", 0))))
+
+    def talk(messages: Sequence[BaseMessage]) -> str:
+        prompt = re.sub(r"> [0-9a-f]{10}$", ">", messages[-1].text, flags=re.MULTILINE)  # without random marks
+        with use_rng(np.random.default_rng(zlib.crc32(prompt.encode()))):
+            return str(model.respond(messages))
+
+    return talk
 
 
 def surfaces(folder: Path) -> list[Surface]:
@@ -189,5 +326,10 @@ def surfaces(folder: Path) -> list[Surface]:
         Surface("AMC, policy", CHAT, 4, amc_policy),
         Surface("LAC, `verdict:` (logits)", "/v1/completions", 0, lac_with_verdict, connecting=("/v1/models",)),
         Surface("LAC, `verdict:` (top k)", CHAT, 0, lac_with_top_k),
-        Surface("PNLC, embeddings", "/v1/embeddings", 2, pnlc_with_embeddings),
+        Surface("PNLC, embeddings", "/v1/embeddings", 1, pnlc_with_embeddings),
+        Surface("AMC, world server", "/step", 4, amc_world),
+        Surface("collect, policy", CHAT, 4, collected),
+        Surface("bench, `vllm:`", "/classify", 1, compared(folder), connecting=("/v1/models",)),
+        Surface("explore, PSRL's roles", CHAT, 2, explored("psrl", "bandit"), talk=roles("bandit")),
+        Surface("explore, IDS's roles", CHAT, 2, explored("ids", IDS), talk=roles(IDS)),
     ]

@@ -13,8 +13,8 @@ from amc_agents.errors import AmcError
 from tests.critics.value.fake_vllm import folder
 from tests.faults.leftovers import alone, nothing_left
 from tests.faults.outcomes import DEGRADED, LOST_ONE, RETRIED, Case, cases
-from tests.faults.surfaces import KEY, Limits, Seen, Surface, surfaces
-from tests.faults.upstream import upstream
+from tests.faults.surfaces import KEY, Limits, N, Seen, Surface, surfaces
+from tests.faults.upstream import CHAT, upstream
 from tests.faults.wire import FOREVER, Wire, wire
 
 __all__ = ["folder"]
@@ -52,7 +52,13 @@ def happened(case: Case, surface: Surface, proxy: Wire, right: Seen) -> tuple[st
     return LOST_ONE, seen
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=str)
+ALL = list(cases())
+QUICK = [case for number, case in enumerate(ALL) if number % 37 == 0 and not case.fault.patience]
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in QUICK else pytest.mark.thorough) for case in ALL], ids=str
+)
 def test_a_fault_has_the_outcome_of_the_table(case, methods, monkeypatch):
     if case.times == FOREVER:
         monkeypatch.setattr(rate_gate, "PATIENCE_S", 0.02)
@@ -66,11 +72,19 @@ def test_a_fault_has_the_outcome_of_the_table(case, methods, monkeypatch):
         return
     for note in seen.notes:
         assert KEY[:12] not in note
+    check_calls(case, surface, proxy, seen, outcome)
+
+
+def check_calls(case: Case, surface: Surface, proxy: Wire, seen: Seen, outcome: str) -> None:
+    """Each request is counted once, however often a critic's client repeated it; a policy counts every attempt."""
     asked = [exchange for exchange in proxy.log if exchange.path not in surface.connecting]
-    repeated = [exchange for exchange in asked if exchange.fault and case.repeated and outcome == RETRIED]
-    # On a slow machine, right answers come too late for so short a time limit, too.
-    if not case.fault.patience:
-        assert seen.calls == len(asked) - len(repeated), "each request is counted once"
+    again = [exchange for exchange in asked if exchange.fault and case.repeated and outcome == RETRIED]
+    if outcome == DEGRADED and surface.path == CHAT:
+        # A judge's call that was given up counts, whether its thread has sent it by then or not.
+        assert seen.calls <= len(asked) + N
+        assert case.repeated or len(asked) <= seen.calls
+    elif not case.fault.patience:  # On a slow machine, right answers come too late for so short a limit, too.
+        assert seen.calls == len(asked) - (0 if surface.name.endswith("policy") else len(again))
 
 
 def checked_message(message: str) -> None:
@@ -81,7 +95,7 @@ def checked_message(message: str) -> None:
 
 
 REMEDY = re.compile(
-    r"\b(use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|expected|is (it|the|this)|lower)\b",
+    r"\b(fix|use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|expected|is (it|the|this)|lower)\b",
     re.IGNORECASE,
 )
 """A word of advice."""

@@ -46,6 +46,8 @@ def upstream(talk: Talk = digits) -> Callable[[str, Any], Any]:
             return {"data": [{"index": 0, "probs": [length_of(sent)]}], "usage": USAGE}
         if path == "/v1/completions" and "logprob_token_ids" in sent:
             return {"choices": [_verdict(i, row, sent) for i, row in enumerate(sent["prompt"])], "usage": USAGE}
+        if path == "/step":
+            return {"action": sent["action"]}
         return right(path, sent)
 
     return answer

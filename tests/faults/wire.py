@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 FOREVER = 10**9
+_DRIPS = 60
 Upstream = Callable[[str, Any], Any]
 """Path and JSON of a request -> the right answer."""
 
@@ -194,20 +195,20 @@ async def hang_in_body(connection: Connection, right: Any) -> None:
 
 
 async def drip(connection: Connection, right: Any) -> None:
-    """Slow-loris: a byte now and then, for ever."""
+    """Slow-loris: a byte now and then, until long after the time limit (the clients of providers wait for ever)."""
     await connection.answer(b"", length=FOREVER)
-    while True:
+    for _ in range(_DRIPS):
         await connection.raw(b" ")
         await asyncio.sleep(0.02)
+    raise ConnectionError
 
 
 async def drip_headers(connection: Connection, right: Any) -> None:
     await connection.raw(b"HTTP/1.1 200 OK\r\n")
-    number = 0
-    while True:
+    for number in range(_DRIPS):
         await connection.raw(f"X-{number}: y\r\n".encode())
-        number += 1
         await asyncio.sleep(0.02)
+    raise ConnectionError
 
 
 async def empty(connection: Connection, right: Any) -> None:

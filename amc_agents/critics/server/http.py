@@ -241,8 +241,8 @@ class ModelServer:
         status = response.status_code
         hints = {
             401: f"the key is missing or wrong: set {self._key_variable}",
-            403: "the key does not permit this request",
-            404: "no such path or model on this server",
+            403: "the key does not permit this request: use another key",
+            404: "no such path or model on this server: check the URL and the model's name",
             413: "the request is too long for it: use a smaller batch",
         }
         if status == 401 and not self.trusted:

@@ -299,7 +299,7 @@ class CompletionsReader:
                 raise self._unexpected(PATH, f"expected the log-probability of token {token}, got {quoted(value)}")
             if not math.isfinite(value):
                 raise self._unexpected(
-                    PATH, f"token {token} has log-probability {value}: the model's logits are broken"
+                    PATH, f"token {token} has log-probability {value}: the model's logits are broken: check the model"
                 )
             if value < LEAST_LOGPROB:
                 raise self._unexpected(PATH, f"token {token} has log-probability {value:g}. {OVERWRITTEN}")

@@ -18,6 +18,7 @@ from amc_agents.psrl.posterior.lineage import Lineage
 from amc_agents.psrl.posterior.memory import InMemoryPosterior, PosteriorMemory
 from amc_agents.psrl.posterior.retained import dropped_statements
 from amc_agents.psrl.posterior.types import Apply, Evidence, Guard, Version
+from amc_agents.quoting import excerpt
 
 __all__ = [
     "Evidence",
@@ -170,7 +171,7 @@ async def _applied(apply: Apply, head: Version, evidence: Evidence) -> str:
     try:
         text = await apply(head.text, evidence)
     except Exception as error:
-        raise UpdateError(head.number, evidence.episode, f"{type(error).__name__}: {error}") from error
+        raise UpdateError(head.number, evidence.episode, excerpt(f"{type(error).__name__}: {error}", 150)) from error
     if not isinstance(text, str) or not text.strip():
         raise UpdateError(head.number, evidence.episode, f"expected the new posterior as a text, got {text!r}")
     return text

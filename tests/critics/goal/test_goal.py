@@ -132,6 +132,40 @@ async def test_the_minimum_of_twin_networks_is_used():
     assert (expected == first.q(*rows)).any()
 
 
+class Restarting(Counting):
+    """Restarts within a call, with another model or the same."""
+
+    async def embed(self, texts):
+        if len(self.requests) == 1:
+            self.interruptions, self.changed = 1, self.other
+        return await super().embed(texts)
+
+
+@pytest.mark.parametrize("other", [False, True])
+async def test_vectors_of_a_model_that_came_within_the_call_are_checked(other):
+    embeddings = Restarting()
+    embeddings.other = other
+    critic = GoalValueCritic(await checkpoint_for(HashedWords(64), 64), embeddings=embeddings)
+    expected = await GoalValueCritic(await checkpoint_for(HashedWords(64), 64)).reach(STATE, "wait", GOALS)
+    await critic.reach(STATE, "try", GOALS)
+    if other:
+        with pytest.raises(CheckpointError, match="the embedding model has changed"):
+            await critic.reach(STATE, "wait", GOALS)
+    else:
+        assert await critic.reach(STATE, "wait", GOALS) == pytest.approx(expected, abs=1e-6)
+
+
+async def test_a_failed_embedding_counts_as_a_call_without_usage():
+    class Failing(Counting):
+        async def embed(self, texts):
+            raise CriticError("down")
+
+    critic = GoalValueCritic(await checkpoint_for(HashedWords(64), 64), embeddings=Failing())
+    with pytest.raises(CriticError, match="down"):
+        await critic.reach(STATE, "try", GOALS)
+    assert critic.usage == Usage(calls=1, missing=1)
+
+
 async def test_a_changed_embedding_model_is_an_error():
     checkpoint, embeddings = await checkpoint_for(HashedWords(64), 64), Counting()
     critic = GoalValueCritic(checkpoint, embeddings=embeddings)

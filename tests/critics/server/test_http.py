@@ -22,6 +22,7 @@ from amc_agents.errors import (
     CriticServerError,
     PromptTooLong,
 )
+from amc_agents.usage import Usage
 from tests.critics.server.scripted_server import CUT, HANG, Reply, ScriptedServer, in_turn
 
 SECRET = "sk-do-not-show"
@@ -266,6 +267,72 @@ async def test_a_final_failure_cancels_the_other_requests():
     async with ScriptedServer(respond) as server:
         with pytest.raises(CriticServerError, match="bad"):
             await asyncio.wait_for(ModelServer(server.url).post("/x", [b"0", b"1", b"2"]), 5)
+
+
+async def counted(respond, bodies=(b"0", b"1", b"2"), **settings):
+    """The usage of requests by place, one of which fails."""
+    used = []
+    async with ScriptedServer(respond) as server:
+        client = ModelServer(server.url, retry_for=0, **settings)
+        with pytest.raises(CriticServerError):
+            await client.post("/x", bodies, count=lambda place, usage: used.append((place, usage)))
+    return dict(used)
+
+
+async def test_each_request_is_counted_once_although_another_failed():
+    answer = Reply(body={"usage": {"prompt_tokens": 7, "completion_tokens": 1}})
+    used = await counted(lambda request: Reply(400) if request.body == 2 else answer, max_concurrent=1)
+    assert used == {0: Usage(1, 7, 1), 1: Usage(1, 7, 1), 2: Usage(calls=1, missing=1)}
+
+
+async def test_a_request_that_was_sent_and_cancelled_counts_and_others_do_not():
+    asked = asyncio.Event()
+
+    def respond(request):
+        if request.body == 1:
+            asked.set()
+            return HANG
+        return Reply(400)
+
+    used = []
+    async with ScriptedServer(respond) as server:
+        client = ModelServer(server.url, max_concurrent=1)
+        work = asyncio.ensure_future(client.post("/x", [b"1", b"2"], count=lambda *usage: used.append(usage)))
+        await asked.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert used == [(0, Usage(calls=1, missing=1))]
+
+
+async def test_a_server_that_cannot_be_reached_is_no_call():
+    async with ScriptedServer(in_turn(Reply())) as server:
+        url = server.url
+    used = []
+    with pytest.raises(CriticServerError, match="no connection"):
+        await ModelServer(url, retry_for=0).post("/x", [b"0"], count=lambda *usage: used.append(usage))
+    assert used == []
+
+
+async def test_nobody_waits_longer_than_retry_for_after_a_longer_wish():
+    """A wish of four minutes would hold back the next request for that long."""
+    async with ScriptedServer(in_turn(Reply(429, headers={"Retry-After": "240"}))) as server:
+        client = ModelServer(server.url, retry_for=1)
+        with pytest.raises(CriticServerError, match="asks for 240 s"):
+            await client.get("/x")
+        assert client._gate.wait_s < 60
+
+
+async def test_an_absurd_wish_is_written_briefly():
+    error, _ = await fault_of(Reply(429, headers={"Retry-After": "1e300"}))
+    assert "asks for 1e+300 s of patience" in str(error)
+    assert len(str(error)) <= 200
+
+
+@pytest.mark.parametrize("status", [403, 404, 413, 418, 429, 500])
+async def test_every_refusal_names_a_remedy(status):
+    error, _ = await fault_of(Reply(status))
+    assert any(word in str(error) for word in ("use ", "check ", "send ", "see "))
 
 
 # --- keys -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""A task that is cancelled while a server is asked: nothing is left open, and the next call is as ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.faults.leftovers import alone, nothing_left
+from tests.faults.surfaces import Limits
+from tests.faults.test_wire import _no_pauses, folder, methods
+from tests.faults.upstream import upstream
+from tests.faults.wire import Fault, wire
+
+__all__ = ["_no_pauses", "folder", "methods"]
+# A judge's thread ends with its client's time limit.
+LIMITS = Limits(timeout=0.5)
+
+
+async def cancelled(surface, proxy, number):
+    """Cancel the call when its server receives the n-th request, which is never answered."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(surface.use(proxy, LIMITS, "raise"))
+
+    async def send(connection, right):
+        loop.call_soon_threadsafe(task.cancel)
+        await asyncio.Event().wait()
+
+    proxy.broken(surface.path, Fault("cancelled", send), first=number)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+NAMES = (
+    "AMC, `vllm:`", "AMC, `classify:`", "AMC, `judge:`", "AMC, policy", "LAC, `verdict:` (logits)",
+    "LAC, `verdict:` (top k)", "PNLC, embeddings", "AMC, world server", "collect, policy", "bench, `vllm:`",
+    "explore, PSRL's roles", "explore, IDS's roles",
+)  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("later", [False, True], ids=["first request", "later request"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cancelled_call_leaves_nothing(name, later, methods):
+    surface, right = methods[name]
+    with nothing_left(), wire(upstream(surface.talk)) as proxy:
+        alone(cancelled(surface, proxy, surface.first if later else 0))
+    with nothing_left(), wire(upstream(surface.talk)) as proxy:
+        assert alone(surface.use(proxy, Limits(), "raise")).facts == right.facts
