@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.faults.outcomes import FAMILIES, KINDS, NUMBERS, ROWS, Family, Kind, cases
@@ -65,9 +64,9 @@ def written(page: str) -> str:
     """The page with the tables of the matrix."""
     for name, content in (("counts", counts()), ("families", families()), ("outcomes", outcomes())):
         begin, end = _BLOCK.format(name), _BLOCK.format("end")
-        pattern = re.compile(rf"({re.escape(begin)}\n).*?(\n{re.escape(end)})", re.DOTALL)
-        assert pattern.search(page), name
-        page = pattern.sub(lambda match, content=content: f"{match[1]}{content}{match[2]}", page)
+        before, found, rest = page.partition(f"{begin}\n")
+        assert found, name
+        page = f"{before}{found}{content}\n{end}{rest.partition(end)[2]}"
     return page
 
 

@@ -95,7 +95,7 @@ def checked_message(message: str) -> None:
 
 
 REMEDY = re.compile(
-    r"\b(fix|use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|expected|is (it|the|this)|lower)\b",
+    r"\b(fix|use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|expected|is (it|the|this))\b",
     re.IGNORECASE,
 )
 """A word of advice."""

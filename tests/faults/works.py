@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,9 +112,8 @@ def _timeless(value: Any) -> Any:
 
 
 def _scores(folder: Path) -> Any:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(folder / "scores.parquet").to_pylist()
+    parquet: Any = import_module("pyarrow.parquet")
+    return parquet.read_table(folder / "scores.parquet").to_pylist()
 
 
 WORKS = (

@@ -135,6 +135,10 @@ async def test_the_minimum_of_twin_networks_is_used():
 class Restarting(Counting):
     """Restarts within a call, with another model or the same."""
 
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
     async def embed(self, texts):
         if len(self.requests) == 1:
             self.interruptions, self.changed = 1, self.other
@@ -143,8 +147,7 @@ class Restarting(Counting):
 
 @pytest.mark.parametrize("other", [False, True])
 async def test_vectors_of_a_model_that_came_within_the_call_are_checked(other):
-    embeddings = Restarting()
-    embeddings.other = other
+    embeddings = Restarting(other)
     critic = GoalValueCritic(await checkpoint_for(HashedWords(64), 64), embeddings=embeddings)
     expected = await GoalValueCritic(await checkpoint_for(HashedWords(64), 64)).reach(STATE, "wait", GOALS)
     await critic.reach(STATE, "try", GOALS)
