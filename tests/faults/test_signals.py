@@ -45,6 +45,7 @@ def in_a_process(work, folder, number, change):
     return os.waitstatus_to_exitcode(status)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=list(SIGNALS))
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 def test_a_work_goes_on_after_a_signal_at_any_change(work, number, tmp_path):

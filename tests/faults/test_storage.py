@@ -21,9 +21,20 @@ def folder_of(tmp_path, number):
     return folder
 
 
+@pytest.mark.parametrize("work", WORKS[-1:], ids=lambda work: work.name)
+def test_a_disk_may_be_full(work, tmp_path):
+    check(work, FULL, tmp_path)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 def test_every_change_may_fail(work, error, tmp_path):
+    check(work, error, tmp_path)
+
+
+def check(work, error, tmp_path):
+    """Break every change of a folder once, and go on each time."""
     whole = folder_of(tmp_path, "whole")
     with storage(whole) as watched:
         work.run(whole)
