@@ -64,6 +64,13 @@ def test_nothing_else_is_allowed_by_default(spec, monkeypatch):
     assert len(str(caught.value)) <= 400
 
 
+def test_a_listed_host_allows_no_other_kind(monkeypatch):
+    monkeypatch.setitem(spec_module.KINDS, "vendor", lambda target, options, *, trusted: ZERO)
+    for kind in ("vendor", "judge", "openhands", "hf", "goal"):
+        with pytest.raises(CriticSpecError, match="a request may not name the critic"):
+            AllowedCritics(hosts=["gpu7"]).parse(f"{kind}:http://gpu7")
+
+
 def test_the_refusal_lists_what_is_allowed():
     with pytest.raises(CriticSpecError, match="allows mine, uniform, embedded:crafting, vllm:URL, "):
         AllowedCritics({"mine": ZERO}, hosts=["gpu7"]).parse("judge:openai:m")

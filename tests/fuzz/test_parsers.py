@@ -33,8 +33,9 @@ def error_of(parser, given):
     return None
 
 
-@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-def test_input_is_read_or_refused_by_name(parser):
+def property_of(parser):
+    """The property that a parser must have, as a function without arguments that hypothesis runs."""
+
     # The same inputs in every test run; others in each larger run, which a failure prints.
     @settings(max_examples=INPUTS, derandomize=INPUTS <= 50, database=None, suppress_health_check=list(HealthCheck))
     @given(parser.inputs)
@@ -44,4 +45,9 @@ def test_input_is_read_or_refused_by_name(parser):
         assert printable(message) == message
         assert "\n" not in message
 
-    check()
+    return check
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+def test_input_is_read_or_refused_by_name(parser):
+    property_of(parser)()

@@ -42,7 +42,11 @@ def structure(prompt):
 @pytest.mark.parametrize("prompt", [judge_prompt, verdict_prompt])
 def test_no_attack_adds_to_the_record_or_ends_it(prompt, attacks):
     assert len(attacks) == 30
+    parts = [" Thought", " Action", " Observation"] if prompt is judge_prompt else [" Observation"]
     calm = Trajectory(Task("", "go"), (Step("look", "A door.", "Hm."), Step("go", "A wall.", "Hm.")))
+    steps = [[f" Step {n}" if prompt is judge_prompt else " Step", *parts] for n in (1, 2)]
+    expected = [" Task", *steps[0], *steps[1], " End of the record"]
+    assert [line.removeprefix(MARKER) for line in structure(prompt(calm))[0]] == expected
     for text in attacks.values():
         hostile = (
             Trajectory(Task("", text), calm.steps),
