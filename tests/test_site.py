@@ -134,6 +134,16 @@ def test_language_models_get_every_page_of_the_navigation_with_its_purpose(site,
     assert text == f"# S\n\n> D.\n\n## Home\n\n{a}\n## Deep\n\n- [Page B](b.md): It shows\n{a}"
 
 
+def test_every_page_has_its_markdown_beside_it(site, tmp_path):
+    for name in ("pages/a.md", "pages/results/README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    site("for_language_models").add_markdown(tmp_path / "pages", tmp_path / "site")
+    assert (tmp_path / "site/a.md").read_text() == "pages/a.md"
+    assert (tmp_path / "site/results/README.md").exists()
+    assert (tmp_path / "site/results/index.md").exists(), "beside index.html"
+
+
 def test_the_navigation_lists_pages_that_exist_or_are_generated(site):
     navigation = site("navigation")
     pages = [page for _, page in navigation.navigation_pages(navigation.configuration(ROOT / "mkdocs.yml")["nav"])]

@@ -18,6 +18,8 @@ def add_markdown(pages: Path, site: Path) -> None:
         target = site / page.relative_to(pages)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(page, target)
+        if page.name == "README.md":  # Its page is index.html.
+            shutil.copyfile(page, target.with_name("index.md"))
 
 
 def llms_txt(configuration: dict[str, Any], pages: Path) -> str:
