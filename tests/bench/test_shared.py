@@ -210,6 +210,7 @@ run_shared(Tally(sys.argv[1]), sys.argv[2], n_concurrent=3)
 """
 
 
+@pytest.mark.thorough
 def test_killed_between_a_result_and_the_end_of_its_claim(tmp_path, tally, repository):
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED, tally.log, str(out)]

@@ -60,6 +60,7 @@ def contents(folder):
     ]
 
 
+@pytest.mark.thorough
 def test_a_world_is_collected_and_scored_as_in_this_process(tmp_path, monkeypatch, cluster):
     collect = ["collect", "--tasks", 3, "--trajectories", 2, "--band", 2, 3]
     amc(monkeypatch, *collect, "--out", tmp_path / "alone")

@@ -49,14 +49,14 @@ async def test_the_requests_of_a_task_go_to_one_server(folder):
     async with servers() as running:
         critic = critic_of(running, folder)
         assert await critic.connect() == "value"
-        for steps in range(3):
+        for steps in range(2):
             trajectories = [of_task(number, steps) for number in range(40)]
             np.testing.assert_allclose(await critic.values(trajectories), expected(folder, trajectories))
         asked = [sessions_of(server) for server in running]
     assert all(asked)
     assert sum(len(set(sessions)) for sessions in asked) == 40  # no task is on two servers
-    assert sum(map(len, asked)) == 120
-    assert critic.usage.calls == 123
+    assert sum(map(len, asked)) == 80
+    assert critic.usage.calls == 83
     assert (critic.predicts, critic.beta, critic.charged_as) == ("return", 0.5, "value")
 
 
