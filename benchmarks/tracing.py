@@ -9,6 +9,8 @@ request to a model and a step of its world per step. Spans are batched by the SD
 2. `process`: CPU time of all threads, until every span is encoded. No bound: spans are made and encoded in other
    threads, while a real model is waited for.
 
+3. `calls`: the number of function calls of a run in its own thread, which does not depend on the load of the machine.
+
 Medians and quartiles of the ratios of paired runs, in alternating order. The exit code is 1 if a ratio exceeds its
 bound.
 """
@@ -17,9 +19,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import gc
 import json
 import logging
+import pstats
 import sys
 import time
 from collections.abc import Sequence
@@ -62,6 +66,17 @@ async def times(graph: Any, provider: TracerProvider | None) -> tuple[float, flo
     return agents, process
 
 
+async def calls(graph: Any, provider: TracerProvider | None) -> int:
+    """Return the number of function calls of a run."""
+    if provider is not None:
+        instrument(tracer_provider=provider)
+    profile = cProfile.Profile()
+    with profile:
+        await wrapped(graph)
+    uninstrument()
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
 async def measure(n_steps: int, pairs: int) -> dict[str, Any]:
     exporter, provider = Encoding(), TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -74,9 +89,10 @@ async def measure(n_steps: int, pairs: int) -> dict[str, Any]:
     for number in range(pairs):
         order = (provider, None) if number % 2 else (None, provider)
         first, second = [await times(graph, each) for each in order]
-        off, on = (second, first) if number % 2 else (first, second)
-        ratios.append([on[0] / off[0], on[1] / off[1]])
+        without, traced = (second, first) if number % 2 else (first, second)
+        ratios.append([traced[0] / without[0], traced[1] / without[1]])
     gc.unfreeze()
+    off, on = await calls(graph, None), await calls(graph, provider)
     provider.shutdown()
     low, median, high = np.percentile(ratios, [25, 50, 75], axis=0).tolist()
     return {
@@ -84,6 +100,7 @@ async def measure(n_steps: int, pairs: int) -> dict[str, Any]:
         "pairs": pairs,
         "agents": {"ratio": median[0], "quartiles": [low[0], high[0]], "bound": BOUND},
         "process": {"ratio": median[1], "quartiles": [low[1], high[1]]},
+        "calls": {"ratio": on / off},
     }
 
 
