@@ -16,8 +16,8 @@ def execute(path: Path) -> nbformat.NotebookNode:
     """Run a notebook from top to bottom in a new kernel, and return it with its outputs. A cell's error is raised."""
     notebook: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     # Without coalescing, a print that the kernel flushes late is an output of its own.
-    options = {"kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
-    NotebookClient(notebook, timeout=300, **options).execute()
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False, coalesce_streams=True)
+    client.execute()
     return notebook
 
 
