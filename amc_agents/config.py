@@ -43,7 +43,8 @@ FILE_VARIABLE = "AMC_CONFIG"
 class _Table(BaseModel):
     """A table of the file. Types are not converted, and unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    # A key in the wrong place is an error, whose traceback must not show it.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 def _checked_schedule(value: Any) -> Any:

@@ -38,6 +38,7 @@ READ = {
     # Their metadata name no licence that a program understands; a person has read the licence file of this version on.
     "sqlite-vec": "Apache-2.0 OR MIT",
     "tiktoken": "MIT",
+    "transformers": "Apache-2.0",
 }
 
 

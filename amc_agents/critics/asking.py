@@ -18,6 +18,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
+from pydantic import SecretStr
 
 from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.concurrency.rate_gate import politely
@@ -157,12 +158,12 @@ def chat_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
     return arguments
 
 
-def key_of(who: str, variable: str) -> str:
+def key_of(who: str, variable: str) -> SecretStr:
     """Read a key from an environment variable. Raises `CriticSpecError` if it is not set."""
     if variable not in os.environ:
         raise CriticSpecError(f"{who}: the environment variable {variable!r} (key_env) is not set")
     keep_secret(os.environ[variable])
-    return os.environ[variable]
+    return SecretStr(os.environ[variable])
 
 
 _REMEDY = ". Check the model's name, key and base_url, and its server's log"

@@ -33,6 +33,8 @@ def _kinds_in(text: str) -> Iterator[str]:
         yield "card number"
     if _IBAN.search(text):
         yield "bank account (IBAN)"
+    if _KEY.search(text):
+        yield "API key"
 
 
 def _passes_luhn(digits: str) -> bool:
@@ -48,4 +50,7 @@ def _passes_luhn(digits: str) -> bool:
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{2,}")
 _TELEPHONE = re.compile(r"\+\d{1,3}[ ()/.-]{0,2}\d(?:[ ()/.-]?\d){6,12}\b")
 _CARD = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
+_KEY = re.compile(  # of providers whose keys have a form of their own
+    r"\b(?:sk-[\w-]{20,200}|gh[pousr]_\w{30,255}|hf_\w{30,60}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,200})"
+)
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import httpx
 import numpy as np
+from pydantic import SecretStr
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
@@ -93,7 +94,7 @@ class ClassifierCritic:
         render: Render = as_chat,
         endpoint: Endpoint = "classify",
         newest: bool = False,
-        api_key: str | None = None,
+        api_key: str | SecretStr | None = None,
         key_variable: str = KEY_VARIABLE,
         timeout: float = 60.0,
         retry_for: float = 60.0,

@@ -24,6 +24,7 @@ from functools import cache
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
 from amc_agents.budget import Bound
@@ -67,7 +68,7 @@ class ModelServer:
         self,
         base_url: str,
         *,
-        api_key: str | None = None,
+        api_key: str | SecretStr | None = None,
         key_variable: str = KEY_VARIABLE,
         timeout: float = 60.0,
         retry_for: float = 60.0,
@@ -82,7 +83,9 @@ class ModelServer:
             self._address_rule = current_rule()
             url = httpx.URL(self.base_url)
             self._address_rule(url.host, _port(url), None)
-        self._key, self._key_variable = api_key, key_variable
+        # Not plain text: tracebacks that show variables, and `vars`, would show it.
+        self._key = SecretStr(api_key) if isinstance(api_key, str) else api_key
+        self._key_variable = key_variable
         self._timeout, self._retry_for, self._max_concurrent = timeout, retry_for, max_concurrent
         self._transport = transport
         self._answered = False
@@ -164,7 +167,8 @@ class ModelServer:
     def _read_key(self) -> str:
         if not self.trusted:
             return ""
-        key = (self._key or os.environ.get(self._key_variable) or "").strip()
+        given = self._key.get_secret_value() if self._key else ""
+        key = (given or os.environ.get(self._key_variable) or "").strip()
         if not (key.isascii() and key.isprintable()):
             # Checked here because httpx's error would show the key.
             raise ConfigurationError(f"the key for {self.base_url} ({self._key_variable}) is not printable ASCII")

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from pydantic import SecretStr
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
@@ -99,7 +100,7 @@ class VLLMCritic:
         *,
         model: str | None = None,
         checkpoint: str | Path | None = None,
-        api_key: str | None = None,
+        api_key: str | SecretStr | None = None,
         key_variable: str = KEY_VARIABLE,
         timeout: float = 60.0,
         retry_for: float = 60.0,
