@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import traceback
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ async def test_errors_of_a_critics_server_show_no_key(spec):
         f"{verb} {path}": refusing for verb in ("GET", "POST") for path in ("/v1/models", "/tokenize", "/classify")
     }
     with scripted_server(routes) as server:
-        critic = parse_critic(spec.format(server.url))
+        critic: Any = parse_critic(spec.format(server.url))
         ask = critic.values if hasattr(critic, "values") else critic.log_odds
         with pytest.raises(AmcError) as failure:
             await ask([PATH])

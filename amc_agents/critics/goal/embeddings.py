@@ -291,7 +291,7 @@ def _server(target: str, key_env: str | None, options: dict[str, str]) -> Server
 def _from_provider(spec: str, key_env: str | None) -> Embeddings:
     from langchain.embeddings import init_embeddings
 
-    key = {} if key_env is None else {"api_key": key_of(f"embeddings {spec!r}", key_env)}
+    key: dict[str, Any] = {} if key_env is None else {"api_key": key_of(f"embeddings {spec!r}", key_env)}
     try:
         embeddings: Any = init_embeddings(spec, **key)
     except (ImportError, ValueError) as error:
