@@ -11,7 +11,6 @@ from typing import Any
 from langchain_core.messages import BaseMessage, convert_to_messages
 
 from tests.critics.server.right_answers import USAGE, right
-from tests.critics.value.fake_vllm import score
 
 CHAT = "/v1/chat/completions"
 Talk = Callable[[Sequence[BaseMessage]], str]
@@ -77,6 +76,6 @@ def length_of(sent: Any) -> float:
 
 
 def _verdict(index: int, row: Sequence[int], sent: Any) -> dict[str, Any]:
-    quality = score(row)
+    quality = len(row) % 7 / 7  # by the length alone, since prompts may hold a random mark
     top = {f"token_id:{token}": -1.5 + quality / (2 + place) for place, token in enumerate(sent["logprob_token_ids"])}
     return {"index": index, "logprobs": {"top_logprobs": [top]}}
