@@ -43,7 +43,7 @@ def python(*arguments: str) -> str:
     """Run this interpreter in this folder, which holds no checkout, and return what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=HERE, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], cwd=HERE, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
