@@ -192,10 +192,9 @@ def dataset(rows: Any, folder: Path) -> Any:
     """A shard whose columns have other types and missing values."""
     arrow, parquet = pyarrow_or_error()
     try:
-        table = arrow.Table.from_pylist(rows)
+        parquet.write_table(arrow.Table.from_pylist(rows), folder / "trajectories-00000.parquet")
     except Exception:  # Arrow itself refuses the columns
         return None
-    parquet.write_table(table, folder / "trajectories-00000.parquet")
     return [(record.trajectory.return_, record.commit_tools) for record in read_records(folder)]
 
 
