@@ -21,8 +21,10 @@ EXTRAS = {
     "serve": "to start vLLM servers from here",
     "prices": "to compute the cost of providers' models",
     "report": "for the charts of amc report",
+    "otel": "for OpenTelemetry traces",
     "sqlite": "for checkpoints and posteriors in SQLite",
     "postgres": "for checkpoints and posteriors in PostgreSQL",
+    "ray": "for `--executor ray`",
 }
 """Purpose of each extra."""
 
