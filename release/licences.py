@@ -35,11 +35,14 @@ NAMES = {
 }
 """Names and classifiers that packages use instead of an SPDX identifier."""
 READ = {
-    # Their metadata name no licence that a program understands; a person has read the licence file of this version on.
-    "sqlite-vec": "Apache-2.0 OR MIT",
-    "tiktoken": "MIT",
-    "transformers": "Apache-2.0",
+    # The bill of materials has no licence for these versions. The terms in `licenses/LICENSE` of the installed
+    # `.dist-info` are word for word those in requests (Apache-2.0) and urllib3 (MIT). sqlite-vec installs no licence
+    # file: its metadata say "MIT License, Apache License, Version 2.0", which is read as both.
+    "sqlite-vec 0.1.9": "Apache-2.0 AND MIT",
+    "tiktoken 0.14.0": "MIT",
+    "transformers 5.23.0": "Apache-2.0",
 }
+"""Licences that were looked up by hand, by package and version: another version must be looked up again."""
 
 
 class Licence(NamedTuple):
@@ -57,9 +60,9 @@ def licences(sbom: Path) -> list[Licence]:
     components = json.loads(sbom.read_text())["components"]
     found = []
     for component in components:
-        name = component["name"]
-        expression = expression_of(component) or READ.get(name.lower(), "")
-        found.append(Licence(name, component["version"], expression, accepted(name, expression)))
+        name, version = component["name"], component["version"]
+        expression = expression_of(component) or READ.get(f"{name.lower()} {version}", "")
+        found.append(Licence(name, version, expression, accepted(name, expression)))
     return sorted(found, key=lambda licence: licence.package.lower())
 
 

@@ -57,3 +57,10 @@ def test_a_bill_of_materials_becomes_a_table_and_refusals(tmp_path):
         "silent 3 has no licence that is known here",
         "zeta 2 has GPL-3.0-only",
     ]
+
+
+@pytest.mark.parametrize(("version", "known"), [("5.23.0", True), ("5.24.0", False)])
+def test_a_licence_that_was_looked_up_holds_for_that_version_only(tmp_path, version, known):
+    path = tmp_path / "sbom.json"
+    path.write_text(json.dumps({"components": [{"name": "transformers", "version": version}]}))
+    assert [bool(each.expression) for each in licences(path)] == [known]
