@@ -27,10 +27,15 @@ def keep_secret(key: str) -> None:
 
 
 def keep_secrets_of(model: Any) -> None:
-    """Register the API keys of a LangChain chat or embedding model."""
+    """Register the API keys of a LangChain chat or embedding model, including those in its headers and its queries."""
     for value in vars(model).values():
         if hasattr(value, "get_secret_value"):
             keep_secret(value.get_secret_value())
+    for setting in ("default_headers", "default_query"):
+        given = getattr(model, setting, None)
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            if _NAMES_OF_KEYS.search(name):
+                keep_secret(str(value).removeprefix("Bearer "))
 
 
 def cause_of(error: BaseException) -> BaseException | None:
@@ -48,6 +53,15 @@ def masked(text: str) -> str:
     """
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
+    return without_credentials(text)
+
+
+def without_credentials(text: str) -> str:
+    """Hide what a URL shows to be a secret: its user and password, and parameters such as `api_key`.
+
+    >>> without_credentials("http://me:hunter2@host/?token=abc")
+    'http://***@host/?token=***'
+    """
     return _PARAMETER.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
@@ -111,6 +125,7 @@ _USER = re.compile(r"(://)[^/\s@]*@")
 _PARAMETER = re.compile(
     r"([?&](?:api[_-]?key|key|access[_-]?token|token|secret|password|signature|sig)=)[^&\s#'\"]+", re.IGNORECASE
 )
+_NAMES_OF_KEYS = re.compile(r"auth|key|token|secret|password|cookie", re.IGNORECASE)
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, including escape sequences and carriage returns
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # characters that reorder the surrounding text

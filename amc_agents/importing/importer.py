@@ -19,7 +19,14 @@ from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, dige
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.stored import ImportedFrom, StoredRuns, update_outcomes, with_outcome
 from amc_agents.messages import pending_states
-from amc_agents.training.dataset import LoggedTrajectory, commit_names, pyarrow_or_error, unknown_outcomes, write_shard
+from amc_agents.training.dataset import (
+    LoggedTrajectory,
+    commit_names,
+    pyarrow_or_error,
+    refuse_credentials,
+    unknown_outcomes,
+    write_shard,
+)
 from amc_agents.types import Trajectory
 
 
@@ -53,12 +60,13 @@ def import_logs(
 
     Raises:
         CheckpointError: the source or the table cannot be read.
-        ConfigurationError: settings contradict each other, a function of yours failed, or another process imports into
-            the same folder.
+        ConfigurationError: settings contradict each other, `policy` is a URL with credentials, a function of yours
+            failed, or another process imports into the same folder.
         StorageError: the dataset cannot be written.
         MissingExtra: pyarrow is not installed.
     """
     pyarrow_or_error()
+    refuse_credentials(policy)
     outcomes, reading, folder = outcomes or Outcomes(), reading or Reading(), Path(out)
     if source is None and outcomes.table is None:
         raise ConfigurationError("nothing to import: give a source of logs, or a table of outcomes (--outcomes)")

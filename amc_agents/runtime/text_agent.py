@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.messages import turn_of
+from amc_agents.quoting import keep_secrets_of
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.world import current_environment
 
@@ -67,6 +68,7 @@ class _ModelNode(Runnable[Any, Any]):
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
+        keep_secrets_of(model)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> dict[str, Any]:
         return {"messages": [self._model.invoke(input["messages"], config)]}

@@ -29,6 +29,7 @@ from amc_agents.training.dataset import (
     collected_tasks,
     commit_names,
     pyarrow_or_error,
+    refuse_credentials,
     write_new_tasks,
 )
 from amc_agents.types import Environment, Task, Trajectory
@@ -96,7 +97,8 @@ def collect(
 
     Raises:
         CheckpointError: `out` contains trajectories with other settings.
-        ConfigurationError: the agent has a commit tool that `commit_tools` does not name.
+        ConfigurationError: the agent has a commit tool that `commit_tools` does not name, or `policy` or `settings`
+            contain a URL with credentials.
         MissingExtra: pyarrow is not installed. Raised before any task is played.
     """
     commits = commit_names(commit_tools)
@@ -205,6 +207,7 @@ async def collect_from(
     of `collect`.
     """
     pyarrow_or_error()  # fails before anything is played
+    refuse_credentials(policy, settings)
     recorded = json.dumps(settings or {}, sort_keys=True)
     known = _known_tasks(out, recorded)
     ids = [task.id for task in tasks]

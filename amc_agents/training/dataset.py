@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
 from amc_agents.files import replace_file, storage_errors, taking_turns
-from amc_agents.quoting import excerpt, quoted
+from amc_agents.quoting import excerpt, quoted, without_credentials
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -55,6 +55,20 @@ class LoggedTrajectory:
 def commit_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of commit tools, sorted and without duplicates."""
     return tuple(sorted({names} if isinstance(names, str) else set(names)))
+
+
+def refuse_credentials(policy: str, settings: Mapping[str, Any] | None = None) -> None:
+    """Refuse the name of a policy, or settings, in which a URL has credentials: datasets are shared.
+
+    Raises:
+        ConfigurationError: they do.
+    """
+    for what, text in (("name of the policy", policy), ("settings", json.dumps(settings or {}, default=str))):
+        if without_credentials(text) != text:
+            raise ConfigurationError(
+                f"the {what} of the dataset contains a key, {excerpt(text)}: expected a URL without a user name, a "
+                "password or a key in its query"
+            )
 
 
 def write_shard(folder: str | Path, records: Sequence[LoggedTrajectory]) -> Path:

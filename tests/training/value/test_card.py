@@ -227,3 +227,19 @@ def test_a_card_that_cannot_be_written_leaves_the_old_card(checkpoint, tmp_path,
         write_card(tmp_path, checkpoint, replace(FACTS, n_tasks=1))
     assert [path.name for path in tmp_path.iterdir()] == [CARD]
     assert (tmp_path / CARD).read_text() == old
+
+
+@pytest.mark.thorough
+def test_what_a_training_writes_contains_no_key(base_model, toy_trajectories, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    from amc_agents.training.dataset import LoggedTrajectory, write_shard
+    from amc_agents.training.value.training import EMBEDDED, train_value
+
+    key, data, out = "hf_canary0123456789abcdef0123456789abcd", tmp_path / "data", tmp_path / "critic"
+    monkeypatch.setenv("HF_TOKEN", key)
+    # Older versions wrote any name of a policy.
+    named = f"http://me:{key}@host/v1"
+    write_shard(data, [LoggedTrajectory(each, i % 3, named) for i, each in enumerate(toy_trajectories(10, 3))])
+    train_value(base_model, data, out, replace(EMBEDDED, epochs=1))
+    assert "policies | http://" in (out / CARD).read_text()
+    assert [path.name for path in out.rglob("*") if path.is_file() and key.encode() in path.read_bytes()] == []
