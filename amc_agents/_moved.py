@@ -1,13 +1,15 @@
-"""Old module paths that documentation has shown: each is an alias of the module that holds its names now."""
+"""Old module paths that documentation has shown: deprecated aliases of the modules that hold their names now."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "amc_agents.bench.explore": "amc_agents.bench.exploration.running",
@@ -32,22 +34,39 @@ MOVED = {
     "amc_agents.nodes.world": "amc_agents.runtime.world",
 }
 """Old path -> new path. Packages whose names are all public now are aliases of `amc_agents` itself."""
+DEPRECATED_IN, REMOVED_IN = "0.1.0", "0.2.0"
+"""The release in which the paths of `MOVED` are deprecated, and the release without them."""
 
 
 class _Alias(Loader):
     """Loads an old path as a module whose attributes are those of the new one."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, old: str, target: str) -> None:
+        self._old, self._target = old, target
+        self._warned = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Use Python's default module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Look every name up in the new module."""
+        """Look every name up in the new module, and warn at the first."""
         target = import_module(self._target)
-        module.__getattr__ = lambda name: getattr(target, name)  # type: ignore[method-assign]
+
+        def looked_up(name: str) -> Any:
+            value = getattr(target, name)
+            # Python itself looks for names such as __path__, also in a package that is only on the way to a module.
+            if not (self._warned or name.startswith("__")):
+                self._warned = True
+                warnings.warn(warning(self._old), DeprecationWarning, stacklevel=2)
+            return value
+
+        module.__getattr__ = looked_up  # type: ignore[method-assign]
+
+
+def warning(old: str) -> str:
+    """Return what is said of an old path."""
+    return f"{old} is deprecated in {DEPRECATED_IN} and removed in {REMOVED_IN}: import from {MOVED[old]}"
 
 
 class _Finder(MetaPathFinder):
@@ -60,7 +79,7 @@ class _Finder(MetaPathFinder):
         if fullname not in MOVED:
             return None
         has_modules = any(old.startswith(f"{fullname}.") for old in MOVED)
-        return ModuleSpec(fullname, _Alias(MOVED[fullname]), is_package=has_modules)
+        return ModuleSpec(fullname, _Alias(fullname, MOVED[fullname]), is_package=has_modules)
 
 
 def install() -> None:

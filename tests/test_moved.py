@@ -13,6 +13,8 @@ import pytest
 import amc_agents
 from amc_agents._moved import MOVED
 
+# Warnings are errors elsewhere; `test_deprecations` expects these.
+pytestmark = pytest.mark.filterwarnings("ignore:amc_agents.* is deprecated:DeprecationWarning")
 SHOWN = [
     ("amc_agents.bench.explore", ["Exploration", "explore"]),
     ("amc_agents.bench.explore_agents", ["explorers"]),
