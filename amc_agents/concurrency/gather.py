@@ -44,13 +44,19 @@ async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled(tasks)
         raise
     finally:
         for coroutine in work:
             coroutine.close()  # A coroutine that was cancelled before it started would warn that it was never awaited.
+        # An error keeps this frame alive, but not the frames of cancelled tasks, which may hold connections.
+        tasks.clear()
+
+
+async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

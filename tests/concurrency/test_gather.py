@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import weakref
 
 import pytest
 
@@ -91,3 +93,30 @@ async def test_a_cancelled_caller_cancels_and_waits_for_all():
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert ended == [True, True]
+
+
+class Connection:
+    """Closes when it is collected."""
+
+
+@pytest.mark.parametrize("last", ["fails", "waits"])
+async def test_a_kept_error_keeps_nothing_of_the_cancelled_others(last):
+    held = []
+
+    async def waits():
+        connection = Connection()
+        held.append(weakref.ref(connection))
+        await asyncio.Event().wait()
+
+    async def fails():
+        while len(held) < 2:
+            await asyncio.sleep(0)
+        raise ValueError("kept")
+
+    work = [fails(), waits(), waits()] if last == "waits" else [waits(), waits(), fails()]
+    with pytest.raises(ValueError, match="kept") as kept:
+        await side_by_side(*work)
+    await asyncio.sleep(0)  # The loop still calls this task with the result of the last wait.
+    gc.collect()
+    assert [connection() for connection in held] == [None, None]
+    assert kept.value.__traceback__ is not None

@@ -104,8 +104,11 @@ def _tls() -> ssl.SSLContext:
 async def chat(proxy: Wire, limits: Limits) -> AsyncIterator[ChatOpenAI]:
     """A chat model behind the proxy, without retries of its own. Its connections end with the block."""
     tls = _tls()
-    with httpx.Client(verify=tls) as client:
-        async with httpx.AsyncClient(verify=tls) as own:
+    # A request that is cancelled while httpcore closes expired connections leaves some open, and expiry depends on the
+    # wall time: none expires here (docs/reliability.md, "What is not covered").
+    kept = httpx.Limits(keepalive_expiry=None)
+    with httpx.Client(verify=tls, limits=kept) as client:
+        async with httpx.AsyncClient(verify=tls, limits=kept) as own:
             try:
                 yield ChatOpenAI(
                     model="m", base_url=f"{proxy.url}/v1", api_key=KEY, timeout=limits.timeout, max_retries=0,
