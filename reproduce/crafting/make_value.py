@@ -27,6 +27,7 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import CRAFTING, ComparisonPlan
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.models.embedded import EmbeddedChatModel
+from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.report import print_metrics
@@ -66,6 +67,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
                 **({"optimal_steps": options.optimal_steps} if band else {"world": options.world}),
             },
             seed=options.seed,
+            branching=None if options.branches is None else Branching(options.branches),
             progress=show,
         )
 
@@ -120,6 +122,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="number of the first task of the split")
     parser.add_argument("--trajectories", type=int, default=8, help="number per task")
+    parser.add_argument("--branches", type=int, help="what each trajectory of a task becomes; default: independent")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--optimal-steps", type=int, nargs=2, default=[4, 11], metavar=("LOW", "HIGH"))
     parser.add_argument("--epochs", type=int, default=EMBEDDED.epochs)

@@ -4,8 +4,9 @@
 
 Plays training tasks that no model was trained on, 15 times each. For each adapter (a folder, "value" for the policy's
 own, or "planner" for the oracle that counts wasted steps), it prints the AUC of the values against final success after
-several numbers of steps: within tasks (each task with both outcomes counts once) and pooled over tasks. A model that
-recognises hard tasks has a high pooled AUC, but may be useless for resampling.
+several numbers of steps: within tasks (each task with both outcomes counts once), with the paired difference to the
+first adapter, and pooled over tasks. A model that recognises hard tasks has a high pooled AUC, but may be useless for
+resampling.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.planner_critic import PlannerCritic
+from amc_agents.bench.statistics import Measured, estimate, paired
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting.generate import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
@@ -34,17 +36,26 @@ PLANNER = "planner"
 STEPS = (4, 6, 8, 10, 12, 14)
 
 
-def ranking(played: Sequence[Trajectory], values: np.ndarray) -> tuple[float | None, float, int]:
-    """Return the AUC within tasks: mean, standard error, and number of tasks with both outcomes."""
+def areas(played: Sequence[Trajectory], values: np.ndarray) -> dict[tuple[str, int], float]:
+    """Return the AUC within each task that has both outcomes, by (task, 0)."""
     of_task: dict[str, list[int]] = defaultdict(list)
     for index, trajectory in enumerate(played):
         of_task[trajectory.task.id].append(index)
     success = np.array([trajectory.return_ > 0 for trajectory in played])
-    each = [auc(values[rows], success[rows]) for rows in of_task.values()]
-    defined = np.array([area for area in each if area is not None])
-    if len(defined) < 2:
-        return None, 0.0, len(defined)
-    return float(defined.mean()), float(defined.std(ddof=1) / np.sqrt(len(defined))), len(defined)
+    each = {(task, 0): auc(values[rows], success[rows]) for task, rows in of_task.items()}
+    return {key: area for key, area in each.items() if area is not None}
+
+
+def shown(within: Measured, first: Measured) -> str:
+    """Format the mean AUC within tasks, and its paired difference to that of the first adapter."""
+    if len(within) < 2:
+        return "within undefined"
+    mean = estimate(within)
+    text = f"within {mean.mean:.3f} ± {mean.standard_error or 0:.3f} ({mean.tasks} tasks)"
+    if within is first:
+        return text
+    gain = paired(within, first)
+    return f"{text}, minus the first {gain.difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
 
 
 def main() -> None:
@@ -67,16 +78,17 @@ def main() -> None:
     )  # fmt: skip
     played = read_trajectories(options.data)
     print(f"{len(played)} trajectories, mean return {np.mean([trajectory.return_ for trajectory in played]):.3f}")
+    first: dict[int, dict[tuple[str, int], float]] = {}
     for adapter in options.adapters:
         spec = f"embedded:{options.base or options.model}?adapter={adapter}"
         critic: Critic = PlannerCritic() if adapter == PLANNER else parse_critic(spec)
         for step in STEPS:
             unfinished = [trajectory for trajectory in played if len(trajectory.steps) > step]
             values = asyncio.run(critic.values([trajectory.prefix(step) for trajectory in unfinished]))
-            within, error, n_tasks = ranking(unfinished, values)
+            within = areas(unfinished, values)
+            first.setdefault(step, within)
             pooled = auc(values, np.array([trajectory.return_ > 0 for trajectory in unfinished]))
-            shown = "undefined" if within is None else f"{within:.3f} ± {error:.3f}"
-            print(f"{adapter} step {step:2}: within {shown} ({n_tasks} tasks), pooled {pooled:.3f}", flush=True)
+            print(f"{adapter} step {step:2}: {shown(within, first[step])}, pooled {pooled:.3f}", flush=True)
 
 
 if __name__ == "__main__":
