@@ -8,6 +8,7 @@ import numpy as np
 
 from amc_agents.critics.options import allow
 from amc_agents.errors import CriticSpecError
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
@@ -16,7 +17,7 @@ def from_spec(target: str, options: Mapping[str, str]) -> UniformCritic:
     """The critic of `uniform`. Raises `CriticSpecError`."""
     allow("uniform", options)
     if target:
-        raise CriticSpecError(f"uniform takes no target, got {target!r}")
+        raise CriticSpecError(f"uniform takes no target, got {quoted(target)}")
     return UniformCritic()
 
 

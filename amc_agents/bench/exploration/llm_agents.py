@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from langchain_core.language_models import BaseChatModel
@@ -173,7 +173,7 @@ def llm_agent(agent: str) -> LlmAgent | None:
 @lru_cache(maxsize=16)
 def _chat_model(name: str, server: tuple[tuple[str, str], ...]) -> BaseChatModel:
     """Create a chat model; all trials of a process share it."""
-    options = dict(server)
+    options: dict[str, Any] = dict(server)
     provider, _, folder = name.partition(":")
     if provider == "embedded":
         if options:

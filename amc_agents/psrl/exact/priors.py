@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 
 _RESERVED = set("{},\n")
 
@@ -229,7 +229,7 @@ def _require_names(kind: str, names: Sequence[str]) -> None:
     if wrong or not names or len(set(names)) != len(names):
         raise ConfigurationError(
             f"expected a {kind} over different names without commas, braces, line breaks and surrounding spaces, got "
-            f"{(wrong or list(names))[:5]}"
+            f"{quoted((wrong or list(names))[:5])}"
         )
 
 
