@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from amc_agents.errors import BudgetExhausted, ConfigurationError, UnboundedRequest, amount_text
 from amc_agents.prices import Rates, cost
+from amc_agents.quoting import quoted
 from amc_agents.usage import Usage
 
 
@@ -93,7 +94,7 @@ class Budget:
             raise ConfigurationError("a budget needs a limit: Budget(tokens=, dollars=, calls=, seconds=)")
         for name, limit in self.limits.items():
             if isinstance(limit, bool) or not (limit > 0 and math.isfinite(limit)):
-                raise ConfigurationError(f"{name} of a budget must be a positive number, got {limit!r}")
+                raise ConfigurationError(f"{name} of a budget must be a positive number, got {quoted(limit)}")
         self.prices = dict(prices or {})
         self._most = Amounts(*(self.limits.get(name, math.inf) for name in Amounts._fields))
         self._lock = threading.Lock()
@@ -133,8 +134,8 @@ class Budget:
         priced = cost({"": {model: usage}}, prices)
         if priced.unpriced:
             raise UnboundedRequest(
-                f"the budget limits dollars, and the model {model or '(unnamed)'!r} has no price: give "
-                f"Budget(dollars=..., prices={{{model!r}: Price(input, output)}}) in dollars per million tokens "
+                f"the budget limits dollars, and the model {quoted(model or '(unnamed)')} has no price: give "
+                f"Budget(dollars=..., prices={{{quoted(model)}: Price(input, output)}}) in dollars per million tokens "
                 "(0 is allowed), a table [prices] in the configuration, or pip install 'amc-agents[prices]'"
             )
         return Amounts(usage.tokens, priced.total, usage.calls)
@@ -330,7 +331,7 @@ class Purse:
             if not {"tokens", "dollars"}.isdisjoint(self.budget.limits):
                 raise UnboundedRequest(
                     f"a budget of tokens or dollars needs a limit for each answer, and this request to "
-                    f"{bound.model or 'a model'!r} has no max_tokens: set max_tokens on the model"
+                    f"{quoted(bound.model or 'a model')} has no max_tokens: set max_tokens on the model"
                 )
             bound = bound._replace(output_tokens=0)
         usage = Usage(bound.calls, bound.input_tokens, bound.output_tokens or 0)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from amc_agents.errors import CommitError, ConfigurationError
+from amc_agents.quoting import quoted
 
 CommitStatus = Literal["not run", "may have run", "ran", "failed", "answered"]
 """State of a call of a commit tool. "failed": the tool raised, after it may have acted; "answered": a human said what
@@ -35,7 +36,7 @@ class Commit:
 
     def __str__(self) -> str:
         """The call and its status on one line."""
-        args = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
+        args = ", ".join(f"{name}={quoted(value)}" for name, value in self.args.items())
         outcome = f" ({self.error})" if self.error else ""
         return f"{self.name}({args}): {self.status}{outcome}"
 

@@ -228,16 +228,16 @@ def _sentence(error: Any) -> str:
     place = _place(tables)
     if error["type"] == "extra_forbidden":
         hint = _nearest(str(key), tables[0] if tables else "")
-        return f"{place or 'the top level '}has no key {quoted(key, 80)} ({hint})"
+        return f"{place or 'the top level '}has no key {quoted(key)} ({hint})"
     if error["type"] == "missing":
-        return f"{place}needs {key!r}"
+        return f"{place}needs {quoted(key)}"
     if error["type"] in ("model_type", "mapping_type"):
         expected = "a table"
     elif error["type"] == "string_pattern_mismatch":
         expected = "a URL that begins with http:// or https://"
     else:
         expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{place}{key}: expected {expected}, got {quoted(error['input'], 80)}"
+    return f"{place}{key}: expected {expected}, got {quoted(error['input'])}"
 
 
 def _place(tables: Any) -> str:
@@ -252,7 +252,7 @@ def _nearest(key: str, table: str) -> str:
             close = difflib.get_close_matches(key, _TABLES[other].model_fields, n=1, cutoff=cutoff)
             if close:
                 where = "" if other == table else f" in [{other}]" if other else " at the top level"
-                return f"did you mean {close[0]!r}{where}?"
+                return f"did you mean {quoted(close[0])}{where}?"
     return f"it takes {', '.join(known)}"
 
 

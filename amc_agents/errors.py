@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 
 if TYPE_CHECKING:
     from amc_agents.types import Trajectory
@@ -173,9 +173,9 @@ class ReplayDivergence(ForkError):
 
     def __init__(self, step: int, action: str, expected: str, actual: str) -> None:
         self.step, self.action, self.expected, self.actual = step, action, expected, actual
-        where = f"action {action!r}" if step else "the first observation"
+        where = f"action {quoted(action)}" if step else "the first observation"
         super().__init__(
-            f"replay diverged at step {step} ({where}): expected {expected!r}, got {actual!r}. "
+            f"replay diverged at step {step} ({where}): expected {quoted(expected)}, got {quoted(actual)}. "
             "The world is not deterministic given its seed and actions; implement fork() for it."
         )
 
@@ -361,8 +361,8 @@ class UpdateError(PosteriorError):
     def __init__(self, number: int, episode: str, reason: str) -> None:
         self.number, self.episode, self.reason = number, episode, reason
         super().__init__(
-            f"the update of episode {episode!r} failed ({reason}). The posterior stays at version {number}, and the "
-            "observation is kept as pending: fix the cause, then call apply_pending."
+            f"the update of episode {quoted(episode)} failed ({reason}). The posterior stays at version {number}, and "
+            "the observation is kept as pending: fix the cause, then call apply_pending."
         )
 
 
@@ -415,4 +415,4 @@ class MissingExtra(AmcError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package!r} is required and not installed: pip install 'amc-agents[{extra}]'")
+        super().__init__(f"{quoted(package)} is required and not installed: pip install 'amc-agents[{extra}]'")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-MOST_SHOWN = 200
-"""Maximum number of characters of untrusted text in a message."""
+MOST_SHOWN, MOST_QUOTED = 200, 80
+"""Maximum number of characters of an excerpt, and of a quoted value, in a message. A message has at most 400."""
 _LEAST_SECRET = 6
 _MOST_ITEMS, _MOST_LEVELS = 8, 4
 
@@ -82,7 +82,7 @@ def excerpt(text: str, most: int = MOST_SHOWN) -> str:
     return words if len(words) <= most else f"{words[:most]}..."
 
 
-def quoted(value: Any, most: int = MOST_SHOWN) -> str:
+def quoted(value: Any, most: int = MOST_QUOTED) -> str:
     """Return the `repr` of a value, masked and truncated, without formatting all of it first.
 
     >>> quoted({"data": list(range(100))})
@@ -98,27 +98,35 @@ def listed(names: Any, most: int = _MOST_ITEMS) -> str:
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
-class _More:
-    """Placeholder for omitted items."""
+class _Shown:
+    """A value that is replaced by this text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        return "..."
+        return self._text
 
 
 def _bounded(value: Any, most: int, levels: int) -> Any:
     """Limit the number of items, the nesting and the length of texts, and mask the texts."""
     if isinstance(value, str):
         return masked(value)[: most + 1]
-    if not isinstance(value, Mapping | list | tuple):
+    if value is None or isinstance(value, float):
         return value
+    if isinstance(value, int):  # Python refuses to write thousands of digits in decimal.
+        return value if value.bit_length() < 4 * most else _Shown(f"{value:#x}")
+    if not isinstance(value, Mapping | list | tuple):
+        return _Shown(excerpt(repr(value), most))
     if not levels:
-        return _More()
+        return _Shown("...")
     if isinstance(value, Mapping):
         pairs = list(value.items())[:_MOST_ITEMS]
         bounded = {_bounded(key, most, 0): _bounded(item, most, levels - 1) for key, item in pairs}
-        return {**bounded, _More(): _More()} if len(value) > _MOST_ITEMS else bounded
+        return {**bounded, _Shown("..."): _Shown("...")} if len(value) > _MOST_ITEMS else bounded
     items = [_bounded(item, most, levels - 1) for item in value[:_MOST_ITEMS]]
-    return [*items, _More()] if len(value) > _MOST_ITEMS else items
+    items += [_Shown("...")] if len(value) > _MOST_ITEMS else []
+    return tuple(items) if isinstance(value, tuple) else items
 
 
 _USER = re.compile(r"(://)[^/\s@]*@")

@@ -13,7 +13,7 @@ from amc_agents.commits import Commit, CommitTools, DeferredCalls
 from amc_agents.files import replace_file, storage_errors
 from amc_agents.plain import fields_of, plain
 from amc_agents.prices import cost
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Usage
 
@@ -269,7 +269,7 @@ class Run:
 
 def _summary(run: Run) -> str:
     """Format the summary as text."""
-    first = f"Run of task {run.best.task.id!r}: return {run.best.return_:.4g}"
+    first = f"Run of task {quoted(run.best.task.id)}: return {run.best.return_:.4g}"
     return "\n".join([excerpt(first, _WIDTH), *(f"  {name:<10} {excerpt(text, _WIDTH)}" for name, text in _rows(run))])
 
 

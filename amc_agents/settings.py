@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.smc.adaptive import Adaptive
 from amc_agents.smc.resampling import resolve_scheme
 from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedule
@@ -77,7 +78,7 @@ class AmcSettings:
         if not isinstance(self.resample, Schedule):
             raise ConfigurationError(
                 f"resample must be a schedule such as AtSteps(4), EssBelow(0.5), EveryStep() or Never(), "
-                f"got {self.resample!r}"
+                f"got {quoted(self.resample)}"
             )
         resolve_scheme(self.scheme)
 
@@ -109,7 +110,9 @@ def size_of(plain: Any) -> int | Adaptive:
     if isinstance(plain, str):
         return Adaptive.parse(plain)
     if isinstance(plain, bool) or not isinstance(plain, int):
-        raise ConfigurationError(f'expected a number of particles, or "start..most" such as "4..32", got {plain!r}')
+        raise ConfigurationError(
+            f'expected a number of particles, or "start..most" such as "4..32", got {quoted(plain)}'
+        )
     return plain
 
 
@@ -131,14 +134,14 @@ def schedule_of(plain: Any) -> Schedule:
             return AtSteps(*steps)
         case {"ess_below": int() | float() as share} if len(plain) == 1 and not isinstance(share, bool):
             return EssBelow(share)
-    raise ConfigurationError(f"expected a schedule, got {plain!r}")
+    raise ConfigurationError(f"expected a schedule, got {quoted(plain)}")
 
 
 def require_literal(name: str, value: Any, literal: Any, *others: Any) -> None:
     """Raise `ConfigurationError` unless the value is one of a `Literal` type's or one of the others."""
     allowed = (*others, *get_args(literal))
     if value not in allowed:
-        raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {quoted(value)}")
 
 
 def _require_at_least(minimum: int, **values: int | None) -> None:

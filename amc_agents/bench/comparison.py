@@ -26,6 +26,7 @@ from amc_agents.lac.node import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
 from amc_agents.pnlc.node import critique_refine_model
 from amc_agents.prices import Price
+from amc_agents.quoting import quoted
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
@@ -112,7 +113,7 @@ class Comparison:
             raise ConfigurationError(f"{method.name} decides among all actions, and this world lists none")
         if steered_blindly(method) and not predicts_return(self.critic_of(method)):
             raise ConfigurationError(
-                f"{method.name} hides rewards, so its critic must predict the whole return, but {self.critic!r} "
+                f"{method.name} hides rewards, so its critic must predict the whole return, but {quoted(self.critic)} "
                 "predicts the future return: train a critic with target 'return', or leave the method out"
             )
         if method.decision is None:

@@ -20,6 +20,7 @@ from amc_agents.bench.shared import run_shared
 from amc_agents.bench.work import CountCallback, ResultT
 from amc_agents.concurrency.ray_cluster import RayCluster, RaySettings
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 PROCESSES, SHARED, RAY = "processes", "shared", "ray"
 
@@ -37,7 +38,9 @@ def ray_settings(executor: str) -> RaySettings | None:
     if executor in (PROCESSES, SHARED):
         return None
     if kind != RAY:
-        raise ConfigurationError(f"no executor {executor!r}: expected processes, shared, ray or ray:ADDRESS?num_cpus=2")
+        raise ConfigurationError(
+            f"no executor {quoted(executor)}: expected processes, shared, ray or ray:ADDRESS?num_cpus=2"
+        )
     given = dict(parse_qsl(options, keep_blank_values=True))
     folder = given.pop("working_dir", ".")
     amounts = {option: _amount(option, text) for option, text in given.items()}
@@ -105,5 +108,7 @@ def _amount(option: str, text: str) -> float:
     except ValueError:
         amount = -1.0
     if not 0 <= amount < float("inf"):
-        raise ConfigurationError(f"--executor ray: {option}={text!r:.40} is not an amount: expected a number, as 0.5")
+        raise ConfigurationError(
+            f"--executor ray: {option}={quoted(text, 40)} is not an amount: expected a number, as 0.5"
+        )
     return amount

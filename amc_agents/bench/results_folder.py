@@ -21,6 +21,7 @@ from amc_agents.bench.software import software
 from amc_agents.bench.work import CountCallback, ItemKey, ResultLine, ResultT, WorkItem
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors, taking_turns
+from amc_agents.quoting import quoted
 
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
@@ -204,7 +205,7 @@ def read_lines(file: Path, parse: Callable[[Mapping[str, Any]], ResultT], conten
         try:
             yield parse(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{file}, line {number}, is not {content}: {error!r}") from error
+            raise CheckpointError(f"{file}, line {number}, is not {content}: {quoted(error)}") from error
 
 
 @contextmanager
@@ -291,5 +292,7 @@ def clear(path: str | Path) -> None:
 def _require_equal(folder: Path, stored: Mapping[str, Any], given: Mapping[str, Any], prefix: str) -> None:
     differing = [name for name in sorted(stored.keys() | given.keys()) if stored.get(name) != given.get(name)]
     if differing:
-        listed = "; ".join(f"{prefix}{name} was {stored.get(name)!r}, is {given.get(name)!r}" for name in differing)
+        listed = "; ".join(
+            f"{prefix}{name} was {quoted(stored.get(name))}, is {quoted(given.get(name))}" for name in differing
+        )
         raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")

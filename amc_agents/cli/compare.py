@@ -32,6 +32,7 @@ from amc_agents.cli.options import (
 )
 from amc_agents.cli.own import Agent, Concurrent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
     from amc_agents.bench.own.plan import OwnPlan
@@ -249,5 +250,5 @@ def _schedule(steps: str | None) -> Schedule | None:
     try:
         numbers = [int(step) for step in steps.split(",")]
     except ValueError as error:
-        raise ConfigurationError(f"--steps takes whole numbers, as in 4,8,12; got {steps!r}") from error
+        raise ConfigurationError(f"--steps takes whole numbers, as in 4,8,12; got {quoted(steps)}") from error
     return AtSteps(*numbers)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 
 def load_graph(name: str) -> Any:
@@ -23,7 +24,7 @@ def load_graph(name: str) -> Any:
     try:
         loaded = getattr(import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{name!r} cannot be imported: {error}") from error
+        raise ConfigurationError(f"{quoted(name)} cannot be imported: {error}") from error
     if not hasattr(loaded, "invoke"):
-        raise ConfigurationError(f"expected module:graph, the name of a compiled graph, got {name!r}")
+        raise ConfigurationError(f"expected module:graph, the name of a compiled graph, got {quoted(name)}")
     return loaded

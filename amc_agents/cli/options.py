@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
     from amc_agents.smc import Adaptive
@@ -101,7 +102,7 @@ def particles_of(particles: str) -> int | Adaptive:
 def check_split(split: str) -> None:
     """Refuse an unknown split."""
     if split not in ("test", "train"):
-        raise ConfigurationError(f'--split must be "test" or "train", got {split!r}')
+        raise ConfigurationError(f'--split must be "test" or "train", got {quoted(split)}')
 
 
 def positive(option: str, value: float | None) -> float | None:

@@ -17,6 +17,7 @@ from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import Executor, Model, World
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -237,7 +238,7 @@ def _branching(branches: int | None, steps: str | None) -> Branching | None:
     try:
         at = () if steps is None else tuple(int(step) for step in steps.split(","))
     except ValueError:
-        raise ConfigurationError(f"--branch-at takes steps, as in 4,8; got {steps!r}") from None
+        raise ConfigurationError(f"--branch-at takes steps, as in 4,8; got {quoted(steps)}") from None
     return Branching(branches, at)
 
 

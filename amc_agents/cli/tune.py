@@ -27,6 +27,7 @@ from amc_agents.cli.options import (
 from amc_agents.cli.own import Agent, Concurrent, number_of_tasks, number_or_file, own_plan
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
+from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,9 +211,11 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         numbers = tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise ConfigurationError(f"--temperatures takes numbers, as in 0.4,0.6,0.8; got {text!r}") from None
+        raise ConfigurationError(f"--temperatures takes numbers, as in 0.4,0.6,0.8; got {quoted(text)}") from None
     if min(numbers) <= 0:
-        raise ConfigurationError(f"--temperatures must be above 0 (greedy play has nothing to tune); got {text!r}")
+        raise ConfigurationError(
+            f"--temperatures must be above 0 (greedy play has nothing to tune); got {quoted(text)}"
+        )
     return numbers
 
 
@@ -291,7 +294,7 @@ def _sizes(particles: str, *, joint: bool) -> tuple[int, ...]:
         raise ConfigurationError(f"--particles {particles} tries several N: add --joint, or give a single N")
     sizes = tuple(particles_of(size.strip()) for size in particles.split(","))
     if not all(isinstance(size, int) for size in sizes):
-        raise ConfigurationError(f"--particles takes numbers, as in 8,15,24; got {particles!r}")
+        raise ConfigurationError(f"--particles takes numbers, as in 8,15,24; got {quoted(particles)}")
     return tuple(dict.fromkeys(size for size in sizes if isinstance(size, int)))
 
 

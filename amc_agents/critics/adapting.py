@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import CriticError, CriticSpecError
+from amc_agents.quoting import quoted
 from amc_agents.types import Critic, Trajectory
 
 
@@ -69,8 +70,8 @@ def adapted(critic: Any) -> Any:
     predicts = inspect.getattr_static(critic, "predicts", "future")
     if isinstance(predicts, str) and predicts not in ("future", "return"):
         raise CriticSpecError(
-            f"critic {name_of(critic)} has predicts={predicts!r}: expected 'future', the return still to come, or "
-            "'return', the whole return"
+            f"critic {name_of(critic)} has predicts={quoted(predicts)}: expected 'future', the return still to come, "
+            "or 'return', the whole return"
         )
     for name in ("values", "log_odds"):
         if name in methods:
@@ -154,7 +155,7 @@ class _NoTrajectories(tuple[Trajectory, ...]):
     def __getattr__(self, name: str) -> Any:
         if hasattr(Trajectory, name):
             raise _TakenForATrajectory(name)
-        raise AttributeError(f"a batch of trajectories has no attribute {name!r}")
+        raise AttributeError(f"a batch of trajectories has no attribute {quoted(name)}")
 
 
 class _TakenForATrajectory(BaseException):

@@ -122,7 +122,7 @@ class AllowedCritics:
             is_local = kind in ("uniform", "embedded") or (kind == "verdict" and target.startswith("embedded:"))
             is_server = kind in _SERVERS and target.startswith(("http://", "https://")) and self.hosts.entries
             if not (is_local or is_server):
-                raise CriticSpecError(f"a request may not name the critic {quoted(critic, 80)}: {self._instead()}")
+                raise CriticSpecError(f"a request may not name the critic {quoted(critic)}: {self._instead()}")
             if refused := [option for option in _OCCUPYING if option in options]:
                 raise CriticSpecError(
                     f"a request may not set {', '.join(refused)} of a critic, which would occupy this process: leave "
@@ -138,7 +138,7 @@ def _network(entry: str) -> IPv4Network | IPv6Network:
         return ip_network(entry)
     except ValueError as error:
         raise ConfigurationError(
-            f"an allowed network looks like 10.1.0.0/16, got {quoted(entry, 80)}: {excerpt(str(error), 80)}"
+            f"an allowed network looks like 10.1.0.0/16, got {quoted(entry)}: {excerpt(str(error), 80)}"
         ) from error
 
 
@@ -150,7 +150,7 @@ def _name_and_port(entry: str) -> tuple[str, int | None]:
         parts, host, port = urlsplit(""), None, None
     if not host or "@" in parts.netloc or parts.path or parts.query or parts.fragment or not _HOST.fullmatch(host):
         raise ConfigurationError(
-            f'an allowed host looks like "gpu7", "gpu7:8000", "10.1.0.0/16" or "*", got {quoted(entry, 80)}'
+            f'an allowed host looks like "gpu7", "gpu7:8000", "10.1.0.0/16" or "*", got {quoted(entry)}'
         )
     return _plain(host), port
 

@@ -24,7 +24,7 @@ from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.concurrency.rate_gate import politely
 from amc_agents.critics.options import number
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, CriticSpecError, UnboundedRequest
-from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of
+from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of, quoted
 from amc_agents.usage import LANGCHAIN_COUNTS, Usage, record, reported_usage
 
 PATIENCE = 180.0
@@ -142,7 +142,7 @@ def build_model(name: str, **options: Any) -> BaseChatModel:
         model: BaseChatModel = init_chat_model(name, **options)
     except Exception as error:  # each provider's package has its own exception for a missing key
         detail = excerpt(str(error))
-        raise ConfigurationError(f"the chat model {name!r} could not be created: {detail}") from cause_of(error)
+        raise ConfigurationError(f"the chat model {quoted(name)} could not be created: {detail}") from cause_of(error)
     return model
 
 
@@ -154,14 +154,14 @@ def chat_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
     if "base_url" in options:
         arguments["base_url"] = options["base_url"]
     if "key_env" in options:
-        arguments["api_key"] = key_of(f"critic kind {kind!r}", options["key_env"])
+        arguments["api_key"] = key_of(f"critic kind {quoted(kind)}", options["key_env"])
     return arguments
 
 
 def key_of(who: str, variable: str) -> SecretStr:
     """Read a key from an environment variable. Raises `CriticSpecError` if it is not set."""
     if variable not in os.environ:
-        raise CriticSpecError(f"{who}: the environment variable {variable!r} (key_env) is not set")
+        raise CriticSpecError(f"{who}: the environment variable {quoted(variable)} (key_env) is not set")
     keep_secret(os.environ[variable])
     return SecretStr(os.environ[variable])
 

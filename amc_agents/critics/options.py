@@ -19,14 +19,14 @@ def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
         if option not in names:
             known = f"it takes {', '.join(names)}" if names else "it takes none"
             raise CriticSpecError(
-                f"critic kind {kind!r} has no option {quoted(option, 60)}: {known}{near(option, names)}"
+                f"critic kind {quoted(kind)} has no option {quoted(option, 60)}: {known}{near(option, names)}"
             )
 
 
 def needed(kind: str, target: str, example: str) -> str:
     """Return the target, which must not be empty."""
     if not target:
-        raise CriticSpecError(f"critic kind {kind!r} needs a target, as in {kind}:{example}")
+        raise CriticSpecError(f"critic kind {quoted(kind)} needs a target, as in {kind}:{example}")
     return target
 
 
@@ -35,7 +35,9 @@ def positive_integer(kind: str, options: Mapping[str, str], option: str, default
     text = options.get(option, str(default))
     # Python's int() refuses thousands of digits.
     if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
-        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a positive integer, got {text[:40]!r}")
+        raise CriticSpecError(
+            f"critic kind {quoted(kind)}: {option} must be a positive integer, got {quoted(text, 40)}"
+        )
     return int(text)
 
 
@@ -48,7 +50,7 @@ def number(kind: str, options: Mapping[str, str], option: str, default: float, *
         value = math.nan
     if not (math.isfinite(value) and value >= least):
         bound = f" of at least {least:g}" if math.isfinite(least) else ""
-        raise CriticSpecError(f"critic kind {kind!r}: {option} must be a number{bound}, got {quoted(text, 60)}")
+        raise CriticSpecError(f"critic kind {quoted(kind)}: {option} must be a number{bound}, got {quoted(text, 60)}")
     return value
 
 
@@ -57,7 +59,7 @@ def choice(kind: str, options: Mapping[str, str], option: str, default: str, all
     text, words = options.get(option, default), list(allowed)
     if text not in words:
         raise CriticSpecError(
-            f"critic kind {kind!r}: {option} must be one of {', '.join(words)}, got {quoted(text, 60)}"
+            f"critic kind {quoted(kind)}: {option} must be one of {', '.join(words)}, got {quoted(text, 60)}"
         )
     return text
 
@@ -79,13 +81,13 @@ def understood(kind: str) -> Iterator[None]:
     except CriticSpecError:
         raise
     except ConfigurationError as error:
-        raise CriticSpecError(f"critic kind {kind!r}: {error}") from error
+        raise CriticSpecError(f"critic kind {quoted(kind)}: {error}") from error
 
 
 def near(word: str, words: Iterable[str]) -> str:
     """A hint at the most similar word, or ""."""
     close = difflib.get_close_matches(word, list(words), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {quoted(close[0])}?" if close else ""
 
 
 _MOST_DIGITS = 18

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from amc_agents.critics.tokenizing import Segment, Template, Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError, PromptTooLong
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Trajectory
 
 VERSION = 1
@@ -40,21 +41,23 @@ class PromptFormat:
         """Refuse another version, and templates that would lose text or contain more than plain fields."""
         if self.version != VERSION:
             raise CheckpointError(
-                f"prompt format {self.name!r} has version {self.version}, this library renders version {VERSION}: "
-                "train the critic again, or use the library version that wrote it"
+                f"prompt format {quoted(self.name)} has version {self.version}, this library renders version "
+                f"{VERSION}: train the critic again, or use the library version that wrote it"
             )
         for field, expected in (
             ("opening", [{"instruction"}]),
             ("round", [{"turn", "observation"}, {"action", "observation"}]),
         ):
-            used = set(Template.parse(getattr(self, field), f"prompt format {self.name!r}, {field}").fields)
+            used = set(Template.parse(getattr(self, field), f"prompt format {quoted(self.name)}, {field}").fields)
             if used not in expected:
                 raise ConfigurationError(
-                    f"prompt format {self.name!r}: {field} uses the fields {sorted(used)}, expected "
+                    f"prompt format {quoted(self.name)}: {field} uses the fields {sorted(used)}, expected "
                     + " or ".join(str(sorted(fields)) for fields in expected)
                 )
         if not self.marker:
-            raise ConfigurationError(f"prompt format {self.name!r}: the marker is empty, but the score is read at it")
+            raise ConfigurationError(
+                f"prompt format {quoted(self.name)}: the marker is empty, but the score is read at it"
+            )
 
     @property
     def opening_template(self) -> Template:

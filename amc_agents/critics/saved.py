@@ -40,16 +40,18 @@ def read_saved(
     """
     content = read_json_object(path, remedy=f"expected {what}; save it again")
     if "kind" not in content or "version" not in content:
-        raise CheckpointError(f"{path} is not {what}: expected the fields `kind` and `version`, got {quoted(content)}")
+        raise CheckpointError(
+            f"{path} is not {what}: expected the fields `kind` and `version`, got {quoted(content, 200)}"
+        )
     if content["kind"] != kind or content["version"] not in versions:
         raise CheckpointError(
-            f"{path}: kind {quoted(content['kind'], 40)} version {quoted(content['version'], 40)}, expected {kind!r} "
-            f"version {' or '.join(map(str, versions))}: train the critic again, or use the library version that wrote "
-            "it"
+            f"{path}: kind {quoted(content['kind'], 40)} version {quoted(content['version'], 40)}, expected "
+            f"{quoted(kind)} version {' or '.join(map(str, versions))}: train the critic again, or use the library "
+            "version that wrote it"
         )
     try:
         return schema.model_validate(content).model_dump()
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field, value = ".".join(map(str, first["loc"])), quoted(first["input"], 80)
+        field, value = ".".join(map(str, first["loc"])), quoted(first["input"])
         raise CheckpointError(f"{path} is not {what}: {field}: {first['msg']}, got {value}") from None

@@ -197,14 +197,14 @@ def _from_module(spec: str, module: str, name: str, options: Mapping[str, str]) 
     for part in name.split("."):
         if not hasattr(target, part):
             owner = getattr(target, "__name__", target)
-            raise CriticSpecError(f"critic {quoted(spec, 80)}: {owner} has no {part!r}{near(part, dir(target))}")
+            raise CriticSpecError(f"critic {quoted(spec)}: {owner} has no {quoted(part)}{near(part, dir(target))}")
         target = getattr(target, part)
     if isinstance(target, type) or _is_factory(target, options):
         target = target(**options)
     try:
         return cast(Critic, adapted(target))
     except CriticSpecError as error:
-        raise CriticSpecError(f"critic {quoted(spec, 80)}: {error}") from error
+        raise CriticSpecError(f"critic {quoted(spec)}: {error}") from error
 
 
 def _is_factory(function: Any, options: Mapping[str, str]) -> bool:
@@ -230,6 +230,6 @@ def _accepts(function: Callable[..., Any], *arguments: str) -> bool:
 def _not_understood(spec: str, kind: str) -> str:
     kinds = sorted({*KINDS, *_offered()})
     return (
-        f"critic {quoted(spec, 80)} was not understood: {quoted(kind, 60)} is neither a kind ({', '.join(kinds)}) "
+        f"critic {quoted(spec)} was not understood: {quoted(kind, 60)} is neither a kind ({', '.join(kinds)}) "
         f"nor a module that can be imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
     )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.quoting import quoted
 
 Tokenize = Callable[[str], Sequence[int]]
 """Maps the text of a segment to token ids, without automatic special tokens."""
@@ -99,7 +100,7 @@ def _parsed(text: str, what: str) -> Template:
         parts = list(string.Formatter().parse(text))
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"{what}: {text!r:.100} is not a template ({error}): double a literal brace"
+            f"{what}: {quoted(text, 100)} is not a template ({error}): double a literal brace"
         ) from error
     for before, field, layout, conversion in parts:
         words[-1] += before
@@ -107,8 +108,9 @@ def _parsed(text: str, what: str) -> Template:
             continue
         if layout or conversion or not field.isidentifier():
             raise ConfigurationError(
-                f"{what}: expected fields that are plain names, such as {{turn}}, got {field[:40]!r} with the format "
-                f"{(layout or '')[:40]!r} and the conversion {conversion!r}: formats and attributes are refused"
+                f"{what}: expected fields that are plain names, such as {{turn}}, got {quoted(field, 40)} with the "
+                f"format {quoted(layout or '', 40)} and the conversion {quoted(conversion)}: formats and attributes "
+                "are refused"
             )
         fields.append(field)
         words.append("")
@@ -144,7 +146,7 @@ class UnknownWords(NamedTuple):
         return self.unknown / max(self.words, 1)
 
     def __str__(self) -> str:
-        example = f"{self.example[:40]!r} (at most {MOST_UNKNOWN:.0%})"
+        example = f"{quoted(self.example, 40)} (at most {MOST_UNKNOWN:.0%})"
         return f"{self.share:.0%} of the words are unknown to it, such as {example}"
 
 

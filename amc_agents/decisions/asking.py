@@ -73,7 +73,7 @@ async def strictly(
             raise DecisionError(
                 f"the {role} did not answer in the requested form, twice: {quoted(texts[i], 60)}, then "
                 f"{quoted(text, 60)}. Check its prompt and its limit of output tokens. The prompt ended: "
-                f"{quoted(prompts[i][-80:])}"
+                f"{quoted(prompts[i][-80:], 200)}"
             )
     return [value for value in parsed if value is not None], 2
 

@@ -88,7 +88,7 @@ async def critic_scores(critic: Any) -> Check:
     try:
         scores = checked_values(answer, 1, name_of(critic))
     except CriticError as error:
-        return Check("critic answers", "failed", f"{error}: {quoted(answer)}", "Correct the critic.")
+        return Check("critic answers", "failed", f"{error}: {quoted(answer, 200)}", "Correct the critic.")
     handshake = ", handshake passed" if hasattr(critic, "checkpoint") else ""
     beta = getattr(critic, "beta", None)
     only = "" if beta is None else f"; trained by eq. 5, only for runs with beta={beta:g}"
@@ -148,5 +148,5 @@ def _endpoint(configured: Endpoint | None, given: Mapping[str, str | None]) -> E
     except ValueError as error:
         raise ConfigurationError(
             f"--policy-url must look like http://host:8000, without user name, password or ?query, got "
-            f"{quoted(fields['base_url'])}"
+            f"{quoted(fields['base_url'], 200)}"
         ) from error

@@ -39,7 +39,7 @@ async def model_is_served(name: str, server: ModelServer, model: str | None) -> 
     if model is None and len(lengths) == 1:
         model = next(iter(lengths))
     if model not in lengths:
-        problem = "no model was named" if model is None else f"no model {model!r}"
+        problem = "no model was named" if model is None else f"no model {quoted(model)}"
         return Check(name, "failed", f"{problem}; the server has {listed(sorted(lengths)) or 'none'}",
                      "Use one of these names, or start the server with --served-model-name.")  # fmt: skip
     length = lengths[model]
@@ -50,7 +50,7 @@ async def chat_answers(name: str, server: ModelServer, model: str) -> Check:
     """Check that the model answers a message."""
     choice = (await _choices(server, model))[0]
     message = choice["message"]
-    return Check(name, "ok", f"answered {quoted(message.get('content') or '')}")
+    return Check(name, "ok", f"answered {quoted(message.get('content') or '', 200)}")
 
 
 async def several_candidates(name: str, server: ModelServer, model: str) -> Check:

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Environment, Task
 
 if TYPE_CHECKING:
@@ -68,13 +69,14 @@ def world(name: str) -> WorldSpec:
     point = _registered().get(name)
     if point is None:
         raise ConfigurationError(
-            f"unknown world {name!r}; available: {', '.join(worlds())}. Other packages register worlds by entry "
-            f"points of the group {GROUP!r}"
+            f"unknown world {quoted(name)}; available: {', '.join(worlds())}. Other packages register worlds by entry "
+            f"points of the group {quoted(GROUP)}"
         )
     spec: Any = point.load()
     if not isinstance(spec, WorldSpec):
         raise ConfigurationError(
-            f"world {name!r}: the entry point {point.value!r} refers to a {type(spec).__name__}, expected a WorldSpec"
+            f"world {quoted(name)}: the entry point {quoted(point.value)} refers to a {type(spec).__name__}, expected "
+            "a WorldSpec"
         )
     return spec
 

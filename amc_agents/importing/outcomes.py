@@ -10,6 +10,7 @@ from pathlib import Path
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.importing.records import field_of, number_of
 from amc_agents.importing.runs import LoggedRun, UnreadableRecord
+from amc_agents.quoting import quoted
 
 OutcomeFunction = Callable[[LoggedRun], float | None]
 """Computes the outcome of a run; None: it is not known yet."""
@@ -62,7 +63,7 @@ class Outcomes:
     def _feedback(run: LoggedRun, name: str) -> float | None:
         if run.origin.feedback is None:
             raise ConfigurationError(
-                f"feedback {name!r} was asked for, but only LangSmith runs and spans have feedback: use a field "
+                f"feedback {quoted(name)} was asked for, but only LangSmith runs and spans have feedback: use a field "
                 "(--reward), a table (--outcomes) or a function (--reward-function)"
             )
         return number_of(run.origin.feedback.get(name), name)
@@ -108,5 +109,5 @@ def _number(text: str, where: str) -> float:
     except (ValueError, UnreadableRecord):
         number = None
     if number is None:
-        raise CheckpointError(f"{where}: expected a finite number, true or false in `value`, got {text[:40]!r}")
+        raise CheckpointError(f"{where}: expected a finite number, true or false in `value`, got {quoted(text, 40)}")
     return number

@@ -18,7 +18,7 @@ from amc_agents.importing.sources.checkpoints import read_threads
 from amc_agents.importing.sources.langsmith import runs_of_trace
 from amc_agents.importing.sources.saved_threads import is_postgres, is_sqlite, open_threads
 from amc_agents.importing.sources.spans import read_spans
-from amc_agents.quoting import listed
+from amc_agents.quoting import listed, quoted
 
 RunsOfRecord = Callable[[Mapping[str, Any], str, Reading], Iterator[LoggedRun]]
 """(record, place, settings) -> its runs. Raises `UnreadableRecord`."""
@@ -46,7 +46,7 @@ def read(source: Source, reading: Reading | None = None) -> Iterator[LoggedRun |
     if kind == "checkpoints":
         return _read_checkpoints(source, reading)
     if not isinstance(source, str | Path):
-        raise ConfigurationError(f"a checkpoint saver was given, but the kind of logs is {kind!r}: leave it out")
+        raise ConfigurationError(f"a checkpoint saver was given, but the kind of logs is {quoted(kind)}: leave it out")
     if kind == "spans":
         return read_spans(Path(source), reading)
     return _read_records(Path(source), RECORDS[kind], reading)

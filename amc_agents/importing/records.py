@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amc_agents.importing.runs import UnreadableRecord
+from amc_agents.quoting import quoted
 
 
 def field_of(record: Mapping[str, Any], path: str) -> Any:
@@ -36,8 +37,8 @@ def number_of(value: Any, name: str) -> float | None:
         return None
     if not isinstance(value, bool | int | float) or not abs(value) < math.inf:
         got = value if isinstance(value, float) else f"a {type(value).__name__}"
-        raise UnreadableRecord(f"outcome {name!r} is {got}: expected a finite number, true or false")
+        raise UnreadableRecord(f"outcome {quoted(name)} is {got}: expected a finite number, true or false")
     try:
         return float(value)
     except OverflowError:
-        raise UnreadableRecord(f"outcome {name!r} is too large for a number") from None
+        raise UnreadableRecord(f"outcome {quoted(name)} is too large for a number") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 Kind = Literal["atif", "chat", "checkpoints", "langsmith", "spans"]
 """A kind of source: ATIF, OpenAI-style chats, a LangGraph checkpointer, LangSmith runs, OpenTelemetry spans."""
@@ -39,6 +40,6 @@ class Reading:
     def __post_init__(self) -> None:
         """Refuse unknown values."""
         if self.kind is not None and self.kind not in get_args(Kind):
-            raise ConfigurationError(f"the kind of logs is {self.kind!r}: expected {', '.join(get_args(Kind))}")
+            raise ConfigurationError(f"the kind of logs is {quoted(self.kind)}: expected {', '.join(get_args(Kind))}")
         if self.turns not in ("each", "one"):
-            raise ConfigurationError(f'turns is {self.turns!r}: expected "each" or "one"')
+            raise ConfigurationError(f'turns is {quoted(self.turns)}: expected "each" or "one"')

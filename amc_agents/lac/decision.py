@@ -22,6 +22,7 @@ from amc_agents.lac.improvement import choose, improved
 from amc_agents.lac.judging import Judged, judge_candidates
 from amc_agents.lac.prior import Opinion, listed_opinion, sampled_opinion
 from amc_agents.lac.types import Candidate, Decision, Imagination, LacSettings, Rescorer
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Trajectory
 
 __all__ = [
@@ -200,7 +201,7 @@ def _choose(
 ) -> Decision:
     """Compute the improved policy over the candidates and choose an action (eq. 4 to 7)."""
     if not np.isfinite(opinion.log_prior).any():
-        raise DecisionError(f"no candidate has any probability under the prior {opinion.name!r}")
+        raise DecisionError(f"no candidate has any probability under the prior {quoted(opinion.name)}")
     log_prior = opinion.log_prior - np.logaddexp.reduce(opinion.log_prior)
     alpha = settings.alpha if settings.use_critic else 0.0
     q, flagged, p_good, p_bad = judged.judgements

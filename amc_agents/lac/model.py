@@ -24,6 +24,7 @@ from amc_agents.lac.reflection import ChatReflector
 from amc_agents.lac.text_scoring import ChatRescorer, TextScorer
 from amc_agents.lac.types import Prior
 from amc_agents.messages import trajectory_of
+from amc_agents.quoting import quoted
 from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.runtime.deciding_model import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
 from amc_agents.runtime.inner_calls import role_answers
@@ -205,8 +206,8 @@ class ActorCriticModel(DecidingModel):
             return None
         if call.get("tools"):
             raise ConfigurationError(
-                f"prior={self.settings.prior!r} scores turns as text, and this policy calls tools, which each chat "
-                'template writes differently: use prior="frequency"'
+                f"prior={quoted(self.settings.prior)} scores turns as text, and this policy calls tools, which each "
+                'chat template writes differently: use prior="frequency"'
             )
         dialogue: Any = convert_to_openai_messages(shown)
         return ChatRescorer(self.scorer, dialogue, temperature=actor.setting("temperature", 1.0))

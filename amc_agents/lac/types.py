@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from amc_agents.decisions.samples import Sample, require_returns
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.settings import OnCriticError, require_literal
 from amc_agents.types import FloatArray, Step, Trajectory
 
@@ -98,7 +99,7 @@ class LacSettings:
         if not self.alpha >= 0:
             raise ConfigurationError(f"alpha must be at least 0, got {self.alpha}")
         if self.prior not in PRIORS:
-            raise ConfigurationError(f"prior must be one of {', '.join(PRIORS)}, got {self.prior!r}")
+            raise ConfigurationError(f"prior must be one of {', '.join(PRIORS)}, got {quoted(self.prior)}")
         if not 0 <= self.depth <= MAX_DEPTH:
             raise ConfigurationError(f"depth must be 0 to {MAX_DEPTH} imagined steps, got {self.depth}")
         require_returns(self.returns)

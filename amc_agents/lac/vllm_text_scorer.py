@@ -124,7 +124,9 @@ class CompletionsScorer:
                     continue
                 ranked = [(int(entry["rank"]), _logprob(entry)) for entry in place.values()]
             except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-                raise self._unexpected(f"no log-probability of token {token} in {quoted(place)}: {error}") from error
+                raise self._unexpected(
+                    f"no log-probability of token {token} in {quoted(place, 200)}: {error}"
+                ) from error
             total, rest = self._partition(ranked, temperature)
             most += logprob / temperature - math.log(total)
             least += logprob / temperature - math.log(total + rest)
@@ -181,7 +183,7 @@ class CompletionsScorer:
         try:
             return [tuple(map(int, answer["tokens"])) for answer in answers]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self._unexpected(f"/tokenize: expected tokens, got {quoted(answers)}") from error
+            raise self._unexpected(f"/tokenize: expected tokens, got {quoted(answers, 200)}") from error
 
     async def _find_model(self) -> str:
         answer = await self._server.get("/v1/models")
@@ -193,7 +195,9 @@ class CompletionsScorer:
         except ValueError as error:
             raise self._unexpected(f"{error}. Is it a vLLM server?") from error
         except (KeyError, TypeError) as error:
-            raise self._unexpected(f"expected prompt_logprobs, got {quoted(answer)}. Is it a vLLM server?") from error
+            raise self._unexpected(
+                f"expected prompt_logprobs, got {quoted(answer, 200)}. Is it a vLLM server?"
+            ) from error
 
     def _unexpected(self, reason: str) -> CriticServerError:
         return CriticServerError(f"{self._server.base_url}{_PATH}", reason)

@@ -20,6 +20,7 @@ from amc_agents.models.batcher import Batcher
 from amc_agents.models.chat import EngineChatModel
 from amc_agents.models.engine import Float32Array, Joined
 from amc_agents.models.replies import Engine
+from amc_agents.quoting import quoted
 from amc_agents.types import IntArray
 
 _UNBOUNDED_CONTEXT = 1_000_000
@@ -50,7 +51,7 @@ class TransformersChatModel(EngineChatModel):
             folder = Path(self.model)
             if not (folder / "config.json").is_file():
                 raise ConfigurationError(
-                    f"no model folder {self.model!r}: expected a folder with config.json and weights"
+                    f"no model folder {quoted(self.model)}: expected a folder with config.json and weights"
                 )
             self._place = str(folder.resolve()), self.device
         return _load(*self._place)
@@ -76,7 +77,7 @@ class HFChatTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         if not tokenizer.chat_template:
             raise CheckpointError(
-                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template: add chat_template.jinja"
+                f"the tokenizer of {quoted(tokenizer.name_or_path)} has no chat template: add chat_template.jinja"
             )
         self.tokenizer = tokenizer
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]

@@ -8,6 +8,7 @@ from string import Formatter
 
 from amc_agents.decisions.transcript import fenced, transcript
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Trajectory
 
 
@@ -51,7 +52,7 @@ class PnlcPrompts:
             }
             if not needed <= used <= needed | others:
                 raise ConfigurationError(
-                    f"the prompt {name!r} has the fields {sorted(used)}: it needs {sorted(needed)} and may have "
+                    f"the prompt {quoted(name)} has the fields {sorted(used)}: it needs {sorted(needed)} and may have "
                     f"{sorted(others)}. Double a brace that is part of the text"
                 )
 

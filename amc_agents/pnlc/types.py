@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from amc_agents.decisions.samples import Actor, Sample, require_returns
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.settings import OnCriticError, require_literal
 from amc_agents.types import Trajectory
 
@@ -97,7 +98,7 @@ class PnlcSettings:
         if self.k < 1:
             raise ConfigurationError(f"k must be a number of thoughts of at least 1, got {self.k}")
         if self.critique not in BASES:
-            raise ConfigurationError(f"critique must be one of {', '.join(BASES)}, got {self.critique!r}")
+            raise ConfigurationError(f"critique must be one of {', '.join(BASES)}, got {quoted(self.critique)}")
         require_returns(self.returns)
         require_literal("on_critic_error", self.on_critic_error, OnCriticError)
 

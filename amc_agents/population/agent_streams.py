@@ -25,6 +25,7 @@ from amc_agents.population.proposals import Proposal, proposal_of
 from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settled import SettledStream
+from amc_agents.quoting import quoted
 from amc_agents.runtime.door import is_of_a_door
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan
 
@@ -97,7 +98,7 @@ class AgentStreams:
             raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
         except ParentCommand as raised:
             if not self.nested:
-                raise AgentContractError(_NO_PARENT.format(raised.args[0].goto)) from raised
+                raise AgentContractError(_NO_PARENT.format(quoted(raised.args[0].goto))) from raised
             particle.hand_off = replace(raised.args[0], graph=Command.PARENT)
             particle.finished = True
             particle.stream = None
@@ -215,6 +216,6 @@ def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
 
 
 _NO_PARENT = (
-    "the agent handed off to {!r:.100} by Command(graph=Command.PARENT), but the amc() graph has no surrounding graph: "
+    "the agent handed off to {} by Command(graph=Command.PARENT), but the amc() graph has no surrounding graph: "
     "make it a node of the swarm, supervisor or graph that has the other agents, or remove the hand-off tool"
 )

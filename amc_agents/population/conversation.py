@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.logs import log, room_logger
 from amc_agents.population.saver import ForkSaver
+from amc_agents.quoting import quoted
 from amc_agents.runtime.calls import NEW_WORLD
 from amc_agents.runtime.world import RecordingWorld
 from amc_agents.types import Environment, Forkable, Restorable
@@ -42,7 +43,7 @@ class ConversationWorld:
         )
         self._new = configurable.get(NEW_WORLD, False)
         if not isinstance(self._new, bool):
-            raise ConfigurationError(f"configurable {NEW_WORLD} must be True or False, got {self._new!r}")
+            raise ConfigurationError(f"configurable {NEW_WORLD} must be True or False, got {quoted(self._new)}")
         read = configurable.get("__pregel_read")
         self._saved: Mapping[str, Any] = (read(CHANNEL) if self._is_conversation and read else None) or {}
         self.update: dict[str, Any] = {}

@@ -31,6 +31,7 @@ from amc_agents.population.start import start
 from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.population.traced_nodes import traced_resample, traced_weigh
 from amc_agents.population.wrapped_agent import WrappedAgent
+from amc_agents.quoting import quoted
 from amc_agents.runtime import calls
 
 _log = room_logger(__name__)
@@ -113,7 +114,7 @@ class Nodes:
         # The point of a run that ends here was made before; one that asks goes on with its answers.
         point = {} if passed.then == "finalize" else await saved(system, passed.resumes_at)
         if passed.questions and not point:
-            raise AgentContractError(CANNOT_ASK.format(next(iter(passed.questions.values()))))
+            raise AgentContractError(CANNOT_ASK.format(quoted(next(iter(passed.questions.values())))))
         return Command(goto=passed.then, update={**point, "amc_questions": passed.questions, "amc_answers": None})
 
     async def ask(self, state: RunState, config: RunnableConfig) -> Command[str]:

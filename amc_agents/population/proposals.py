@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 Proposal = Mapping[str, Any]
 """Values in the `configurable` of a particle's agent, such as {"temperature": 0.9}."""
@@ -27,7 +28,7 @@ def checked_proposals(proposals: Sequence[Proposal] | None, n_particles: int) ->
         return ()
     if not isinstance(proposals, Sequence) or not all(isinstance(proposal, Mapping) for proposal in proposals):
         raise ConfigurationError(
-            f'proposals must be a list of mappings, such as [{{"temperature": 0.5}}, ...], got {proposals!r:.100}'
+            f'proposals must be a list of mappings, such as [{{"temperature": 0.5}}, ...], got {quoted(proposals, 100)}'
         )
     if not 1 <= len(proposals) <= n_particles:
         raise ConfigurationError(
@@ -36,7 +37,7 @@ def checked_proposals(proposals: Sequence[Proposal] | None, n_particles: int) ->
     for key in (key for proposal in proposals for key in proposal):
         if not isinstance(key, str) or key.startswith(_RESERVED):
             raise ConfigurationError(
-                f"the key {key!r} of a proposal is reserved, or no string: use keys that the agent reads from "
+                f"the key {quoted(key)} of a proposal is reserved, or no string: use keys that the agent reads from "
                 "its `configurable`"
             )
     return tuple(dict(proposal) for proposal in proposals)

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.population.particle import Particle, State
+from amc_agents.quoting import quoted
 
 RewardSource = Literal["world", "function", "both"]
 """The rewards of the worlds, those of `reward=`, or their sum."""
@@ -38,7 +39,7 @@ def reward_source(
             )
         return "world" if has_world else "function" if has_function else None
     if given is not False and given not in get_args(RewardSource):
-        raise ConfigurationError(f'rewards must be "world", "function", "both" or False, got {given!r}')
+        raise ConfigurationError(f'rewards must be "world", "function", "both" or False, got {quoted(given)}')
     if given is False:
         if has_function:
             raise ConfigurationError("rewards=False means that the run has no rewards: omit reward=")

@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 from typing_extensions import override
 
 from amc_agents.population.containers import own_containers
+from amc_agents.quoting import quoted
 
 
 class _Saved(NamedTuple):
@@ -75,7 +76,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
         Older checkpoints from which a `DeltaChannel` of the newest is rebuilt are kept too.
         """
         if strategy not in ("keep_latest", "delete"):
-            raise ValueError(f'strategy must be "keep_latest" or "delete", got {strategy!r}')
+            raise ValueError(f'strategy must be "keep_latest" or "delete", got {quoted(strategy)}')
         for thread_id in thread_ids:
             thread = self._threads.pop(thread_id, None)
             if thread is not None and strategy == "keep_latest":

@@ -16,6 +16,7 @@ from amc_agents.psrl.exact.model import InformedModel
 from amc_agents.psrl.exact.priors import parse_prior
 from amc_agents.psrl.experience import experience
 from amc_agents.psrl.roles import DECIMAL, Role
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 
 
@@ -101,7 +102,7 @@ class ExactEstimator:
         """
         stakes = self._model.stakes(parse_prior(posterior), trajectory)
         if missing := [action for action in actions if action not in stakes.actions]:
-            raise ConfigurationError(f"{missing[0]!r} is not an action of the world: {', '.join(stakes.actions)}")
+            raise ConfigurationError(f"{quoted(missing[0])} is not an action of the world: {', '.join(stakes.actions)}")
         rows = [stakes.actions.index(action) for action in actions]
         return Estimates(stakes.regrets[rows], stakes.gains[rows])
 

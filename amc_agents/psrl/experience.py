@@ -47,7 +47,7 @@ def _reward(text: str | None) -> float:
     try:
         return float(text or 0.0)
     except ValueError:
-        raise ConfigurationError(f"expected a number as the reward of a step, got {quoted(text, 80)}") from None
+        raise ConfigurationError(f"expected a number as the reward of a step, got {quoted(text)}") from None
 
 
 def _text(number: int, step: Step, rewards: bool) -> str:

@@ -19,6 +19,7 @@ from amc_agents.psrl.learning import Exact, Learning, LearningAgent
 from amc_agents.psrl.possible_actions import Actions, possible_actions
 from amc_agents.psrl.posterior.updates import PosteriorMemory
 from amc_agents.psrl.roles import Updater
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 
 KnownEstimates = OrderedDict[tuple[Any, ...], Estimates]
@@ -159,6 +160,6 @@ def _estimator(given: Estimator | Exact, task: Task) -> Estimator:
     model: Any = exact_model(task)
     if not hasattr(model, "stakes"):
         raise ConfigurationError(
-            f"the world of task {task.id!r} has no exact regret and information: give an estimator"
+            f"the world of task {quoted(task.id)} has no exact regret and information: give an estimator"
         )
     return ExactEstimator(model)

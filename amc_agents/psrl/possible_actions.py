@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from amc_agents.envs.exploration import Instance
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Trajectory
 
 Actions = Sequence[str] | Callable[[Trajectory], Sequence[str]]
@@ -27,6 +28,6 @@ def possible_actions(given: Actions | None, trajectory: Trajectory) -> Sequence[
     if isinstance(trajectory.task.payload, Instance):
         return trajectory.task.payload.actions
     raise ConfigurationError(
-        f"this method chooses among actions, and the world of task {trajectory.task.id!r} does not list them: give "
-        "actions="
+        f"this method chooses among actions, and the world of task {quoted(trajectory.task.id)} does not list them: "
+        "give actions="
     )

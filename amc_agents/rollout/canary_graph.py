@@ -18,6 +18,7 @@ from typing_extensions import override
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.logs import log, room_logger
 from amc_agents.prices import Rates
+from amc_agents.quoting import quoted
 from amc_agents.rollout.canary_report import KIND, CanaryReport, design_of, read_report
 from amc_agents.rollout.comparison import Design
 from amc_agents.rollout.measuring import Measured
@@ -74,7 +75,7 @@ def canary(
         if not isinstance(agent, CompiledStateGraph):
             raise AgentContractError(f"canary() takes two compiled graphs, got {type(agent).__name__} as {name}")
     if not 0.0 < share <= 1.0:
-        raise ConfigurationError(f"share must lie above 0 and at most at 1, got {share!r}")
+        raise ConfigurationError(f"share must lie above 0 and at most at 1, got {quoted(share)}")
     if not outcomes[0] < outcomes[1] or window < 0 or watch < 1:
         raise ConfigurationError(
             f"expected outcomes=(low, high) with low < high, window >= 0 and watch >= 1, got {outcomes}, {window}, "

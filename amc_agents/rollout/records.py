@@ -20,6 +20,7 @@ from weakref import WeakSet
 from amc_agents.concurrency.threads import DaemonThreads, in_forked_process, lock_across_forks
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.plain import plain
+from amc_agents.quoting import quoted
 
 FILE = "rollout.sqlite"
 VERSION = 1
@@ -133,8 +134,8 @@ class Records:
         for name, value in outcomes.items():
             if not (isinstance(value, Real) and math.isfinite(value) and low <= value <= high):
                 raise ConfigurationError(
-                    f"the outcome of {name!r:.80} is {value!r:.40}, expected a number from {low:g} to {high:g}: the "
-                    "argument outcomes=(low, high) declares the range"
+                    f"the outcome of {quoted(name, 80)} is {quoted(value, 40)}, expected a number from {low:g} to "
+                    f"{high:g}: the argument outcomes=(low, high) declares the range"
                 )
 
     def outcomes(self) -> dict[str, float]:

@@ -31,6 +31,7 @@ from amc_agents.population.containers import own_containers
 from amc_agents.population.graph import amc
 from amc_agents.population.wrapped_agent import EnvironmentFunction
 from amc_agents.prices import Rates
+from amc_agents.quoting import quoted
 from amc_agents.rollout.background import Background, Gate
 from amc_agents.rollout.measuring import Measured, forget_measuring
 from amc_agents.rollout.records import Records, Writer
@@ -88,10 +89,11 @@ def shadow(
         CheckpointError: the folder cannot be used.
     """
     if not 0.0 <= rate <= 1.0:
-        raise ConfigurationError(f"rate must lie in [0, 1], got {rate!r}")
+        raise ConfigurationError(f"rate must lie in [0, 1], got {quoted(rate)}")
     if isinstance(n_particles, bool) or not isinstance(n_particles, int) or n_particles < 2:
         raise ConfigurationError(
-            f"n_particles must be a whole number of at least 2 (the served answer and others), got {n_particles!r}"
+            "n_particles must be a whole number of at least 2 (the served answer and others), got "
+            f"{quoted(n_particles)}"
         )
     refused = sorted(settings.keys() & {"reward", "rewards", "hide_rewards", "checkpointer", "critics"})
     if refused:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.runtime.contract import Agent
 from amc_agents.runtime.metering import ContextHandler
 
@@ -51,8 +52,8 @@ def check_context(schema: Any, context: Any) -> None:
         if unknown is not None:
             meant = ", did you mean 'critic'?" if _means_critic(unknown) else ""
             raise ConfigurationError(
-                f"context= has no key {unknown!r}{meant}: the agent has no context schema, so a call can only name its "
-                '"critic". Give the agent a schema (context_schema=...) for further keys'
+                f"context= has no key {quoted(unknown)}{meant}: the agent has no context schema, so a call can only "
+                'name its "critic". Give the agent a schema (context_schema=...) for further keys'
             )
     elif isinstance(context, Mapping) and "critic" in context and not _has_place(schema, "critic"):
         raise ConfigurationError(
@@ -99,14 +100,16 @@ def read_call(agent: Agent, context: Any, config: RunnableConfig) -> Call:
         named, source = config.get("configurable", {}).get("critic"), "configurable"
     # Any library may add keys to `configurable`, so unknown keys are not refused.
     misspelt = [key for key in _own_keys(config) if named is None and _means_critic(key)]
-    notes = tuple(f"configurable has {key!r}, which amc does not read: did you mean 'critic'?" for key in misspelt)
+    notes = tuple(
+        f"configurable has {quoted(key)}, which amc does not read: did you mean 'critic'?" for key in misspelt
+    )
     return Call(context, named, source, _seed_of(config), notes)
 
 
 def _seed_of(config: RunnableConfig) -> int | None:
     seed = config.get("configurable", {}).get(SEED)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ConfigurationError(f"configurable {SEED} must be a whole number of at least 0, got {seed!r}")
+        raise ConfigurationError(f"configurable {SEED} must be a whole number of at least 0, got {quoted(seed)}")
     return seed
 
 

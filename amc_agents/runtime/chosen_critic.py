@@ -106,11 +106,11 @@ class CriticChoice:
         if self._offered is None:
             if isinstance(critic, str) and _is_served():
                 raise CriticSpecError(
-                    f"the critic {quoted(critic, 80)} was named by a call to a server, and this graph offers none: "
+                    f"the critic {quoted(critic)} was named by a call to a server, and this graph offers none: "
                     'build it with critics={"name": critic}, and let calls name one of these'
                 )
         elif self._allowed is None or not isinstance(critic, str):
-            came = quoted(critic, 80) if isinstance(critic, str) else f"an object ({type(critic).__name__})"
+            came = quoted(critic) if isinstance(critic, str) else f"an object ({type(critic).__name__})"
             names = listed(self._offered) if self._allowed is None else self._allowed.described()
             raise CriticSpecError(f"a call chooses its critic among {names}, got {came}")
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from amc_agents.critics.options import near
 from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, check_effect, has_tool_node, parts_of
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
@@ -74,7 +75,7 @@ def check_effects(
         ConfigurationError: an effect or a name is unknown.
     """
     if not isinstance(tools, Mapping):
-        raise ConfigurationError(f'tools= must map names to effects, as {{"search": "read"}}, got {tools!r:.100}')
+        raise ConfigurationError(f'tools= must map names to effects, as {{"search": "read"}}, got {quoted(tools, 100)}')
     for effect in tools.values():
         check_effect(effect)
     uses = list(_uses(agent, step_after, tools))
@@ -153,8 +154,8 @@ def _check_commit(use: _Use) -> None:
         )
     if (use.effect == "commit" or isinstance(use.effect, Deferred)) and not use.runs_here:
         raise AgentContractError(
-            f"{use.label} is declared {use.effect!r}, but the model's provider runs it while it answers, so that no "
-            "particle can wait before it: use a tool that this process runs"
+            f"{use.label} is declared {quoted(use.effect)}, but the model's provider runs it while it answers, so that "
+            "no particle can wait before it: use a tool that this process runs"
         )
     if use.effect == "commit" and use.restarts:
         raise AgentContractError(
@@ -168,7 +169,7 @@ def _check_names(tools: Mapping[str, Effect], names: set[str]) -> None:
     unknown = min(set(tools) - names, default=None)
     if unknown is not None:
         raise AgentContractError(
-            f"tools= names {unknown!r}, which is neither a tool nor a node of the agent{near(unknown, known)}. "
+            f"tools= names {quoted(unknown)}, which is neither a tool nor a node of the agent{near(unknown, known)}. "
             f"It has {_listed(known)}"
         )
 

@@ -22,6 +22,7 @@ from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 T = TypeVar("T")
 
@@ -96,7 +97,8 @@ def effect(kind: Effect) -> Callable[[T], T]:
             setattr(thing, _MARK, kind)
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"@effect cannot mark a {type(thing).__name__}: declare it by name, amc(..., tools={{name: {kind!r}}})"
+                f"@effect cannot mark a {type(thing).__name__}: declare it by name, amc(..., "
+                f"tools={{name: {quoted(kind)}}})"
             ) from error
         return thing
 
@@ -110,7 +112,7 @@ def check_effect(kind: Any) -> None:
         ConfigurationError: it is not.
     """
     if not _is_effect(kind):
-        raise ConfigurationError(f'an effect is "read", "world", "commit" or Deferred(...), got {kind!r}')
+        raise ConfigurationError(f'an effect is "read", "world", "commit" or Deferred(...), got {quoted(kind)}')
 
 
 def _is_effect(kind: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.logs import log, room_logger
+from amc_agents.quoting import quoted
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.tracing import traced_step
 from amc_agents.types import Environment, Forkable, Task, TimeStep
@@ -226,7 +227,7 @@ class RecordingWorld:
         answer = await traced_step(self._environment.step, action)
         if not math.isfinite(answer.reward):
             raise WorldError(
-                f"the world gave the reward {answer.reward} for the action {action[:80]!r}: expected a finite number"
+                f"the world gave the reward {answer.reward} for the action {quoted(action)}: expected a finite number"
             )
         self.past.append((action, answer))
         self.pending_reward += answer.reward
@@ -309,6 +310,6 @@ async def _make_world(make: Callable[[], Any], worlds: Worlds) -> tuple[Recordin
         case Forkable() if not isinstance(made, Environment):
             return worlds.add(made), None
     raise AgentContractError(
-        f"environment= returned {made!r:.100}; expected (world, Task(...)), the world with reset, step, fork and "
+        f"environment= returned {quoted(made, 100)}; expected (world, Task(...)), the world with reset, step, fork and "
         "close; or, to only separate particles, an object with fork(seed) and close(), alone or with a Task"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.serve.installed import Vllm
 from amc_agents.serve.models import ServedModel
 
@@ -73,7 +74,7 @@ def environment(vllm: Vllm, variables: Mapping[str, str]) -> dict[str, str]:
 
 def _check(extra: Sequence[str]) -> None:
     if extra and not extra[0].startswith("-"):
-        raise ConfigurationError(f"unexpected argument {extra[0]!r}: further flags of vLLM go after `--`")
+        raise ConfigurationError(f"unexpected argument {quoted(extra[0])}: further flags of vLLM go after `--`")
     for flag in extra:
         plain = flag.split("=", 1)[0].replace("_", "-")
         if plain == "--api-key":

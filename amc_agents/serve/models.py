@@ -14,6 +14,7 @@ from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_h
 from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.errors import CheckpointError
 from amc_agents.files import read_json_object
+from amc_agents.quoting import quoted
 
 Role = Literal["value", "policy", "embeddings"]
 
@@ -59,7 +60,7 @@ def value_model(checkpoint: str, *, name: str | None = None, cache: Path | None 
     folder = Path(checkpoint)
     shipped = _shipped(checkpoint)
     if shipped is not None and not (shipped / ADAPTER).is_dir():
-        raise CheckpointError(f"the shipped model {checkpoint!r} has no value model: choose from {_names()}")
+        raise CheckpointError(f"the shipped model {quoted(checkpoint)} has no value model: choose from {_names()}")
     if shipped is not None:
         folder = _merged(shipped, cache or cache_folder())
     elif not folder.is_dir():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 _FORM = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -36,11 +37,11 @@ class Adaptive:
         """Check the ranges."""
         for name, size in (("start", self.start), ("most", self.most)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ConfigurationError(f"Adaptive: {name} must be a whole number of at least 1, got {size!r}")
+                raise ConfigurationError(f"Adaptive: {name} must be a whole number of at least 1, got {quoted(size)}")
         if self.start > self.most:
             raise ConfigurationError(f"Adaptive: start={self.start} must not exceed most={self.most}")
         if not 0.5 < self.confidence <= 1.0:
-            raise ConfigurationError(f"Adaptive: confidence must lie in (0.5, 1], got {self.confidence!r}")
+            raise ConfigurationError(f"Adaptive: confidence must lie in (0.5, 1], got {quoted(self.confidence)}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -51,7 +52,9 @@ class Adaptive:
         """
         sizes = _FORM.fullmatch(text.strip())
         if sizes is None:
-            raise ConfigurationError(f'expected a number of particles, or "start..most" such as "4..32", got {text!r}')
+            raise ConfigurationError(
+                f'expected a number of particles, or "start..most" such as "4..32", got {quoted(text)}'
+            )
         return cls(int(sizes[1]), int(sizes[2]))
 
     def __str__(self) -> str:

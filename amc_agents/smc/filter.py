@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from amc_agents.errors import AllWeightsZero, ConfigurationError, PopulationError
+from amc_agents.quoting import quoted
 from amc_agents.smc.resampling import Scheme, keep_in_place, resolve_scheme
 from amc_agents.smc.weights import BoolArray, log_sum_exp
 from amc_agents.types import FloatArray, IntArray
@@ -63,7 +64,7 @@ def init(n_particles: int, batch: tuple[int, ...] = ()) -> FilterState:
         ConfigurationError: for fewer than one particle.
     """
     if n_particles < 1:
-        raise ConfigurationError(f"n_particles must be at least 1; got {n_particles!r}")
+        raise ConfigurationError(f"n_particles must be at least 1; got {quoted(n_particles)}")
     shape = (*batch, n_particles)
     return FilterState(
         log_weights=np.full(shape, -np.log(n_particles)),
@@ -146,7 +147,7 @@ def resample(
     """
     draw = resolve_scheme(scheme)
     if mode not in get_args(FinishedMode):
-        raise ConfigurationError(f"expected finished='retire' or 'keep'; got {mode!r}")
+        raise ConfigurationError(f"expected finished='retire' or 'keep'; got {quoted(mode)}")
     n_particles = state.log_weights.shape[-1]
     n_slots = n_particles if n_offspring is None else n_offspring
     wanted = np.broadcast_to(True if mask is None else mask, state.log_retired.shape)

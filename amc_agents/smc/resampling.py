@@ -13,6 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.smc.weights import normalised
 from amc_agents.types import FloatArray, IntArray
 
@@ -86,7 +87,9 @@ def resolve_scheme(scheme: str | Scheme) -> Scheme:
     if callable(scheme):
         return scheme
     if scheme not in SCHEMES:
-        raise ConfigurationError(f"unknown resampling scheme {scheme!r}; choose one of {', '.join(sorted(SCHEMES))}")
+        raise ConfigurationError(
+            f"unknown resampling scheme {quoted(scheme)}; choose one of {', '.join(sorted(SCHEMES))}"
+        )
     return SCHEMES[scheme]
 
 

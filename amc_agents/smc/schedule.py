@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.smc.weights import BoolArray, ess
 from amc_agents.types import FloatArray
 
@@ -46,7 +47,7 @@ class AtSteps:
             raise ConfigurationError("AtSteps needs a step, as in AtSteps(4); to resample nowhere use Never()")
         for step in steps:
             if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 1:
-                raise ConfigurationError(f"AtSteps counts whole steps from 1, as in AtSteps(4, 12); got {step!r}")
+                raise ConfigurationError(f"AtSteps counts whole steps from 1, as in AtSteps(4, 12); got {quoted(step)}")
         if len(set(steps)) < len(steps):
             raise ConfigurationError(f"AtSteps needs distinct steps; got {', '.join(map(str, steps))}")
         object.__setattr__(self, "steps", tuple(sorted(int(step) for step in steps)))
@@ -77,7 +78,9 @@ class EssBelow:
     def __post_init__(self) -> None:
         """Check the range."""
         if not 0.0 < self.threshold <= 1.0:
-            raise ConfigurationError(f"EssBelow takes a share in (0, 1], as in EssBelow(0.5); got {self.threshold!r}")
+            raise ConfigurationError(
+                f"EssBelow takes a share in (0, 1], as in EssBelow(0.5); got {quoted(self.threshold)}"
+            )
 
     def next_point(self, step: int) -> int | None:
         """The next step."""

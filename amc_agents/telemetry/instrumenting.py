@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.runtime.tracing import set_tracer
 
 if TYPE_CHECKING:
@@ -81,6 +82,6 @@ def _content_wanted() -> bool:
     if given in (*_ON, *_OFF):
         return given in _ON
     raise ConfigurationError(
-        f"{CONTENT_VARIABLE} must be NO_CONTENT, SPAN_ONLY, SPAN_AND_EVENT, true or false, got {given[:40]!r}; "
+        f"{CONTENT_VARIABLE} must be NO_CONTENT, SPAN_ONLY, SPAN_AND_EVENT, true or false, got {quoted(given, 40)}; "
         "events with content (EVENT_ONLY) are not supported"
     )

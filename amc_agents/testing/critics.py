@@ -9,6 +9,7 @@ import numpy as np
 
 from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.spec import parse_critic
+from amc_agents.quoting import quoted
 from amc_agents.types import Critic, FloatArray, Trajectory
 
 EMPTY_BATCH = "an empty batch gets an array of shape [0]"
@@ -66,5 +67,6 @@ def _require_close(actual: FloatArray, expected: FloatArray, sentence: str, tole
     if np.any(gaps > tolerance):
         worst = int(np.argmax(gaps))
         raise AssertionError(
-            f"{sentence} (within {tolerance:g}): trajectory {worst} got {expected[worst]!r}, then {actual[worst]!r}"
+            f"{sentence} (within {tolerance:g}): trajectory {worst} got {quoted(expected[worst])}, then "
+            f"{quoted(actual[worst])}"
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from amc_agents.errors import EnvironmentStateError, ForkError
+from amc_agents.quoting import quoted
 from amc_agents.types import Environment, Task, TimeStep
 
 FIRST_STEP = "reset returns a first TimeStep with an observation, without reward, and not at the end"
@@ -77,7 +78,7 @@ async def _check_order(world: Environment, task: Task, actions: Sequence[str]) -
         try:
             await world.close()
         except Exception as error:
-            raise AssertionError(f"{CLOSE_TWICE}: it raised {error!r}") from error
+            raise AssertionError(f"{CLOSE_TWICE}: it raised {quoted(error)}") from error
 
 
 async def _check_malformed(world: Environment, task: Task) -> None:
@@ -86,7 +87,7 @@ async def _check_malformed(world: Environment, task: Task) -> None:
         try:
             answer = await world.step(action)
         except Exception as error:
-            raise AssertionError(f"{MALFORMED_ACTION}: {action[:40]!r} raised {error!r}") from error
+            raise AssertionError(f"{MALFORMED_ACTION}: {quoted(action, 40)} raised {quoted(error)}") from error
         _check_answer(answer)
         if answer.done:
             await _start(world, task)
@@ -179,7 +180,7 @@ async def _play(world: Environment, actions: Sequence[str], sentence: str = TIME
         try:
             answers.append(await world.step(action))
         except Exception as error:
-            raise AssertionError(f"{sentence}: {action!r} raised {error!r}") from error
+            raise AssertionError(f"{sentence}: {quoted(action)} raised {quoted(error)}") from error
         _check_answer(answers[-1])
         if answers[-1].done:
             break
@@ -204,7 +205,7 @@ def _check_answer(answer: object) -> None:
         and math.isfinite(answer.reward)
         and not (answer.terminated and answer.truncated)
     )
-    _require(good, TIME_STEP, f"it gave {answer!r}")
+    _require(good, TIME_STEP, f"it gave {quoted(answer)}")
 
 
 async def _must_raise(error: type[Exception], sentence: str, attempt: Callable[[], Awaitable[object]]) -> None:
@@ -213,8 +214,8 @@ async def _must_raise(error: type[Exception], sentence: str, attempt: Callable[[
     except error:
         return
     except Exception as other:
-        raise AssertionError(f"{sentence}: it raised {other!r}") from other
-    raise AssertionError(f"{sentence}: it gave {answer!r}")
+        raise AssertionError(f"{sentence}: it raised {quoted(other)}") from other
+    raise AssertionError(f"{sentence}: it gave {quoted(answer)}")
 
 
 def _require(holds: bool, sentence: str, seen: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from amc_agents.errors import WorldError
+from amc_agents.quoting import quoted
 from amc_agents.types import Restorable
 
 World = TypeVar("World", bound=Restorable)
@@ -40,14 +41,14 @@ async def check_restorable(make: Callable[[], World], change: Change[World], rea
     await _finish(change(saved, 1))
     state = await _finish(read(saved))
     reference = await saved.snapshot()
-    _require(_is_plain(reference), REFERENCE, f"it gave {reference!r}")
-    _require(await _finish(read(saved)) == state, NOT_CHANGED, f"it was {state!r}")
+    _require(_is_plain(reference), REFERENCE, f"it gave {quoted(reference)}")
+    _require(await _finish(read(saved)) == state, NOT_CHANGED, f"it was {quoted(state)}")
     await _finish(change(saved, 2))
     restored = await _restored(make, reference, read, state, RESTORED)
     await saved.close()
     again = await _restored(make, reference, read, state, OUTLIVES)
     await _finish(change(restored, 3))
-    _require(await _finish(read(again)) == state, RESTORED_AGAIN, f"one world changed another from {state!r}")
+    _require(await _finish(read(again)) == state, RESTORED_AGAIN, f"one world changed another from {quoted(state)}")
     await again.close()
     third = await _restored(make, reference, read, state, RESTORED_AGAIN)
     await _check_life_after(third, make, read, state)
@@ -60,7 +61,7 @@ async def _check_life_after(world: World, make: Callable[[], World], read: Read[
     twin = await world.fork(1)
     seen = await _finish(read(twin))  # type: ignore[arg-type]
     await twin.close()
-    _require(seen == state, FORKS_OF_RESTORED, f"the fork has {seen!r}, its origin {state!r}")
+    _require(seen == state, FORKS_OF_RESTORED, f"the fork has {quoted(seen)}, its origin {quoted(state)}")
     reference = await world.snapshot()
     other = await _restored(make, reference, read, state, FORKS_OF_RESTORED)
     await other.release(reference)
@@ -72,13 +73,13 @@ async def _check_release(first: World, second: World, reference: Any) -> None:
         try:
             await world.release(reference)
         except Exception as error:
-            raise AssertionError(f"{RELEASED_TWICE}: it raised {error!r}") from error
+            raise AssertionError(f"{RELEASED_TWICE}: it raised {quoted(error)}") from error
     try:
         await second.restore(reference)
     except WorldError:
         return
     except Exception as error:
-        raise AssertionError(f"{RELEASED}: it raised {error!r}") from error
+        raise AssertionError(f"{RELEASED}: it raised {quoted(error)}") from error
     raise AssertionError(f"{RELEASED}: it raised nothing")
 
 
@@ -89,9 +90,9 @@ async def _restored(
     try:
         await world.restore(reference)
     except Exception as error:
-        raise AssertionError(f"{sentence}: restore raised {error!r}") from error
+        raise AssertionError(f"{sentence}: restore raised {quoted(error)}") from error
     seen = await _finish(read(world))
-    _require(seen == state, sentence, f"it has {seen!r}, saved was {state!r}")
+    _require(seen == state, sentence, f"it has {quoted(seen)}, saved was {quoted(state)}")
     return world
 
 

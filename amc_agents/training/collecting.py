@@ -21,6 +21,7 @@ from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.graph import amc
+from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
 from amc_agents.smc import Adaptive, Never
 from amc_agents.training.branching import Branching
@@ -225,7 +226,9 @@ async def collect_from(
     async def finished_by(task: Task, task_seed: int) -> list[Trajectory]:
         trajectories = [trajectory for trajectory in await rollouts(task, task_seed) if trajectory.done]
         if not trajectories:
-            raise PopulationError(f"task {task.id!r} has no finished trajectory: raise the horizon, or fix the agent")
+            raise PopulationError(
+                f"task {quoted(task.id)} has no finished trajectory: raise the horizon, or fix the agent"
+            )
         return trajectories
 
     async def play(task: Task) -> None:

@@ -14,6 +14,7 @@ from amc_agents.critics.reliability import clustered_mean, t_quantile
 from amc_agents.critics.value.calibrated import CalibratedCritic, load_calibrated, save_calibrated
 from amc_agents.critics.value.value_calibration import Kind, ValueCalibration, fit_value_calibration
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.training.data_checks import NO_OUTCOME
 from amc_agents.training.dataset import dataset_hash, iter_records
 from amc_agents.training.ranking import Interval, ranking
@@ -113,7 +114,7 @@ def calibrate_critic(
         CriticError: the critic failed.
     """
     if kind not in ("auto", "affine", "isotonic", "logistic"):
-        raise ConfigurationError(f"kind is {kind!r}: expected 'auto', 'affine', 'isotonic' or 'logistic'")
+        raise ConfigurationError(f"kind is {quoted(kind)}: expected 'auto', 'affine', 'isotonic' or 'logistic'")
     _check(critic, data)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -268,17 +269,17 @@ def _check(critic: str, data: str | Path) -> None:
     """Refuse critics whose values on this dataset, or of their kind, must not be calibrated."""
     built = value_critic(critic)
     if isinstance(built, CalibratedCritic):
-        raise ConfigurationError(f"critic {critic!r} is calibrated already: calibrate the critic in it instead")
+        raise ConfigurationError(f"critic {quoted(critic)} is calibrated already: calibrate the critic in it instead")
     if getattr(built, "beta", None) is not None:
         raise ConfigurationError(
-            f"critic {critic!r} was trained by eq. 5: its values are no means of outcomes, so a calibration would "
-            "change their meaning"
+            f"critic {quoted(critic)} was trained by eq. 5: its values are no means of outcomes, so a calibration "
+            "would change their meaning"
         )
     checkpoint = getattr(built, "checkpoint", None)
     if checkpoint is not None and checkpoint.data_hash == dataset_hash(data):
         raise ConfigurationError(
-            f"critic {critic!r} was trained on {data}, so its errors there are too small: calibrate it on runs of "
-            "other tasks, or train it with --calibration, which holds out tasks for that"
+            f"critic {quoted(critic)} was trained on {data}, so its errors there are too small: calibrate it on runs "
+            "of other tasks, or train it with --calibration, which holds out tasks for that"
         )
 
 

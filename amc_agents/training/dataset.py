@@ -48,7 +48,7 @@ class LoggedTrajectory:
             return tuple(map(str, json.loads(self.settings).get("commit_tools", ())))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
-                f"the settings of a trajectory are damaged: expected a JSON object, got {quoted(self.settings, 80)}"
+                f"the settings of a trajectory are damaged: expected a JSON object, got {quoted(self.settings)}"
             ) from error
 
 
@@ -344,7 +344,7 @@ def to_row(record: LoggedTrajectory) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> LoggedTrajectory:
     """Invert `to_row`. Raises `KeyError` or `TypeError` for other values."""
     if (wrong := next((name for name, kind in _KINDS.items() if not isinstance(row[name], kind)), None)) is not None:
-        raise TypeError(f"its {wrong} is {quoted(row[wrong], 80)}")
+        raise TypeError(f"its {wrong} is {quoted(row[wrong])}")
     steps = tuple(_step(step) for step in row["steps"])
     trajectory = Trajectory(Task(row["task_id"], row["instruction"]), steps, row["done"])
     return LoggedTrajectory(trajectory, row["group"], row["policy"], row["seed"], row["settings"])

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from amc_agents.critics.reliability import t_quantile
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.training.value.objective import state_keys
 from amc_agents.types import FloatArray, IntArray, Trajectory
 
@@ -127,7 +128,7 @@ def ranking(
         ConfigurationError: the number of values of a trajectory is not T + 1, or `predicts` is unknown.
     """
     if predicts not in ("return", "future"):
-        raise ConfigurationError(f"predicts is {predicts!r}: expected 'return' or 'future'")
+        raise ConfigurationError(f"predicts is {quoted(predicts)}: expected 'return' or 'future'")
     states = _States.of(scored, future=predicts == "future")
     rng = np.random.default_rng(seed)
     siblings = _count(states, states.of_siblings(states.live), rng, across_tasks=False)

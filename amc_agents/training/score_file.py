@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
+from amc_agents.quoting import quoted
 from amc_agents.training.dataset import pyarrow_or_error
 from amc_agents.training.value.metrics import evaluate_states
 from amc_agents.types import FloatArray
@@ -204,7 +205,7 @@ def scored_values(path: str | Path) -> Iterator[FloatArray]:
 def _require_same(plan: ScoringPlan, stored_json: str, where: Path) -> None:
     stored = json.loads(stored_json)
     differences = [
-        f"{name} was {stored.get(name)!r}, is {value!r}"
+        f"{name} was {quoted(stored.get(name))}, is {quoted(value)}"
         for name, value in asdict(plan).items()
         if stored.get(name) != value
     ]

@@ -20,6 +20,7 @@ from amc_agents.psrl.exact import (
     ClassicPosteriorSampling,
     exact_model,
 )
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -59,8 +60,8 @@ class Explorer:
         missing = [name for name in _METHODS if not callable(getattr(agent, name, None))]
         if missing:
             raise ConfigurationError(
-                f"agent {self.agent!r} returned a {type(agent).__name__} without {', '.join(missing)}: expected an "
-                "EpisodicAgent (amc_agents.psrl.episodes)"
+                f"agent {quoted(self.agent)} returned a {type(agent).__name__} without {', '.join(missing)}: expected "
+                "an EpisodicAgent (amc_agents.psrl.episodes)"
             )
         episodic_agent: EpisodicAgent = agent
         return episodic_agent
@@ -118,15 +119,17 @@ def _classic_ids(task: Task, n_episodes: int) -> EpisodicAgent:
     model: Any = exact_model(task)
     if not hasattr(model, "stakes"):
         raise ConfigurationError(
-            f"classic-ids needs exact regret and information, which the model of {task.id!r} does not compute: choose "
-            "classic-psrl, or another world"
+            f"classic-ids needs exact regret and information, which the model of {quoted(task.id)} does not compute: "
+            "choose classic-psrl, or another world"
         )
     return ClassicInformationDirected(model)
 
 
 def _bayes_optimal(task: Task, n_episodes: int) -> EpisodicAgent:
     if not isinstance(task.payload, CombinationLock):
-        raise ConfigurationError(f"bayes-optimal plays only the combination lock, and {task.id!r} is another world")
+        raise ConfigurationError(
+            f"bayes-optimal plays only the combination lock, and {quoted(task.id)} is another world"
+        )
     return BayesOptimalLock(n_episodes)
 
 
@@ -144,14 +147,14 @@ def _function(agent: str) -> Callable[..., Any]:
     module, colon, name = agent.partition(":")
     if not (module and colon and name):
         raise ConfigurationError(
-            f"no agent {agent!r}; choose from: {', '.join(KNOWN)}; {', '.join(OPTIONS)} with a model, as in "
+            f"no agent {quoted(agent)}; choose from: {', '.join(KNOWN)}; {', '.join(OPTIONS)} with a model, as in "
             "psrl:provider:model; or module:function, a function (task, seed) that returns an EpisodicAgent"
         )
     try:
         function: Any = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"agent {agent!r}: {error}") from error
+        raise ConfigurationError(f"agent {quoted(agent)}: {error}") from error
     if not callable(function):
-        raise ConfigurationError(f"agent {agent!r}: {module} has no function {name!r}")
+        raise ConfigurationError(f"agent {quoted(agent)}: {module} has no function {quoted(name)}")
     typed_function: Callable[..., Any] = function
     return typed_function

@@ -29,6 +29,7 @@ from amc_agents.psrl.ids import LlmInformationDirected
 from amc_agents.psrl.posterior.updates import InMemoryPosterior
 from amc_agents.psrl.posterior_sampling import LlmPosteriorSampling
 from amc_agents.psrl.role_models import RoleModel, as_estimator, as_policy, as_sampler, as_updater
+from amc_agents.quoting import quoted
 from amc_agents.types import Task, Trajectory
 
 EXACT: Final = "exact"
@@ -107,7 +108,7 @@ class LlmAgent:
             return roles
         names = tuple(self.options["exact"].split(",")) if "exact" in self.options else ()
         if unknown := [name for name in names if name not in roles]:
-            raise ConfigurationError(f"{self.kind} has no role {unknown[0]!r}; it has {', '.join(roles)}")
+            raise ConfigurationError(f"{self.kind} has no role {quoted(unknown[0])}; it has {', '.join(roles)}")
         return names
 
     def _role(self, temperature: float | None = None) -> RoleModel:
@@ -127,14 +128,15 @@ class LlmAgent:
         try:
             return InMemoryPosterior(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"the prior {str(path)!r} cannot be read: {error}") from error
+            raise ConfigurationError(f"the prior {quoted(str(path), 200)} cannot be read: {error}") from error
 
     def _caches(self, task: Task) -> bool:
         if "cache" not in self.options:
             return False
         if self.options["cache"] != "cave" or not isinstance(task.payload, RiverSwim):
             raise ConfigurationError(
-                f"the only cache is cache=cave, for caves of a river; got cache={self.options['cache']} for {task.id!r}"
+                f"the only cache is cache=cave, for caves of a river; got cache={self.options['cache']} for "
+                f"{quoted(task.id)}"
             )
         return True
 
@@ -147,7 +149,8 @@ class LlmAgent:
             number = math.nan
         if not (math.isfinite(number) and number >= 0):
             raise ConfigurationError(
-                f"agent kind {self.kind!r}: {option} must be a number from 0 up, got {self.options[option]!r}"
+                f"agent kind {quoted(self.kind)}: {option} must be a number from 0 up, got "
+                f"{quoted(self.options[option])}"
             )
         return number
 
@@ -164,9 +167,11 @@ def llm_agent(agent: str) -> LlmAgent | None:
     model, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     if not model or (model == EXACT and kind not in _EXACT_ROLES):
-        raise ConfigurationError(f"agent {agent!r} names no model: expected {kind}:provider:model")
+        raise ConfigurationError(f"agent {quoted(agent)} names no model: expected {kind}:provider:model")
     if unknown := [name for name in options if name not in OPTIONS[kind]]:
-        raise ConfigurationError(f"agent kind {kind!r} has no option {unknown[0]!r}; it has {', '.join(OPTIONS[kind])}")
+        raise ConfigurationError(
+            f"agent kind {quoted(kind)} has no option {quoted(unknown[0])}; it has {', '.join(OPTIONS[kind])}"
+        )
     return LlmAgent(kind, model, options)
 
 
@@ -177,11 +182,11 @@ def _chat_model(name: str, server: tuple[tuple[str, str], ...]) -> BaseChatModel
     provider, _, folder = name.partition(":")
     if provider == "embedded":
         if options:
-            raise ConfigurationError(f"{name!r} runs in this process: leave out {', '.join(options)}")
+            raise ConfigurationError(f"{quoted(name)} runs in this process: leave out {', '.join(options)}")
         model_folder(folder)
         return EmbeddedChatModel(model=folder)
     if "key_env" in options:
-        options["api_key"] = key_of(f"agent with {name!r}", options.pop("key_env"))
+        options["api_key"] = key_of(f"agent with {quoted(name)}", options.pop("key_env"))
     return build_model(name, **options)
 
 

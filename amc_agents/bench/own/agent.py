@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amc_agents.errors import AgentContractError, ConfigurationError
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.runtime.contract import Agent, check_agent, check_effects, pausing_nodes
 from amc_agents.runtime.effects import Deferred, Effect
 from amc_agents.types import Environment, Forkable, Task
@@ -118,8 +118,8 @@ class OwnAgent:
             world = await made if inspect.isawaitable(made) else made
             if not isinstance(world, Forkable):
                 raise ConfigurationError(
-                    f"{self.name}: make_environment returned {type(world).__name__} for task {task.id!r}: expected a "
-                    "world with fork(seed) and close(), and with reset and step if it gives rewards"
+                    f"{self.name}: make_environment returned {type(world).__name__} for task {quoted(task.id)}: "
+                    "expected a world with fork(seed) and close(), and with reset and step if it gives rewards"
                 )
             if self.score is None and not isinstance(world, Environment):
                 raise ConfigurationError(
@@ -140,8 +140,8 @@ class OwnAgent:
                 return float(value)
             except (TypeError, ValueError):
                 raise ConfigurationError(
-                    f"{self.name}: score returned {excerpt(repr(value), 80)} for task {task.id!r}: expected a number, "
-                    "0 while the outcome is open"
+                    f"{self.name}: score returned {excerpt(repr(value), 80)} for task {quoted(task.id)}: expected a "
+                    "number, 0 while the outcome is open"
                 ) from None
 
         return reward

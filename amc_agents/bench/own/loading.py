@@ -16,7 +16,7 @@ from langgraph.pregel import Pregel
 from amc_agents.bench.own.agent import DEFAULT_HORIZON, OPTIONS, OwnAgent
 from amc_agents.critics.options import near
 from amc_agents.errors import AmcError, ConfigurationError
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 
 PROTOCOL = "make_agent(temperature), and score(state) unless make_environment(task) gives rewards"
 
@@ -101,7 +101,7 @@ class _Given:
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
             raise ConfigurationError(
-                f"{self.name}: {name} is {value!r:.80}, expected a {'whole ' if whole else ''}number above 0"
+                f"{self.name}: {name} is {quoted(value, 80)}, expected a {'whole ' if whole else ''}number above 0"
             )
         return value
 
@@ -115,7 +115,7 @@ class _Given:
         unknown = sorted(set(options) - set(OPTIONS))
         if unknown:
             raise ConfigurationError(
-                f"{self.name}: amc_options has {unknown[0]!r}{near(unknown[0], list(OPTIONS))}: it takes "
+                f"{self.name}: amc_options has {quoted(unknown[0])}{near(unknown[0], list(OPTIONS))}: it takes "
                 f"{', '.join(OPTIONS)}; the comparison chooses the other arguments of amc()"
             )
         return options
@@ -137,7 +137,7 @@ def _imported(name: str) -> tuple[ModuleType, Path | None, Any]:
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"--agent {name}: the module {module_name!r} cannot be imported from {Path.cwd()} "
+            f"--agent {name}: the module {quoted(module_name)} cannot be imported from {Path.cwd()} "
             f"({excerpt(f'{type(error).__name__}: {error}')})"
         ) from error
     file = Path(module.__file__) if module.__file__ else None
@@ -145,7 +145,7 @@ def _imported(name: str) -> tuple[ModuleType, Path | None, Any]:
         return module, file, None
     if not hasattr(module, attribute):
         known = [key for key in vars(module) if not key.startswith("_")]
-        raise ConfigurationError(f"--agent {name}: the module has no {attribute!r}{near(attribute, known)}")
+        raise ConfigurationError(f"--agent {name}: the module has no {quoted(attribute)}{near(attribute, known)}")
     return module, file, getattr(module, attribute)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import Task
 
 Split = Literal["train", "test", "all"]
@@ -43,7 +43,7 @@ def read_tasks(path: str | Path, split: Split = "all", *, first: int = 0) -> lis
             line), or the split has no task.
     """
     if split not in get_args(Split):
-        raise ConfigurationError(f'--split must be "train", "test" or "all", got {split!r}')
+        raise ConfigurationError(f'--split must be "train", "test" or "all", got {quoted(split)}')
     every = list(_tasks_of(Path(path)))
     chosen = [task for task, own in every if split in ("all", own)][first:]
     if not chosen:
@@ -68,7 +68,7 @@ def _tasks_of(path: Path) -> Iterator[SplitTask]:
         task = SplitTask(_task(values, where), _split(values, where))
         if task.task.id in lines:
             raise ConfigurationError(
-                f"{where} repeats the id {excerpt(task.task.id, 80)!r} of line {lines[task.task.id]}: ids must differ"
+                f"{where} repeats the id {quoted(task.task.id)} of line {lines[task.task.id]}: ids must differ"
             )
         lines[task.task.id] = number
         yield task
@@ -103,7 +103,9 @@ def _task(values: Mapping[str, Any], where: str) -> Task:
     for name in ("id", "instruction"):
         if not isinstance(values.get(name), str) or not values[name]:
             came = f"got {excerpt(repr(values[name]), 60)}" if name in values else "it is missing"
-            raise ConfigurationError(f"{where}: {name!r} must be a text that is not empty, {came}; such as {EXAMPLE}")
+            raise ConfigurationError(
+                f"{where}: {quoted(name)} must be a text that is not empty, {came}; such as {EXAMPLE}"
+            )
     payload = {name: value for name, value in values.items() if name not in _OWN_FIELDS}
     return Task(values["id"], values["instruction"], payload)
 

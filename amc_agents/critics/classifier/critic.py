@@ -195,7 +195,7 @@ class ClassifierCritic:
         name = "probs" if self._endpoint == "classify" else "data"
         scores = row.get(name)
         if not isinstance(scores, list) or not all(type(score) in (int, float) for score in scores):
-            raise CriticError(f"critic {self.name}: expected a list of numbers in `{name}`, got {quoted(row)}")
+            raise CriticError(f"critic {self.name}: expected a list of numbers in `{name}`, got {quoted(row, 200)}")
         if self._label >= len(scores):
             raise CriticError(
                 f"critic {self.name}: label {self._label} was asked for, and the model has {len(scores)} labels: "
@@ -249,7 +249,9 @@ def label_of(kind: str, options: Mapping[str, str]) -> int:
     """Read the option label. Raises `CriticSpecError`."""
     text = options.get("label", "0")
     if not text.isdecimal() or len(text) > 6:
-        raise CriticSpecError(f"critic kind {kind!r}: label must be the index of a label, such as 0, got {text[:40]!r}")
+        raise CriticSpecError(
+            f"critic kind {quoted(kind)}: label must be the index of a label, such as 0, got {quoted(text, 40)}"
+        )
     return int(text)
 
 
@@ -261,8 +263,8 @@ def _range(kind: str, options: Mapping[str, str]) -> tuple[float, float]:
         at_0 = at_1 = math.nan
     if not (math.isfinite(at_0) and math.isfinite(at_1) and at_0 != at_1):
         raise CriticSpecError(
-            f"critic kind {kind!r}: range must be two different numbers, the returns at the scores 0 and 1, such as "
-            f"range=0,1; got {text[:40]!r}"
+            f"critic kind {quoted(kind)}: range must be two different numbers, the returns at the scores 0 and 1, such "
+            f"as range=0,1; got {quoted(text, 40)}"
         )
     return at_0, at_1
 

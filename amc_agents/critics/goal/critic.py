@@ -24,6 +24,7 @@ from amc_agents.critics.goal.summaries import Summary, as_summary, written
 from amc_agents.critics.options import allow, needed
 from amc_agents.critics.validation import checked_values
 from amc_agents.errors import CheckpointError, CriticError
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 
@@ -87,8 +88,8 @@ class GoalValueCritic:
         self._summary = as_summary(checkpoint.summary if summary is None else summary, prompt=checkpoint.prompt)
         if self._summary.spec != checkpoint.summary:
             raise CheckpointError(
-                f"critic {self.name} was trained on states described by {checkpoint.summary!r}, got "
-                f"summary={self._summary.spec!r}: pass the summary of training"
+                f"critic {self.name} was trained on states described by {quoted(checkpoint.summary)}, got "
+                f"summary={quoted(self._summary.spec)}: pass the summary of training"
             )
         self._states: OrderedDict[str, str] = OrderedDict()
         self._memory: OrderedDict[str, Vectors] = OrderedDict()

@@ -89,7 +89,7 @@ def as_embeddings(
     if kind == "sentence-transformers":
         return SentenceTransformers(needed(kind, target, "org/name"))
     if kind == "object":
-        raise CriticSpecError(f"{embeddings!r} names an object that was passed in Python: pass it again")
+        raise CriticSpecError(f"{quoted(embeddings)} names an object that was passed in Python: pass it again")
     timeout = number("embeddings", options, "timeout", 600.0, least=0.001)
     return LangChainEmbeddings(_from_provider(embeddings, key_env), spec=embeddings, timeout=timeout)
 
@@ -291,12 +291,12 @@ def _server(target: str, key_env: str | None, options: dict[str, str]) -> Server
 def _from_provider(spec: str, key_env: str | None) -> Embeddings:
     from langchain.embeddings import init_embeddings
 
-    key: dict[str, Any] = {} if key_env is None else {"api_key": key_of(f"embeddings {spec!r}", key_env)}
+    key: dict[str, Any] = {} if key_env is None else {"api_key": key_of(f"embeddings {quoted(spec)}", key_env)}
     try:
         embeddings: Any = init_embeddings(spec, **key)
     except (ImportError, ValueError) as error:
         raise CriticSpecError(
-            f"invalid embeddings {spec!r}: {excerpt(str(error).splitlines()[0])} Expected hashed:1024, "
+            f"invalid embeddings {quoted(spec)}: {excerpt(str(error).splitlines()[0])} Expected hashed:1024, "
             "vllm:http://host:8002?model=name, sentence-transformers:name, or LangChain's provider:model"
         ) from cause_of(error)
     return embeddings  # type: ignore[no-any-return]
@@ -315,7 +315,7 @@ class MissingPackage(MissingExtra):
 
     def __init__(self, package: str) -> None:
         self.package, self.extra = package, ""
-        ImportError.__init__(self, f"{package!r} is required and not installed: pip install {package}")
+        ImportError.__init__(self, f"{quoted(package)} is required and not installed: pip install {package}")
 
 
 def _bytes(texts: Sequence[str]) -> int:
@@ -331,7 +331,7 @@ def _rows(answer: Any, n: int, spec: str) -> Vectors:
     for row in rows:
         vector = row.get("embedding")
         if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):
-            raise CriticError(f"embeddings {spec}: expected a list of numbers as `embedding`, got {quoted(row)}")
+            raise CriticError(f"embeddings {spec}: expected a list of numbers as `embedding`, got {quoted(row, 200)}")
     return _checked([row["embedding"] for row in rows], n, spec)
 
 

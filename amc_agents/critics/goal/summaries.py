@@ -22,6 +22,7 @@ from amc_agents.critics.asking import PATIENCE, CriticChatModel, build_model, us
 from amc_agents.critics.disk_cache import DiskCache
 from amc_agents.critics.render import turn
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.quoting import quoted
 from amc_agents.types import Trajectory
 from amc_agents.usage import Usage
 
@@ -76,13 +77,13 @@ def as_summary(
         return LastState()
     if ":" not in summary or summary.startswith("function:"):
         raise CriticSpecError(
-            f'invalid summary {summary!r}: expected "none" or provider:model, or in Python a function or a chat model '
-            "(the same as in the critic's training)"
+            f'invalid summary {quoted(summary)}: expected "none" or provider:model, or in Python a function or a chat '
+            "model (the same as in the critic's training)"
         )
     try:
         model = build_model(summary, temperature=0.0)
     except ConfigurationError as error:
-        raise CriticSpecError(f"summary {summary!r}: {error}") from error
+        raise CriticSpecError(f"summary {quoted(summary)}: {error}") from error
     return ChatSummary(model, spec=summary, cache=cache, prompt=prompt)
 
 

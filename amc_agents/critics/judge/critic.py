@@ -20,7 +20,7 @@ from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new
 from amc_agents.critics.options import allow, needed, number, positive_integer, understood
 from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.quoting import masked
+from amc_agents.quoting import masked, quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
@@ -171,7 +171,9 @@ def _chat_model(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseC
 def _shortened(answer: str) -> str:
     """Quote an answer, shortened to its end, which should contain the number."""
     answer = masked(answer)
-    return repr(answer) if len(answer) <= _QUOTED else f"... {answer[-_QUOTED:]!r} (the last {_QUOTED} characters)"
+    if len(answer) <= _QUOTED:
+        return repr(answer)
+    return f"... {quoted(answer[-_QUOTED:], 2 * _QUOTED)} (the last {_QUOTED} characters)"
 
 
 _QUOTED = 200

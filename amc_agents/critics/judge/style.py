@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from amc_agents.critics.tokenizing import Template
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Trajectory
 
 
@@ -49,14 +50,14 @@ class JudgeStyle:
         used = set(self._template.fields)
         if "trajectory" not in used or used - {"trajectory", "status"}:
             raise ConfigurationError(
-                f"judge style {self.name!r}: the user template has the fields {sorted(used)}, expected trajectory and "
-                "optionally status"
+                f"judge style {quoted(self.name)}: the user template has the fields {sorted(used)}, expected "
+                "trajectory and optionally status"
             )
-        ascending(f"the range of judge style {self.name!r}", self.range)
+        ascending(f"the range of judge style {quoted(self.name)}", self.range)
 
     @property
     def _template(self) -> Template:
-        return Template.parse(self.user, f"judge style {self.name!r}")
+        return Template.parse(self.user, f"judge style {quoted(self.name)}")
 
     def prompt(self, trajectory: Trajectory, marker: str = MARKER) -> str:
         """Return the user message about a trajectory; different trajectories have different messages.

@@ -60,7 +60,7 @@ def as_json(url: str, status: int, body: bytes) -> Any:
     try:
         return _parsed(body)
     except ValueError as error:
-        text = quoted(body.decode("utf-8", errors="replace"))
+        text = quoted(body.decode("utf-8", errors="replace"), 200)
         raise CriticServerError(
             url, f"expected JSON, got {text}. Is this the URL of a model server?", status
         ) from error
@@ -86,7 +86,7 @@ def error_detail(response: httpx.Response, body: bytes) -> str:
         return excerpt(body.decode("utf-8", errors="replace")) or excerpt(response.reason_phrase)
     for key in ("error", "message", "detail"):
         detail = detail[key] if isinstance(detail, dict) and key in detail else detail
-    return excerpt(detail) if isinstance(detail, str) else quoted(detail)
+    return excerpt(detail) if isinstance(detail, str) else quoted(detail, 200)
 
 
 def retry_after(response: httpx.Response) -> float | None:
@@ -117,23 +117,23 @@ def chosen_model(answer: Any, wanted: str | None, url: str) -> ServedModel:
     names = listed(sorted(model.name for model in models), 4) or "nothing"
     if wanted is None:
         raise CriticServerError(url, f"expected one model, but it serves {names}: choose with ?model=NAME")
-    raise CriticServerError(url, f"model {wanted!r} is not on this server, which serves {names}")
+    raise CriticServerError(url, f"model {quoted(wanted)} is not on this server, which serves {names}")
 
 
 def served_models(answer: Any, url: str) -> list[ServedModel]:
     """All models in the answer of `/v1/models`. Raises `CriticServerError`."""
     cards = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(cards, list):
-        raise CriticServerError(url, f"expected a list of models, got {quoted(answer)}")
+        raise CriticServerError(url, f"expected a list of models, got {quoted(answer, 200)}")
     models = []
     for card in cards:
         match card:
             case {"id": str(name)}:
                 root, limit = card.get("root"), card.get("max_model_len")
             case _:
-                raise CriticServerError(url, f"expected a model's `id`, got {quoted(card)}")
+                raise CriticServerError(url, f"expected a model's `id`, got {quoted(card, 200)}")
         if limit is not None and not (type(limit) is int and limit > 0):
-            raise CriticServerError(url, f"expected a number of tokens as `max_model_len`, got {quoted(card)}")
+            raise CriticServerError(url, f"expected a number of tokens as `max_model_len`, got {quoted(card, 200)}")
         models.append(ServedModel(name, root if isinstance(root, str) else None, limit))
     return models
 
@@ -146,14 +146,14 @@ def rows_of(answer: Any, name: str, n: int) -> list[dict[str, Any]]:
     """
     rows = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(rows, list):
-        raise ValueError(f"expected {n} rows in `{name}`, got {quoted(answer)}")
+        raise ValueError(f"expected {n} rows in `{name}`, got {quoted(answer, 200)}")
     if len(rows) != n:
-        raise ValueError(f"expected {n} rows in `{name}`, got {len(rows)}: {quoted(answer)}")
+        raise ValueError(f"expected {n} rows in `{name}`, got {len(rows)}: {quoted(answer, 200)}")
     by_index: dict[int, dict[str, Any]] = {}
     for row in rows:
         index = row.get("index") if isinstance(row, dict) else None
         if type(index) is not int or not 0 <= index < n:
-            raise ValueError(f"expected an `index` (0 to {n - 1}) in each row of `{name}`, got {quoted(row)}")
+            raise ValueError(f"expected an `index` (0 to {n - 1}) in each row of `{name}`, got {quoted(row, 200)}")
         by_index[index] = row
     if len(by_index) != n:
         raise ValueError(f"expected each `index` from 0 to {n - 1} once in `{name}`, got {listed(sorted(by_index))}")

@@ -11,7 +11,7 @@ from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.errors import CheckpointError, CriticSpecError
 from amc_agents.models.tokenizer_file import NAME as TOKENIZER
 from amc_agents.models.tokenizer_file import TokenizerFile
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -91,7 +91,7 @@ def served_folder(model: str, root: str | None, kind: FolderKind = VALUE, *, loc
             return folder
         tried.append(f"{name} on the Hugging Face hub: {reason}")
     raise CheckpointError(
-        f"the server has the model {model!r}, but its {kind.needed} ({kind.file}) is not on this machine: "
+        f"the server has the model {quoted(model)}, but its {kind.needed} ({kind.file}) is not on this machine: "
         f"pass its folder as checkpoint={kind.example}. Tried: {'; '.join(tried)}"
     )
 

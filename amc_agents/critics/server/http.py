@@ -293,7 +293,7 @@ def _pause(state: RetryCallState) -> float:
 
 def _checked_url(base_url: str) -> str:
     url = base_url.rstrip("/").removesuffix("/v1")
-    expected = f"a server's URL looks like http://host:8000, got {quoted(base_url)}"
+    expected = f"a server's URL looks like http://host:8000, got {quoted(base_url, 200)}"
     if not url.startswith(("http://", "https://")):
         raise ConfigurationError(expected)
     try:

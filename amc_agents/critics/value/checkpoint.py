@@ -67,9 +67,9 @@ class ValueCheckpoint:
     def __post_init__(self) -> None:
         """Refuse settings that would give wrong values."""
         if self.link not in ("identity", "sigmoid"):
-            raise CheckpointError(f"a value model's link is 'identity' or 'sigmoid', got {self.link!r}")
+            raise CheckpointError(f"a value model's link is 'identity' or 'sigmoid', got {quoted(self.link)}")
         if self.target not in ("future", "return"):
-            raise CheckpointError(f"a value model's target is 'future' or 'return', got {self.target!r}")
+            raise CheckpointError(f"a value model's target is 'future' or 'return', got {quoted(self.target)}")
         if not (self.scale > 0 and math.isfinite(self.scale)):
             raise CheckpointError(f"a value model's scale is a positive number, got {self.scale}")
         if self.beta is not None and not (self.beta > 0 and math.isfinite(self.beta)):
@@ -186,8 +186,9 @@ class ValueCheckpoint:
         for golden in self.golden:
             if part := misfit(self.prompt_format, golden):
                 raise CheckpointError(
-                    f"{where}: the prompt format {self.prompt_format.name!r} did not write the golden prompts (its "
-                    f"{part} does not fit). Likely cause: another template than in training; restore `format` in {FILE}"
+                    f"{where}: the prompt format {quoted(self.prompt_format.name)} did not write the golden prompts "
+                    f"(its {part} does not fit). Likely cause: another template than in training; restore `format` in "
+                    f"{FILE}"
                 )
             ids = self.prefix_ids + tuple(token for text in golden.segments for token in tokenize(text))
             if ids != golden.token_ids:

@@ -18,6 +18,7 @@ from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray
 
 ADAPTER = "value"
@@ -49,7 +50,7 @@ def shipped_folder(name: str, adapter: str = ADAPTER) -> Path:
     folder = _HOME / name
     if not (folder / adapter).is_dir():
         known = sorted(path.parent.name for path in _HOME.glob(f"*/{adapter}"))
-        raise CheckpointError(f"no embedded model {name!r} with a {adapter} adapter; shipped are {known}")
+        raise CheckpointError(f"no embedded model {quoted(name)} with a {adapter} adapter; shipped are {known}")
     return folder
 
 

@@ -327,5 +327,5 @@ def _scores_of(answer: Any, n: int, where: str) -> FloatArray:
                     f"{where}: the model answers {len(labels)} labels for a prompt: a value model has num_labels=1"
                 )
             case _:
-                raise CriticError(f"{where}: expected one number in `probs`, got {quoted(row)}")
+                raise CriticError(f"{where}: expected one number in `probs`, got {quoted(row, 200)}")
     return np.array(scores)

@@ -114,7 +114,7 @@ def calibration_from_json(plain: Mapping[str, Any]) -> ValueCalibration:
     except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"a calibration has other numbers than expected: {excerpt(str(error))}") from error
     if restored is None:
-        raise CheckpointError(f"expected an affine, isotonic or logistic calibration, got {quoted(plain)}")
+        raise CheckpointError(f"expected an affine, isotonic or logistic calibration, got {quoted(plain, 200)}")
     return restored
 
 
@@ -179,7 +179,7 @@ def fit_value_calibration(
         return _line(values, targets, weights)
     if kind == "logistic":
         return _curve(values, targets, weights)
-    raise ConfigurationError(f"a calibration is 'affine', 'isotonic' or 'logistic', got {kind!r}")
+    raise ConfigurationError(f"a calibration is 'affine', 'isotonic' or 'logistic', got {quoted(kind)}")
 
 
 def _steps(values: FloatArray, targets: FloatArray, weights: FloatArray) -> IsotonicCalibration:

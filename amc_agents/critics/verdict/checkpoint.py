@@ -75,7 +75,8 @@ class VerdictFormat:
             )
         if self.pending and not self.rounds.round.startswith(self.pending):
             raise ConfigurationError(
-                f"a pending round {self.pending!r} must be the beginning of a complete round, {self.rounds.round!r}"
+                f"a pending round {quoted(self.pending)} must be the beginning of a complete round, "
+                f"{quoted(self.rounds.round)}"
             )
 
     def prompt(self, trajectory: Trajectory, words: Words) -> VerdictPrompt:

@@ -26,6 +26,7 @@ from amc_agents.critics.verdict.checkpoint import VerdictFormat, VerdictPrompt, 
 from amc_agents.critics.verdict.marked import marked_stepwise
 from amc_agents.critics.verdict.reading import CompletionsReader, VerdictReader, Verdicts
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Step, Trajectory
 from amc_agents.usage import Usage
 
@@ -71,7 +72,7 @@ class VerdictCritic:
         if not 0.0 <= least_mass < 1.0:
             raise ConfigurationError(f"least_mass must be a probability below 1, got {least_mass}")
         if score not in SCORES:
-            raise ConfigurationError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
+            raise ConfigurationError(f"score must be one of {', '.join(SCORES)}, got {quoted(score)}")
         if not all(word.strip() for word in words):
             raise ConfigurationError(f"expected two verdict words that are not empty, got {words}")
         self.reader, self.returns, self.score = reader, (low, high), score
@@ -162,7 +163,7 @@ def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) 
     words = tuple(word.strip() for word in options.get("words", "GOOD,BAD").split(","))
     if len(words) != 2:
         raise CriticSpecError(
-            f"critic kind 'verdict': expected words=success,failure as in GOOD,BAD, got {options['words']!r}"
+            f"critic kind 'verdict': expected words=success,failure as in GOOD,BAD, got {quoted(options['words'])}"
         )
     score: Any = choice("verdict", options, "score", "log_odds", SCORES)
     with understood("verdict"):

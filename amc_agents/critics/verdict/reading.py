@@ -296,7 +296,7 @@ class CompletionsReader:
                     f"{listed(sorted(first), 4)}. {_NOT_VLLM}",
                 )
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self._unexpected(PATH, f"expected the log-probability of token {token}, got {quoted(value)}")
+                raise self._unexpected(PATH, f"expected the log-probability of token {token}, got {quoted(value, 200)}")
             if not math.isfinite(value):
                 raise self._unexpected(
                     PATH, f"token {token} has log-probability {value}: the model's logits are broken: check the model"

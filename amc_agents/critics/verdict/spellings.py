@@ -11,6 +11,7 @@ import numpy as np
 from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.verdict.checkpoint import Words
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 Ids = tuple[int, ...]
 
@@ -34,13 +35,14 @@ class Spellings:
         for word, spellings in zip(words, (good, bad), strict=True):
             if not spellings:
                 raise ConfigurationError(
-                    f"the model's tokenizer has no tokens for the verdict word {word!r}: choose words in its vocabulary"
+                    f"the model's tokenizer has no tokens for the verdict word {quoted(word)}: choose words in its "
+                    "vocabulary"
                 )
         for left, right in product(good, bad):
             shorter = min(len(left), len(right))
             if left[:shorter] == right[:shorter]:
                 raise ConfigurationError(
-                    f"the verdict words {words[0]!r} and {words[1]!r} are ambiguous, because their tokens "
+                    f"the verdict words {quoted(words[0])} and {quoted(words[1])} are ambiguous, because their tokens "
                     f"({list(left)}, {list(right)}) begin with one another: choose other words"
                 )
         return cls(good, bad)

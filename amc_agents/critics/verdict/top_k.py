@@ -160,7 +160,8 @@ class TopKReader:
         good, bad = map(_plain, words)
         if good.startswith(bad) or bad.startswith(good):
             raise ConfigurationError(
-                f"the verdict words {words[0]!r} and {words[1]!r} begin with one another: choose other words"
+                f"the verdict words {quoted(words[0])} and {quoted(words[1])} begin with one another: choose other "
+                "words"
             )
 
         async def ask(prompt: VerdictPrompt) -> tuple[float, float, bool]:

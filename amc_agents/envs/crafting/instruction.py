@@ -9,6 +9,7 @@ from amc_agents.envs.crafting.planner import plan
 from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
 from amc_agents.envs.crafting.world import CraftingTask
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task
 
 RULES = """\
@@ -45,12 +46,12 @@ def parse_instruction(text: str) -> Task:
     recipes, _, last_line = text.removeprefix(_HEAD).rpartition("\n")
     match = _GOAL.fullmatch(last_line)
     if match is None or not recipes or not text.startswith(_HEAD):
-        raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}")
+        raise ConfigurationError(f"{_EXPECTED}, got {quoted(text)}")
     book = parse_recipes(recipes)
     goal = match[1]
     steps = plan(book, goal)
     if steps is None:
-        raise ConfigurationError(f"the recipes of the instruction do not allow crafting {goal!r}")
+        raise ConfigurationError(f"the recipes of the instruction do not allow crafting {quoted(goal)}")
     payload = CraftingTask(goal, book, len(steps), book.depth(goal))
     return Task(f"crafting/text/{hashlib.sha256(text.encode()).hexdigest()[:12]}", text, payload)
 
@@ -68,7 +69,9 @@ def _recipe(line: str) -> Recipe:
     match = _RECIPE.fullmatch(line)
     inputs = [_INPUT.fullmatch(part) for part in match[3].split(", ")] if match else [None]
     if match is None or None in inputs:
-        raise ConfigurationError(f"expected a recipe such as 'craft 1 oak gate using 2 clay, 1 silk', got {line!r}")
+        raise ConfigurationError(
+            f"expected a recipe such as 'craft 1 oak gate using 2 clay, 1 silk', got {quoted(line)}"
+        )
     return Recipe(match[2], int(match[1]), tuple((part[2], int(part[1])) for part in inputs if part))
 
 

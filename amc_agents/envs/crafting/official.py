@@ -20,6 +20,7 @@ from amc_agents.envs.crafting.planner import plan
 from amc_agents.envs.crafting.recipes import Recipe, RecipeBook, item_name
 from amc_agents.envs.crafting.world import CraftingTask
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task
 
 MAX_DISTRACTORS = 10
@@ -109,7 +110,7 @@ def _official_task(book: RecipeBook, number: int, goal: str, depth: int) -> Task
     steps = plan(book, goal)
     if steps is None or book.depth(goal) != depth:
         raise ConfigurationError(
-            f"row {number} of {DEPTHS_FILE} gives {goal!r} the depth {depth}, but with these recipes it "
+            f"row {number} of {DEPTHS_FILE} gives {quoted(goal)} the depth {depth}, but with these recipes it "
             f"{f'has the depth {book.depth(goal)}' if steps else 'cannot be crafted'}: use the table of these recipes"
         )
     task_id = f"textcraft/{number}"
@@ -153,7 +154,7 @@ def _parse(name: str, entry: Mapping[str, Any]) -> tuple[Recipe, set[str]]:
             used = item_name(option["item"] if "item" in option else option["tag"])
             counts[used] = counts.get(used, 0) + number
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"recipe {name!r} is not a TextCraft recipe: {error!r}") from error
+        raise ConfigurationError(f"recipe {quoted(name)} is not a TextCraft recipe: {quoted(error)}") from error
     tags = {item_name(option["tag"]) for option, _ in inputs if "item" not in option}
     return Recipe(item_name(output), int(count), tuple(counts.items())), tags
 
@@ -164,7 +165,7 @@ def _first(options: Any) -> Mapping[str, str]:
 
 def _ids_file(split: str) -> str:
     if split not in ("train", "test"):
-        raise ConfigurationError(f"split must be 'train', 'test' or 'all', got {split!r}")
+        raise ConfigurationError(f"split must be 'train', 'test' or 'all', got {quoted(split)}")
     return f"textcraft_{split}_ids.csv"
 
 

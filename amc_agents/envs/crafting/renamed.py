@@ -20,6 +20,7 @@ from amc_agents.envs.crafting.planner import concrete_inputs, plan
 from amc_agents.envs.crafting.recipes import RecipeBook
 from amc_agents.envs.crafting.world import CraftingTask
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task
 
 
@@ -36,11 +37,11 @@ def renamed_tasks(path: str | Path, n_tasks: int, split: str = "test", first: in
         ConfigurationError: the split does not exist, or has too few tasks.
     """
     if split not in ("train", "test"):
-        raise ConfigurationError(f'split must be "train" or "test", got {split!r}')
+        raise ConfigurationError(f'split must be "train" or "test", got {quoted(split)}')
     tasks = official_tasks(path, "train" if split == "train" else "test")
     if first + n_tasks > len(tasks):
         raise ConfigurationError(
-            f"split {split!r} has {len(tasks)} tasks; {n_tasks} tasks from index {first} were requested"
+            f"split {quoted(split)} has {len(tasks)} tasks; {n_tasks} tasks from index {first} were requested"
         )
     return [renamed(task) for task in tasks[first : first + n_tasks]]
 

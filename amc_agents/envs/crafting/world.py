@@ -8,6 +8,7 @@ from typing import Self
 
 from amc_agents.envs.crafting.recipes import RecipeBook, item_id
 from amc_agents.errors import EnvironmentStateError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task, TimeStep
 
 _CRAFT = re.compile(r"craft (.*) using (.*)")
@@ -59,7 +60,7 @@ class CraftingWorld:
         if not isinstance(task.payload, CraftingTask):
             raise EnvironmentStateError(
                 f"CraftingWorld.reset expected a Task with a CraftingTask payload, got {type(task.payload).__name__} "
-                f"(task {task.id!r}): create tasks with amc_agents.envs.crafting"
+                f"(task {quoted(task.id)}): create tasks with amc_agents.envs.crafting"
             )
         self._task, self._inventory, self._done = task.payload, {}, False
         return TimeStep.restart(task.instruction)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from amc_agents.envs.exploration.hidden_sequence import HiddenSequence
 from amc_agents.envs.exploration.world import drawn_seed, task_rng
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task
 
 LENGTH = 5
@@ -51,7 +52,7 @@ def load_words(path: Path | str) -> tuple[str, ...]:
     try:
         lines = Path(path).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the word list {str(path)!r} cannot be read: {error}") from error
+        raise ConfigurationError(f"the word list {quoted(str(path), 200)} cannot be read: {error}") from error
     return usable_words(lines)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import EnvironmentStateError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task, TimeStep, Trajectory
 
 
@@ -68,7 +69,7 @@ class ExplorationWorld:
         if not isinstance(task.payload, Instance):
             raise EnvironmentStateError(
                 f"ExplorationWorld.reset expected a Task with an Instance payload, got {type(task.payload).__name__} "
-                f"(task {task.id!r}): make tasks with amc_agents.envs.exploration"
+                f"(task {quoted(task.id)}): make tasks with amc_agents.envs.exploration"
             )
         self._instance, self._done = task.payload, False
         self._state = self._instance.start()

@@ -6,6 +6,7 @@ from typing import Any
 
 from amc_agents.envs.real.changes import Conflict
 from amc_agents.errors import ConfigurationError, WorldError
+from amc_agents.quoting import quoted
 from amc_agents.types import Forkable, Restorable
 
 
@@ -37,7 +38,7 @@ class WorldBundle:
         """Return a world by its name."""
         worlds = self.__dict__.get("_worlds", {})
         if name not in worlds:
-            raise AttributeError(f"this WorldBundle has the worlds {', '.join(worlds)}, not {name!r}")
+            raise AttributeError(f"this WorldBundle has the worlds {', '.join(worlds)}, not {quoted(name)}")
         return worlds[name]
 
     @property

@@ -17,6 +17,7 @@ from amc_agents.envs.real.snapshots import Snapshots
 from amc_agents.envs.real.workspace import Workspace
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.files import storage_errors
+from amc_agents.quoting import quoted
 
 
 class DirectoryFork:
@@ -40,7 +41,7 @@ class DirectoryFork:
     def __init__(self, path: str | Path, *, ignore: Sequence[str] = (), workspace: str | Path | None = None) -> None:
         self.original = Path(path).resolve()
         if not self.original.is_dir():
-            raise ConfigurationError(f"DirectoryFork expects a folder, got {str(path)!r}")
+            raise ConfigurationError(f"DirectoryFork expects a folder, got {quoted(str(path), 200)}")
         self._ignore = tuple(ignore)
         self._workspace = Workspace(None if workspace is None else Path(workspace))
         self._base = _Shared(self._workspace, self._workspace.reserve())

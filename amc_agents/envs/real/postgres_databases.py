@@ -13,7 +13,7 @@ from typing import Any
 
 from amc_agents.errors import ConfigurationError, ForkError, MissingExtra, WorldError
 from amc_agents.logs import log, room_logger
-from amc_agents.quoting import masked
+from amc_agents.quoting import masked, quoted
 
 _log = room_logger(__name__)
 
@@ -60,7 +60,7 @@ class Databases:
         if self.original in ("", _MAINTENANCE):
             raise ConfigurationError(
                 "PostgresFork expects a connection string that names the database to copy, such as "
-                f"postgresql://host/shop, got {self.original or 'no name'!r}"
+                f"postgresql://host/shop, got {quoted(self.original or 'no name')}"
             )
         self._dsn = dsn
         try:
@@ -104,7 +104,7 @@ class Databases:
         errors = self._psycopg.errors
         with server_errors(f"copying {source}"):
             try:
-                self._connection.execute(f"CREATE DATABASE {target} TEMPLATE {quoted(source)}")
+                self._connection.execute(f"CREATE DATABASE {target} TEMPLATE {as_identifier(source)}")
             except errors.ObjectInUse as error:
                 raise ForkError(
                     f"cannot copy the database {source}, because other connections use it. Close them "
@@ -177,6 +177,6 @@ def server_errors(action: str) -> Iterator[None]:
         raise WorldError(f"PostgreSQL reported an error in {action}: {masked(str(error)).strip()}") from error
 
 
-def quoted(name: str) -> str:
+def as_identifier(name: str) -> str:
     """Quote an identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'

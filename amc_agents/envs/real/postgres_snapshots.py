@@ -14,6 +14,7 @@ from typing import Any
 
 from amc_agents.envs.real.postgres_databases import Databases
 from amc_agents.errors import WorldError
+from amc_agents.quoting import quoted
 
 PREFIX = "amc_snapshot_"
 """Beginning of the names of all snapshots, then the key of the run and the time of creation, or `base`."""
@@ -78,5 +79,5 @@ def _base(key: str) -> str:
 def _match(snapshot: Any) -> re.Match[str]:
     match = _NAME.fullmatch(snapshot) if isinstance(snapshot, str) else None
     if match is None:
-        raise WorldError(f"expected a reference that snapshot() returned, got {snapshot!r:.100}")
+        raise WorldError(f"expected a reference that snapshot() returned, got {quoted(snapshot, 100)}")
     return match

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from amc_agents.envs.real.process_messages import Failed, Request, receive, send
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, WorldError
+from amc_agents.quoting import quoted
 
 T = TypeVar("T")
 
@@ -55,8 +56,8 @@ class ProcessFork(Generic[T]):
             start = pickle.dumps((_preparation(), pickle.dumps(make)))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigurationError(
-                f"ProcessFork cannot send {make!r:.80} to a process ({error}): give a function or class of a module, "
-                "not a lambda or a function inside a function"
+                f"ProcessFork cannot send {quoted(make, 80)} to a process ({error}): give a function or class of a "
+                "module, not a lambda or a function inside a function"
             ) from error
         ours, theirs = socket.socketpair()
         with theirs:

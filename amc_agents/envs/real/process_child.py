@@ -16,6 +16,7 @@ from typing import Any
 
 from amc_agents.envs.real.process_messages import Failed, Request, receive, receive_bytes, send
 from amc_agents.errors import ForkError, WorldError
+from amc_agents.quoting import quoted
 
 _TASKS = Path("/proc/self/task")
 
@@ -30,7 +31,7 @@ def main(descriptor: int) -> None:
         spawn.prepare(preparation)
         held = pickle.loads(make)()
     except Exception as error:
-        send(connection, _failure(WorldError(f"the world of a ProcessFork could not be created: {error!r}")))
+        send(connection, _failure(WorldError(f"the world of a ProcessFork could not be created: {quoted(error)}")))
         return
     restorable = all(callable(getattr(held, name, None)) for name in ("snapshot", "restore", "release"))
     send(connection, (os.getpid(), restorable))

@@ -15,6 +15,7 @@ from typing import Any
 from amc_agents.envs.real.workspace import remove
 from amc_agents.errors import WorldError
 from amc_agents.files import storage_errors
+from amc_agents.quoting import quoted
 
 PREFIX = "amc-snapshot-"
 """Beginning of the names of all snapshots, which then contain the time of creation and a random number."""
@@ -76,7 +77,7 @@ class Snapshots:
     def _path(self, reference: Any) -> Path:
         name = reference.get("name") if isinstance(reference, dict) else None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise WorldError(f"expected a reference that snapshot() returned, got {reference!r:.100}")
+            raise WorldError(f"expected a reference that snapshot() returned, got {quoted(reference, 100)}")
         return self._folder / name
 
 

@@ -26,6 +26,7 @@ from amc_agents.envs.real.sqlite_rows import (
 from amc_agents.envs.real.workspace import Workspace
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.logs import log, room_logger
+from amc_agents.quoting import quoted
 
 _log = room_logger(__name__)
 
@@ -50,7 +51,7 @@ class SqliteFork:
     def __init__(self, path: str | Path, *, workspace: str | Path | None = None) -> None:
         self.original = Path(path).resolve()
         if not self.original.is_file():
-            raise ConfigurationError(f"SqliteFork expects the file of a database, got {str(path)!r}")
+            raise ConfigurationError(f"SqliteFork expects the file of a database, got {quoted(str(path), 200)}")
         self._workspace = Workspace(None if workspace is None else Path(workspace))
         self._base = _Shared(self._workspace.reserve())
         self._connections: list[sqlite3.Connection] = []

@@ -12,6 +12,7 @@ from amc_agents.envs.crafting.instruction import RULES, parse_recipes
 from amc_agents.envs.workshop.planner import solution
 from amc_agents.envs.workshop.world import WorkshopTask
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task
 
 _TEXT = re.compile(
@@ -54,13 +55,15 @@ def parse_instruction(text: str) -> Task:
     """
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}")
+        raise ConfigurationError(f"{_EXPECTED}, got {quoted(text)}")
     stock = None if match["stock"] is None else _stock(match["stock"])
     book = parse_recipes(match["recipes"])
     task = WorkshopTask(match["goal"], book, 0, book.depth(match["goal"]), stock, match["without"])
     best = solution(task)
     if best is None:
-        raise ConfigurationError(f"the instruction's recipes and stock do not allow crafting {task.goal!r} as required")
+        raise ConfigurationError(
+            f"the instruction's recipes and stock do not allow crafting {quoted(task.goal)} as required"
+        )
     task_id = f"workshop/text/{hashlib.sha256(text.strip().encode()).hexdigest()[:12]}"
     return Task(task_id, text, replace(task, optimal_steps=best.n_steps))
 
@@ -74,7 +77,7 @@ def _stock(text: str) -> dict[str, int]:
     for part in text.split(", "):
         entry = _COUNTED.fullmatch(part)
         if entry is None:
-            raise ConfigurationError(f"expected a stock such as 'Stock: 5 clay, 2 silk', got the entry {part[:80]!r}")
+            raise ConfigurationError(f"expected a stock such as 'Stock: 5 clay, 2 silk', got the entry {quoted(part)}")
         stock[entry[2]] = int(entry[1])
     return stock
 

@@ -14,6 +14,7 @@ from typing import Self
 
 from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld, Refused
 from amc_agents.errors import EnvironmentStateError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task, TimeStep
 
 JUNK = "Crafted junk"
@@ -57,7 +58,7 @@ class WorkshopWorld(CraftingWorld):
         if not isinstance(task.payload, WorkshopTask):
             raise EnvironmentStateError(
                 f"WorkshopWorld.reset expected a Task with a WorkshopTask payload, got {type(task.payload).__name__} "
-                f"(task {task.id!r}): create tasks with amc_agents.envs.workshop"
+                f"(task {quoted(task.id)}): create tasks with amc_agents.envs.workshop"
             )
         self._stock = None if task.payload.stock is None else dict(task.payload.stock)
         self._spoiled = False

@@ -18,6 +18,7 @@ from amc_agents.importing.runs import (
     without_prompt,
 )
 from amc_agents.importing.settings import Reading
+from amc_agents.quoting import quoted
 
 
 def runs_of_document(record: Mapping[str, Any], where: str, reading: Reading) -> Iterator[LoggedRun]:
@@ -53,7 +54,9 @@ def _messages_of(step: Mapping[str, Any], number: int) -> Iterator[BaseMessage]:
         case "agent":
             yield _turn(step, text)
         case other:
-            raise UnreadableRecord(f"step {number + 1} has the source {other!r:.30}: expected user, system or agent")
+            raise UnreadableRecord(
+                f"step {number + 1} has the source {quoted(other, 30)}: expected user, system or agent"
+            )
     observation = step.get("observation") or {}
     for result in observation.get("results") or ():
         call = str(result.get("source_call_id") or "")

@@ -19,6 +19,7 @@ from amc_agents.importing.runs import (
 )
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.sources.messages import check_calls, messages_of
+from amc_agents.quoting import quoted
 
 
 def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Iterator[LoggedRun]:
@@ -59,7 +60,7 @@ def _thread(record: Mapping[str, Any], conversation: Sequence[BaseMessage], read
         if isinstance(value, str | int) and str(value):
             return str(value)
     if reading.thread:
-        raise UnreadableRecord(f"no conversation id: expected text or a number in {reading.thread!r}")
+        raise UnreadableRecord(f"no conversation id: expected text or a number in {quoted(reading.thread)}")
     # Without ids, equal conversations are the same conversation.
     return digest(json.dumps([(message.type, message.text, *_calls(message)) for message in conversation], default=str))
 

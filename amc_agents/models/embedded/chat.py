@@ -15,6 +15,7 @@ from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.replies import Engine
+from amc_agents.quoting import quoted
 
 _SHIPPED = Path(__file__).parent
 
@@ -59,8 +60,8 @@ def model_folder(name: str | Path) -> Path:
             return folder.resolve()
     shipped = sorted(path.parent.name for path in _SHIPPED.glob("*/config.json"))
     raise ConfigurationError(
-        f"no model {str(name)!r}: expected a shipped model ({', '.join(shipped) or 'none installed'}) or a folder with "
-        "config.json, tokenizer.json and model.safetensors"
+        f"no model {quoted(str(name), 200)}: expected a shipped model ({', '.join(shipped) or 'none installed'}) or a "
+        "folder with config.json, tokenizer.json and model.safetensors"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from amc_agents.errors import CheckpointError
 from amc_agents.models.tokenizer_file import NAME, TokenizerFile
+from amc_agents.quoting import quoted
 
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 _REMEMBERED_TEXTS = 50_000
@@ -26,7 +27,7 @@ class WordTokenizer:
     def __init__(self, file: TokenizerFile) -> None:
         kind = type(file.model).__name__
         if kind != "WordLevel":
-            raise CheckpointError(f"{file.path}: expected a WordLevel tokenizer, got {kind!r}")
+            raise CheckpointError(f"{file.path}: expected a WordLevel tokenizer, got {quoted(kind)}")
         missing = {USER, ASSISTANT, END, file.model.unk_token} - file.special.keys()
         if missing or file.unknown_id is None:
             raise CheckpointError(f"{file.path}: the tokenizer lacks the special tokens {sorted(missing)}")

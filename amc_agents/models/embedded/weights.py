@@ -103,7 +103,7 @@ def merge_adapter(weights: Weights, folder: str | Path) -> Weights:
     config = read_json(folder / "adapter_config.json")
     for key in ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern"):
         if config.get(key):
-            raise CheckpointError(f"adapter {folder.name}: {key}={config[key]!r} is not supported")
+            raise CheckpointError(f"adapter {folder.name}: {key}={quoted(config[key])} is not supported")
     rank = config["r"]
     scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
     merged = dict(weights)
@@ -166,4 +166,4 @@ def _read_tensors(path: Path) -> Weights:
 
 def _require(data: Mapping[str, Any], key: str, expected: Any, default: Any = None) -> None:
     if data.get(key, default) != expected:
-        raise CheckpointError(f"config.json: expected {key}={expected!r}, got {data.get(key)!r}")
+        raise CheckpointError(f"config.json: expected {key}={quoted(expected)}, got {quoted(data.get(key))}")

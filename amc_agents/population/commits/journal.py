@@ -13,6 +13,7 @@ from amc_agents.commits import Commit
 from amc_agents.errors import AgentContractError, CommitError
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
+from amc_agents.quoting import quoted
 from amc_agents.runtime.door import CallOutcome, PendingCall, as_result
 
 RUN_AGAIN, ABORT, RAN = "run again", "abort", "ran"
@@ -44,7 +45,7 @@ async def make_call(
     system.n_attempts += 1
     if system.durable is not None and await system.durable.save(system, "commit") is None:
         system.commits.pop()
-        raise AgentContractError(_NOT_JOURNALLED.format(name=call.name))
+        raise AgentContractError(_NOT_JOURNALLED.format(name=quoted(call.name)))
     try:
         await system.runner.resume(particle, config, opened=call, answers=answers)
     finally:  # The budget may end in the same step, after the call.
@@ -55,7 +56,7 @@ async def make_call(
         return
     system.commits.pop()
     if particle.error is None and not particle.questions:
-        raise AgentContractError(_CHANGED.format(name=call.name))
+        raise AgentContractError(_CHANGED.format(name=quoted(call.name)))
 
 
 def is_uncertain(system: ParticleSystem) -> bool:
@@ -70,8 +71,8 @@ def question(system: ParticleSystem) -> Mapping[str, Any]:
     commit = system.commits[-1]
     return {
         _question_id(system): {
-            "question": f"The process ended while {commit.name!r} was called: it may have run. Find out whether it "
-            f'did, and answer {{"{RAN}": <its result>}}, "{RUN_AGAIN}" or "{ABORT}".',
+            "question": f"The process ended while {quoted(commit.name)} was called: it may have run. Find out whether "
+            f'it did, and answer {{"{RAN}": <its result>}}, "{RUN_AGAIN}" or "{ABORT}".',
             "name": commit.name,
             "args": dict(commit.args),
             "call_id": commit.call_id,
@@ -100,7 +101,7 @@ async def settle(
         raise CommitError(f"the run was aborted: {record}")
     else:
         raise CommitError(
-            f"{record}: expected the answer {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {answer!r:.80}"
+            f"{record}: expected the answer {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {quoted(answer)}"
         )
 
 
@@ -124,10 +125,10 @@ def _with_outcome(record: Commit, outcome: CallOutcome) -> Commit:
 
 
 _NOT_JOURNALLED = (
-    "the commit call {name!r} was not made: the population could not be saved before it (the log says why), so that a "
+    "the commit call {name} was not made: the population could not be saved before it (the log says why), so that a "
     "resumed run could repeat the call. Make the agent's state storable, or pass checkpointer=False"
 )
 _CHANGED = (
-    "the commit call {name!r} was not made: LangGraph ran its node again, and the node made another call. Call commit "
+    "the commit call {name} was not made: LangGraph ran its node again, and the node made another call. Call commit "
     "tools from a node that does not call the model, such as a ToolNode"
 )

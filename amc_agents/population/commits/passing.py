@@ -135,6 +135,6 @@ def _end_with(system: ParticleSystem, chosen: Particle) -> None:
 
 _FAILED = "the particle that made the commit call {commit} failed, and it alone lived through the call: {error}"
 CANNOT_ASK = (
-    "the agent asked for human input ({!r:.100}), but the run cannot wait for the answer: give amc() a checkpointer, "
+    "the agent asked for human input ({}), but the run cannot wait for the answer: give amc() a checkpointer, "
     "and call it with a thread_id and worlds that can be saved (docs/amc.md), or ask in the graph around amc()"
 )

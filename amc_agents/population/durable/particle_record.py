@@ -16,6 +16,7 @@ from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.particle import Particle
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.store.view import ParticleStore
+from amc_agents.quoting import quoted
 from amc_agents.runtime.door import CallKey, Door, PendingCall
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.world import RecordingWorld
@@ -159,7 +160,7 @@ def load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
     name, instruction = dumped["task"]
     if task is not None and (task.id, task.instruction) != (name, instruction):
         raise PopulationError(
-            f"the run cannot go on: its task was {name!r}, and environment= now returns {task.id!r} "
+            f"the run cannot go on: its task was {quoted(name)}, and environment= now returns {quoted(task.id)} "
             "(or another instruction): it must return the same task for the same input"
         )
     done, truncated = dumped["ends"]

@@ -18,6 +18,7 @@ from amc_agents.population.durable.world_record import dump_world
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem, Retired
 from amc_agents.population.settings import Settings
+from amc_agents.quoting import quoted
 from amc_agents.run import WeighingPoint
 from amc_agents.runtime.tracing import Untraced
 from amc_agents.smc.filter import FilterState
@@ -127,8 +128,8 @@ def check_settings(dumped: Mapping[str, Any], settings: Settings) -> None:
     for name, before in dumped["settings"].items():
         if now[name] != before:
             raise ConfigurationError(
-                f"the run was started with {name}={before!r} and cannot go on with {name}={now[name]!r}: build the "
-                "graph as before, or start a new run by giving an input"
+                f"the run was started with {name}={quoted(before)} and cannot go on with {name}={quoted(now[name])}: "
+                "build the graph as before, or start a new run by giving an input"
             )
 
 

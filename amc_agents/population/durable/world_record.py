@@ -9,6 +9,7 @@ from typing import Any
 from amc_agents.errors import ReplayDivergence
 from amc_agents.logs import log, room_logger
 from amc_agents.population.durable.interning import Memo
+from amc_agents.quoting import quoted
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_world, start_world
 from amc_agents.types import Environment, Restorable, Task, TimeStep
 
@@ -96,7 +97,7 @@ async def release(snapshots: Iterable[Any], world: Restorable) -> None:
                 logging.WARNING,
                 "world.snapshot_left",
                 "the snapshot %(snapshot)s could not be deleted: %(error)s: %(text)s",
-                snapshot=f"{snapshot!r:.100}",
+                snapshot=f"{quoted(snapshot, 100)}",
                 error=type(error).__name__,
                 text=error,
             )

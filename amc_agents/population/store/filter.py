@@ -6,6 +6,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from amc_agents.quoting import quoted
+
 _ORDER = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
 
 
@@ -28,7 +30,7 @@ def _compares(value: Any, name: str, limit: Any) -> bool:
     if name in ("$eq", "$ne"):
         return bool(value == limit) is (name == "$eq")
     if name not in _ORDER:
-        raise ValueError(f"expected a filter operator among $eq, $ne, {', '.join(_ORDER)}, got {name!r}")
+        raise ValueError(f"expected a filter operator among $eq, $ne, {', '.join(_ORDER)}, got {quoted(name)}")
     if isinstance(value, str) and isinstance(limit, str):
         return bool(_ORDER[name](value, limit))
     try:

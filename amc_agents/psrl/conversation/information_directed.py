@@ -18,6 +18,7 @@ from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.estimates import Estimator
 from amc_agents.psrl.ids import InformationDirectedChoice, KnownEstimates
 from amc_agents.psrl.role_models import RoleModel, as_estimator, as_role_model
+from amc_agents.quoting import quoted
 from amc_agents.runtime.deciding_model import Record
 
 Action = str | Mapping[str, Any]
@@ -99,7 +100,7 @@ class InformationDirectedExplorer(Explorer):
 def _call_text(call: Mapping[str, Any]) -> str:
     if set(call) != {"name", "args"}:
         raise ConfigurationError(
-            f'expected an action as a text or as {{"name": ..., "args": {{...}}}}, got {dict(call)!r}'
+            f'expected an action as a text or as {{"name": ..., "args": {{...}}}}, got {quoted(dict(call))}'
         )
     return json.dumps(dict(call), sort_keys=True, ensure_ascii=False, default=str)
 

@@ -10,6 +10,7 @@ from amc_agents.psrl.exact.bandits import BestArm, BetaBernoulli
 from amc_agents.psrl.exact.model import ExactModel
 from amc_agents.psrl.exact.river import TabularRiver
 from amc_agents.psrl.exact.sequences import ConsistentSequences
+from amc_agents.quoting import quoted
 from amc_agents.types import Task
 
 
@@ -29,6 +30,6 @@ def exact_model(task: Task) -> ExactModel[Any]:
         case RiverSwim():
             return TabularRiver()
     raise ConfigurationError(
-        f"the world of task {task.id!r} has no exact model; expected a bandit, a hidden sequence or a river of "
+        f"the world of task {quoted(task.id)} has no exact model; expected a bandit, a hidden sequence or a river of "
         "amc_agents.envs.exploration"
     )

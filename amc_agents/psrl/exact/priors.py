@@ -45,7 +45,9 @@ class Beta:
     def observed(self, reward: float) -> Beta:
         """Return the posterior after a reward of 0 or 1. Raises `ConfigurationError` for any other reward."""
         if reward not in (0, 1):
-            raise ConfigurationError(f"a Beta prior expects a reward of 0 or 1, got {reward!r}: use another prior")
+            raise ConfigurationError(
+                f"a Beta prior expects a reward of 0 or 1, got {quoted(reward)}: use another prior"
+            )
         return Beta(self.successes + reward, self.failures + 1 - reward)
 
     def sample(self, rng: np.random.Generator) -> float:
@@ -85,7 +87,7 @@ class Dirichlet:
         """Return the posterior after an outcome. Raises `ConfigurationError` for an unknown outcome."""
         if outcome not in self.outcomes:
             raise ConfigurationError(
-                f"{outcome!r} is not an outcome of the prior: expected one of {', '.join(self.outcomes)}"
+                f"{quoted(outcome)} is not an outcome of the prior: expected one of {', '.join(self.outcomes)}"
             )
         listed = zip(self.outcomes, self.counts, strict=True)
         return Dirichlet(self.outcomes, tuple(count + (name == outcome) for name, count in listed))
@@ -152,7 +154,7 @@ class Independent:
     def __post_init__(self) -> None:
         if wrong := [name for name in self.parts if "\n" in name or name != name.strip() or not name]:
             raise ConfigurationError(
-                f"expected the name of an unknown as one line without spaces around it, got {wrong[0]!r}"
+                f"expected the name of an unknown as one line without spaces around it, got {quoted(wrong[0])}"
             )
 
     def __str__(self) -> str:
@@ -183,7 +185,7 @@ def parse_prior(text: str) -> Prior:
         return single
     parts = [_parsed_line(line) for line in lines]
     if len(dict(parts)) < len(parts) or not parts:
-        raise ConfigurationError(f"{_EXPECTED}, each unknown once, got {text[:120]!r}")
+        raise ConfigurationError(f"{_EXPECTED}, each unknown once, got {quoted(text, 120)}")
     return Independent(dict(parts))
 
 
@@ -198,7 +200,7 @@ def _parsed_line(line: str) -> tuple[str, Single]:
             continue
         if (part := _parsed(line[begin:])) is not None:
             return line[: match.start()], part
-    raise ConfigurationError(f"{_EXPECTED}, got {line[:120]!r}")
+    raise ConfigurationError(f"{_EXPECTED}, got {quoted(line, 120)}")
 
 
 def _parsed(text: str) -> Single | None:
@@ -209,7 +211,7 @@ def _parsed(text: str) -> Single | None:
             pairs = [part.rpartition(":") for part in match[1].split(",")]
             return Dirichlet(tuple(name.strip() for name, _, _ in pairs), tuple(float(count) for *_, count in pairs))
     except ValueError as error:
-        raise ConfigurationError(f"{_EXPECTED}, got {text[:80]!r}: {excerpt(str(error), 80)}") from error
+        raise ConfigurationError(f"{_EXPECTED}, got {quoted(text)}: {excerpt(str(error), 80)}") from error
     if match := re.fullmatch(r"Uniform over \{(.+)\}", text):
         return UniformOver(tuple(item.strip() for item in match[1].split(",")))
     return None

@@ -8,6 +8,7 @@ from amc_agents.envs.exploration import REWARDS, TUNNELS, plan, read_swum
 from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.exact.model import Policy
 from amc_agents.psrl.exact.priors import Dirichlet, Independent, UniformOver
+from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -51,7 +52,7 @@ class TabularRiver:
 
 def _probabilities(hypothesis: dict[str, float] | str, caves: list[str]) -> list[float]:
     if isinstance(hypothesis, str):
-        raise ConfigurationError(f"expected the probabilities of the next caves, got {hypothesis!r}")
+        raise ConfigurationError(f"expected the probabilities of the next caves, got {quoted(hypothesis)}")
     return [hypothesis[cave] for cave in caves]
 
 

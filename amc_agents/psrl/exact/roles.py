@@ -112,17 +112,25 @@ def impossible(posterior: str, hypothesis: str) -> str:
 def _impossible(prior: Single, drawn: Any) -> str:
     match prior:
         case UniformOver():
-            return "" if drawn in prior.items else f"{quoted(drawn)} is not among the {len(prior.items)} possible items"
+            return (
+                ""
+                if drawn in prior.items
+                else f"{quoted(drawn, 200)} is not among the {len(prior.items)} possible items"
+            )
         case Beta():
             return (
-                "" if isinstance(drawn, int | float) and 0 <= drawn <= 1 else f"{quoted(drawn)} is not between 0 and 1"
+                ""
+                if isinstance(drawn, int | float) and 0 <= drawn <= 1
+                else f"{quoted(drawn, 200)} is not between 0 and 1"
             )
         case Dirichlet():
             known = isinstance(drawn, dict) and set(drawn) == set(prior.outcomes)
             numeric = known and all(isinstance(share, int | float) and 0 <= share <= 2 for share in drawn.values())
             if numeric and abs(sum(drawn.values()) - 1) < _ROUNDING:
                 return ""
-            return f"{quoted(drawn)} does not give each of {', '.join(prior.outcomes)} a probability, with a sum of 1"
+            return (
+                f"{quoted(drawn, 200)} does not give each of {', '.join(prior.outcomes)} a probability, with a sum of 1"
+            )
 
 
 def _as_number(text: Any) -> Any:

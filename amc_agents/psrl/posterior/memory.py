@@ -15,6 +15,7 @@ from typing_extensions import override
 from amc_agents.errors import PosteriorError
 from amc_agents.psrl.posterior.lineage import Lineage
 from amc_agents.psrl.posterior.types import Evidence, Version
+from amc_agents.quoting import quoted
 
 
 class PosteriorMemory(Protocol):
@@ -89,9 +90,9 @@ class PosteriorMemory(Protocol):
             return matches[0]
         listed = ", ".join(f"{version.number} ({version.id})" for version in (matches or versions[-8:]))
         raise PosteriorError(
-            f"{len(matches)} versions match {id!r}; name a version by its id, such as: {listed}"
+            f"{len(matches)} versions match {quoted(id)}; name a version by its id, such as: {listed}"
             if matches
-            else f"no version matches {id!r}: expected a number or an id, such as the newest: {listed}"
+            else f"no version matches {quoted(id)}: expected a number or an id, such as the newest: {listed}"
         )
 
 

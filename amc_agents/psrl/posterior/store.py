@@ -54,7 +54,7 @@ class StorePosterior(PosteriorMemory):
         if not all(self.namespace or [""]) or any("." in label for label in self.namespace):
             raise ConfigurationError(
                 "expected a namespace as a sequence of labels without dots, or as a text with dots between them, such "
-                f"as agents.lock; got {namespace!r}"
+                f"as agents.lock; got {quoted(namespace)}"
             )
         if prior is not None and not prior.strip():
             raise ConfigurationError("the prior is empty: describe what is known and unknown, or omit it")
@@ -71,7 +71,7 @@ class StorePosterior(PosteriorMemory):
         if not lineage.versions:
             names = ", ".join(await posteriors_in(self._store)) or "none"
             raise PosteriorError(
-                f"there is no posterior under {'.'.join(self.namespace)!r} and no prior to begin with. "
+                f"there is no posterior under {quoted('.'.join(self.namespace))} and no prior to begin with. "
                 f"Posteriors in this store: {names}"
             )
         return lineage
@@ -121,7 +121,7 @@ def _record(content: Version | Evidence) -> dict[str, Any]:
 
 
 def _parsed(kind: TypeAdapter[T], item: Item) -> T:
-    place = f"{'.'.join(item.namespace)}, key {item.key!r}"
+    place = f"{'.'.join(item.namespace)}, key {quoted(item.key)}"
     value: Any = item.value
     if not isinstance(value, Mapping) or "amc_posterior" not in value:
         raise PosteriorError(

@@ -18,7 +18,7 @@ from amc_agents.psrl.posterior.lineage import Lineage
 from amc_agents.psrl.posterior.memory import InMemoryPosterior, PosteriorMemory
 from amc_agents.psrl.posterior.retained import dropped_statements
 from amc_agents.psrl.posterior.types import Apply, Evidence, Guard, Version
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 
 __all__ = [
     "Evidence",
@@ -173,7 +173,7 @@ async def _applied(apply: Apply, head: Version, evidence: Evidence) -> str:
     except Exception as error:
         raise UpdateError(head.number, evidence.episode, excerpt(f"{type(error).__name__}: {error}", 150)) from error
     if not isinstance(text, str) or not text.strip():
-        raise UpdateError(head.number, evidence.episode, f"expected the new posterior as a text, got {text!r}")
+        raise UpdateError(head.number, evidence.episode, f"expected the new posterior as a text, got {quoted(text)}")
     return text
 
 

@@ -25,6 +25,7 @@ from amc_agents.critics.goal.summaries import Summary, as_summary
 from amc_agents.critics.reliability import Bin, calibration_error, reliability
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.pnlc.types import Proposer
+from amc_agents.quoting import quoted
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.goal.data import BoolArray, Episode, GoalData, as_episodes, goal_data, thought_of
 from amc_agents.training.goal.metrics import siblings
@@ -128,7 +129,8 @@ async def acalibrate_goal(
     describe = as_summary(checkpoint.summary if summary is None else summary, prompt=checkpoint.prompt)
     if describe.spec != checkpoint.summary:
         raise CheckpointError(
-            f"{folder} describes states by {checkpoint.summary!r}, but summary is {describe.spec!r}: leave summary out"
+            f"{folder} describes states by {quoted(checkpoint.summary)}, but summary is {quoted(describe.spec)}: leave "
+            "summary out"
         )
     used = held_out(checkpoint, episodes)
     data = await goal_data(used, describe)

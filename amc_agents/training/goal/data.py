@@ -15,6 +15,7 @@ from langchain_core.messages import convert_to_messages
 from amc_agents.critics.goal.summaries import Summary
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.messages import trajectory_from_messages
+from amc_agents.quoting import quoted
 from amc_agents.training.dataset import pyarrow_or_error, read_records, shards
 from amc_agents.types import IntArray, Step, Task, Trajectory
 from amc_agents.usage import Usage
@@ -233,7 +234,7 @@ def _conversation(row: Mapping[str, Any], where: str) -> Episode:
         return Episode(Trajectory(task, trajectory.steps, trajectory.done), _flag(row, "truncated", False))
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
         raise CheckpointError(
-            f"{where} is not a conversation ({error!r}): expected "
+            f"{where} is not a conversation ({quoted(error)}): expected "
             '{"messages": [{"role": "user", "content": "..."}, ...]}'
         ) from error
 

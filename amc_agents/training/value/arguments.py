@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.quoting import quoted
 from amc_agents.training.value.settings import ValueTrainingSettings
 
 try:
@@ -50,7 +51,7 @@ def training_arguments(settings: ValueTrainingSettings, folder: Path) -> OneDevi
     kind, _, index = settings.device.partition(":")
     if index:
         raise ConfigurationError(
-            f"device {settings.device!r}: give {kind!r}, and choose among devices by CUDA_VISIBLE_DEVICES"
+            f"device {quoted(settings.device)}: give {quoted(kind)}, and choose among devices by CUDA_VISIBLE_DEVICES"
         )
     arguments = OneDevice(
         output_dir=str(folder),
@@ -79,8 +80,8 @@ def training_arguments(settings: ValueTrainingSettings, folder: Path) -> OneDevi
     )
     if arguments.device.type != kind:
         raise ConfigurationError(
-            f"device {settings.device!r} is not available: torch chose {arguments.device.type!r}. Use that device, or "
-            "install a torch build for the other"
+            f"device {quoted(settings.device)} is not available: torch chose {quoted(arguments.device.type)}. Use that "
+            "device, or install a torch build for the other"
         )
     return arguments
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from amc_agents.critics.render import Encoder, PromptFormat
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.quoting import quoted
 from amc_agents.training.value.one_pass import classifier, read_at_marks
 from amc_agents.training.value.one_pass_checks import check_one_pass
 from amc_agents.training.value.text_tower import load_classifier
@@ -101,7 +102,7 @@ def load_base(base: str | Path, settings: ModelSettings) -> LoadedBase:
         try:
             model = load_classifier(base, options)
         except ImportError as error:
-            raise ConfigurationError(f"attention={settings.attention!r} cannot be used here: {error}") from error
+            raise ConfigurationError(f"attention={quoted(settings.attention)} cannot be used here: {error}") from error
         wrapped = with_adapter(model, settings, pad_id)
     check_one_pass(wrapped)
     return LoadedBase(wrapped, tokenizer)

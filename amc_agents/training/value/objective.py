@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 
 KeyArray = npt.NDArray[np.uint64]
@@ -53,9 +54,9 @@ class Objective:
     def __post_init__(self) -> None:
         """Refuse combinations without a meaning."""
         if self.loss not in ("squared", "weighted", "bce"):
-            raise ConfigurationError(f"loss is {self.loss!r}: expected 'squared', 'weighted' or 'bce'")
+            raise ConfigurationError(f"loss is {quoted(self.loss)}: expected 'squared', 'weighted' or 'bce'")
         if self.target not in ("future", "return"):
-            raise ConfigurationError(f"target is {self.target!r}: expected 'future' or 'return'")
+            raise ConfigurationError(f"target is {quoted(self.target)}: expected 'future' or 'return'")
         if not 0 <= self.td_lambda <= 1:
             raise ConfigurationError(f"td_lambda is {self.td_lambda}: expected 0 to 1 (1: Monte Carlo)")
         if self.beta is not None and not 0 < self.beta < math.inf:
@@ -77,7 +78,8 @@ class Objective:
             raise ConfigurationError(f"{user} needs beta, in reward units: use the beta of the runs with this critic")
         if user is None and self.beta is not None:
             raise ConfigurationError(
-                f"beta is {self.beta}, but loss={self.loss!r} with soft=False has no beta: leave it out, or set soft"
+                f"beta is {self.beta}, but loss={quoted(self.loss)} with soft=False has no beta: leave it out, or set "
+                "soft"
             )
 
     def check_best_of(self, best_of: int | None) -> None:
@@ -122,7 +124,7 @@ def state_returns(trajectory: Trajectory, objective: Objective) -> FloatArray:
         ConfigurationError: the trajectory is not done, so that its return is unknown; a return is not finite; or the
             loss is binary and a return is neither 0 nor 1.
     """
-    name = f"trajectory of task {trajectory.task.id!r}"
+    name = f"trajectory of task {quoted(trajectory.task.id)}"
     if not trajectory.done:
         raise ConfigurationError(f"a {name} is not done: its return is unknown; leave it out")
     if objective.target == "future":

@@ -7,6 +7,7 @@ from typing import Literal
 
 from amc_agents.critics.render import DIALOGUE, PLAIN, PromptFormat
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.training.value.objective import Objective
 
 
@@ -83,7 +84,9 @@ class ValueTrainingSettings:
                 raise ConfigurationError(f"{name} is {value}: expected at least 1, or None")
         self.objective.check_best_of(self.best_of)
         if self.calibration not in ("none", "affine", "isotonic"):
-            raise ConfigurationError(f"calibration is {self.calibration!r}: expected 'none', 'affine' or 'isotonic'")
+            raise ConfigurationError(
+                f"calibration is {quoted(self.calibration)}: expected 'none', 'affine' or 'isotonic'"
+            )
 
 
 EMBEDDED = ValueTrainingSettings(learning_rate=3e-3, epochs=4, prompt_format=DIALOGUE)

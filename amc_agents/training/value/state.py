@@ -16,6 +16,7 @@ from typing import Any
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, sole_user, storage_errors
+from amc_agents.quoting import quoted
 
 DESCRIPTION = "training.json"
 ROWS = "rows"
@@ -53,7 +54,7 @@ class TrainingState:
             )
         before, now = self._flat_description(), _flat(json.loads(json.dumps(description)))
         changed = [
-            f"{name}: {before.get(name, 'nothing')!r} then, {now.get(name, 'nothing')!r} now"
+            f"{name}: {quoted(before.get(name, 'nothing'))} then, {quoted(now.get(name, 'nothing'))} now"
             for name in sorted({*before, *now})
             if before.get(name) != now.get(name)
         ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.quoting import quoted
 from amc_agents.training.value.one_pass_checks import has_weights
 
 try:
@@ -142,8 +143,8 @@ def _dropout_off(*configs: Any) -> None:
 
 def _no_class(base: str | Path, kind: str) -> str:
     return (
-        f"{base}: transformers has no sequence classifier for the text model {kind!r}, so that the trained model could "
-        "not be loaded. Use a decoder-only model that has one (Llama, Qwen2, Qwen3, Gemma, Mistral, Phi, ...)"
+        f"{base}: transformers has no sequence classifier for the text model {quoted(kind)}, so that the trained model "
+        "could not be loaded. Use a decoder-only model that has one (Llama, Qwen2, Qwen3, Gemma, Mistral, Phi, ...)"
     )
 
 

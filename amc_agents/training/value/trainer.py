@@ -47,6 +47,7 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
+from amc_agents.quoting import quoted
 from amc_agents.training.value.arguments import OneDevice
 from amc_agents.training.value.loader import PassDataset, StepLoader, StepSampler, collate
 from amc_agents.training.value.loss import loss as value_loss
@@ -283,8 +284,8 @@ def _check_sharding(trainer: ValueTrainer) -> None:
     """Raise `ConfigurationError` for a sharding that was configured and cannot be used."""
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not trainer.is_fsdp_enabled:
         raise ConfigurationError(
-            f"the configuration asks for FSDP, but accelerate does not shard on {trainer.args.device.type!r}: use "
-            "several GPUs (--device cuda), or a configuration without FSDP"
+            f"the configuration asks for FSDP, but accelerate does not shard on {quoted(trainer.args.device.type)}: "
+            "use several GPUs (--device cuda), or a configuration without FSDP"
         )
 
 

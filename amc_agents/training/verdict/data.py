@@ -19,6 +19,7 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.render import turn
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, storage_errors
+from amc_agents.quoting import quoted
 from amc_agents.runtime.sampling_actor import ChatActor
 from amc_agents.training.verdict.labels import LABELS, Label, Labeller
 from amc_agents.types import Step, Task, Trajectory
@@ -179,7 +180,7 @@ def read_judged(path: str | Path) -> list[Judged]:
         with Path(path).open(encoding="utf-8") as file:
             return [_judged(json.loads(line)) for line in file]
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a file of judged trajectories: {error!r}") from error
+        raise CheckpointError(f"{path} is not a file of judged trajectories: {quoted(error)}") from error
 
 
 def _judged(values: dict[str, Any]) -> Judged:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from amc_agents.envs.crafting import CraftingTask, CraftingWorld, plan
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 from amc_agents.types import Task, Trajectory
 
 Label = Literal["GOOD", "BAD", "UNKNOWN"]
@@ -68,7 +69,9 @@ class CraftingLabels:
         # A dataset does not store the payload, but the instruction lists the recipes.
         task = trajectory.task if payload is not None else parse_instruction(trajectory.task.instruction)
         if not isinstance(task.payload, CraftingTask):
-            raise ConfigurationError(f"labels by the crafting planner need crafting tasks, got {trajectory.task.id!r}")
+            raise ConfigurationError(
+                f"labels by the crafting planner need crafting tasks, got {quoted(trajectory.task.id)}"
+            )
         world = CraftingWorld()
         _result(world.reset(Task(task.id, task.instruction, task.payload)))
         labels: list[Label] = []
@@ -88,7 +91,7 @@ class CraftingLabels:
                 labels.append("GOOD" if now < left else "BAD")
             left = now
         if len(labels) != len(trajectory.steps):
-            raise ConfigurationError(f"task {task.id!r}: the trajectory continues after its goal is reached")
+            raise ConfigurationError(f"task {quoted(task.id)}: the trajectory continues after its goal is reached")
         return labels
 
     @staticmethod

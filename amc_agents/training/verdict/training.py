@@ -40,6 +40,7 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
+from amc_agents.quoting import quoted
 from amc_agents.training.schedule import warm_up_and_cosine
 from amc_agents.training.value.model import context, make_encoder, pad_token, quiet, round_to_half, save_adapter
 
@@ -334,8 +335,8 @@ def _check_words(model: Any, builder: RowBuilder, words: Sequence[str]) -> None:
         if float(similarity.max()) > _SAME:
             twins = int((similarity > _SAME).sum())
             raise ConfigurationError(
-                f"the model cannot learn the word {word!r} for {label}: its first token has the same embedding as "
-                f"{twins} others, like tokens never seen in training. Choose words that the model knows (`words=`)"
+                f"the model cannot learn the word {quoted(word)} for {label}: its first token has the same embedding "
+                f"as {twins} others, like tokens never seen in training. Choose words that the model knows (`words=`)"
             )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file, storage_errors
+from amc_agents.quoting import quoted
 
 PARTS = {"flight": 90, "hotel": 80, "tour": 40, "dinner": 30, "museum": 20}
 """Part of a trip -> its usual price in good quality."""
@@ -61,7 +62,8 @@ def module_name(folder: Path) -> str:
     name = re.sub(r"[^0-9a-z]+", "_", folder.name.lower()).strip("_")
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigurationError(
-            f"{folder.name!r} gives no module name: use letters, digits and -, beginning with a letter, as in my-agent"
+            f"{quoted(folder.name)} gives no module name: use letters, digits and -, beginning with a letter, as in "
+            "my-agent"
         )
     return name
 
