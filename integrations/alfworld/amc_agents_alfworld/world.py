@@ -14,13 +14,11 @@ from typing import Any
 
 import alfworld
 import numpy as np
-import textworld
-from alfworld.agents.utils.misc import Demangler
-from textworld.envs.pddl import PddlEnv
 
 from amc_agents.envs import ReplayFork
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.types import Task, TimeStep
+from amc_agents_alfworld.engine import Engine
 
 HORIZON = 30
 _SPACES = re.compile(r"\s+")
@@ -72,8 +70,8 @@ class Episode:
     def expert_action(self) -> str:
         """Return the first command of the engine's plan from the current state."""
         self._require("expert_action")
-        plan = self._game._pddl_state.replan(self._game._entity_infos)
-        return str(plan[0]) if plan else "look"
+        plan = self._game.plan()
+        return plan[0] if plan else "look"
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Draw one of the commands that the engine lists as admissible."""
@@ -100,16 +98,14 @@ def started(game: Mapping[str, str]) -> tuple[Any, Any]:
     Raises:
         ConfigurationError: the engine cannot read the game.
     """
-    engine = PddlEnv(textworld.EnvInfos(admissible_commands=True, won=True))
+    engine = Engine()
     try:
-        engine.load(dict(game))
+        engine.load(game)
     except Exception as error:
+        engine.close()
         raise ConfigurationError(
             f"ALFWorld's engine cannot read this game: {type(error).__name__}: {error}"[:400]
         ) from error
-    names = Demangler(game_infos=engine._entity_infos)
-    for entity in engine._entity_infos.values():
-        entity.name = names.demangle_alfred_name(entity.id)
     return engine, engine.reset()
 
 

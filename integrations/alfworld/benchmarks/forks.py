@@ -29,7 +29,7 @@ async def main() -> None:
         seconds["fork"] += time.process_time() - start
         await world.close()
     for name, total in seconds.items():
-        print(f"{name}: {1000 * total / N_TASKS:.0f} ms of CPU time" + (f" at depth {DEPTH}" if name == "fork" else ""))
+        print(f"{name}: {1000 * total / N_TASKS:.1f} ms of CPU time" + (f" at depth {DEPTH}" if name == "fork" else ""))
     print(f"load average {os.getloadavg()[0]:.1f}")
 
 
