@@ -188,6 +188,9 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
 _CAUSES = {
     errno.ENOSPC: "the disk is full. Free some space; finished work is kept",
     errno.EDQUOT: "the disk quota is exceeded. Free some space; finished work is kept",
+    errno.EFBIG: "the file is larger than the process may write (ulimit -f) or the file system can hold. Raise the "
+    "limit, or choose another folder",
+    errno.EIO: "the device reported an error. Check the disk, or choose another folder",
     errno.EROFS: "the file system is read-only. Choose another folder",
     errno.EACCES: "permission denied. Choose another folder, or grant write permission",
     errno.EPERM: "permission denied. Choose another folder, or grant write permission",

@@ -40,14 +40,26 @@ def check(work, error, tmp_path):
         work.run(whole)
     expected = work.result(whole)
     assert watched.changes > 0
-    for first in range(watched.changes):
+    for first in work.chosen(watched.changes):
         folder = folder_of(tmp_path, first)
         with nothing_left(), storage(folder, error, first), pytest.raises((AmcError, OSError)) as raised:
-            work.run(folder)
+            refused(work, folder)
         checked_error(raised.value)
         nothing_half_written(folder)
         work.run(folder)
         assert work.result(folder) == expected, first
+
+
+def refused(work, folder):
+    """Do the work. The error of a training keeps no frames: a memory map of numpy is open as long as one has it."""
+    try:
+        work.run(folder)
+    except (AmcError, OSError) as error:
+        each: BaseException | None = error if work.name.startswith("train") else None
+        while each is not None:
+            each.__traceback__ = None
+            each = each.__cause__ or each.__context__
+        raise
 
 
 def checked_error(error):

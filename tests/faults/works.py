@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from amc_agents.bench.exploration.agents import explorers
 from amc_agents.bench.exploration.running import Exploration, explore
@@ -21,6 +24,7 @@ from amc_agents.training.dataset import read_records
 from amc_agents.training.scoring import score
 from amc_agents.types import Step, Task, Trajectory
 from tests.bench.coins import comparison_of_coins
+from tests.training.toy_trajectories import decided_by_the_first_answer, tiny_llama
 
 TASKS = [Task(f"t/{number}", f"do {number}") for number in range(3)]
 
@@ -33,6 +37,14 @@ class Work(NamedTuple):
     """Does the work in a folder, or goes on with it."""
     result: Callable[[Path], Any]
     """What must be the same, however often the work was broken off."""
+    most: int = 10**9
+    """Number of its changes, evenly spread, that are tried: a training takes seconds."""
+
+    def chosen(self, changes: int) -> list[int]:
+        """The changes to break, of so many; the first and the last are among them."""
+        if changes <= self.most:
+            return list(range(changes))
+        return [round(number * (changes - 1) / (self.most - 1)) for number in range(self.most)]
 
 
 async def _played(task: Task, seed: int) -> list[Trajectory]:
@@ -91,6 +103,41 @@ def _cache(folder: Path) -> None:
     DiskCache(folder / "cache.sqlite", "model").put({"question": b"answer"})
 
 
+def _base_model(folder: Path) -> Path:
+    pytest.importorskip("torch").set_num_threads(1)
+    base = folder.parent / "base"
+    if not base.exists():
+        base.mkdir()
+        tiny_llama(base)
+    return base
+
+
+def _train_value(folder: Path) -> None:
+    base = _base_model(folder)
+    value: Any = import_module("amc_agents.training.value.training")
+    settings = replace(value.EMBEDDED, epochs=1, batch_size=3, save_steps=2)
+    if not (folder / "value").exists():
+        value.train_value(base, decided_by_the_first_answer(6, 2), folder / "value", settings, resume=True)
+
+
+def _train_verdict(folder: Path) -> None:
+    base = _base_model(folder)
+    verdict: Any = import_module("amc_agents.training.verdict.training")
+    judged = import_module("amc_agents.training.verdict.data").labelled(
+        decided_by_the_first_answer(6, 2),
+        lambda play: ["GOOD" if step.observation.startswith("Got") else "BAD" for step in play.steps],
+    )
+    if not (folder / "verdict").exists():
+        verdict.train_verdict(base, judged, folder / "verdict", replace(verdict.EMBEDDED, epochs=1))
+
+
+def _train_goal(folder: Path) -> None:
+    pytest.importorskip("torch").set_num_threads(1)
+    goal: Any = import_module("amc_agents.training.goal.training")
+    settings = goal.GoalTrainingSettings(iterations=2, updates=3, batch_size=8)
+    goal.train_goal(decided_by_the_first_answer(6, 2), folder / "goal", "hashed:16", settings)
+
+
 def _records(folder: Path) -> Any:
     return [(record.trajectory.task.id, record.group, record.trajectory.return_) for record in read_records(folder)]
 
@@ -111,6 +158,21 @@ def _timeless(value: Any) -> Any:
     return [_timeless(each) for each in value] if isinstance(value, list) else value
 
 
+def _files(name: str) -> Callable[[Path], Any]:
+    """What is beside a result, and the bytes of its files, without the path of the base model, the card, which contains
+    times, and what a kill left unfinished.
+    """
+
+    def read(folder: Path) -> Any:
+        out, own = folder / name, str(folder.parent).encode()
+        paths = [path for path in sorted(out.rglob("*")) if path.is_file() and path.suffix != ".part"]
+        kept = {str(path.relative_to(out)): path.read_bytes().replace(own, b"") for path in paths}
+        kept.pop("README.md", None)
+        return sorted(path.name for path in folder.iterdir()), kept
+
+    return read
+
+
 def _scores(folder: Path) -> Any:
     parquet: Any = import_module("pyarrow.parquet")
     return parquet.read_table(folder / "scores.parquet").to_pylist()
@@ -123,6 +185,9 @@ WORKS = (
     Work("explore", _explore, _lines("explore/records*.jsonl")),
     Work("import", _import, lambda folder: _records(folder / "data")),
     Work("score", _score, _scores),
+    Work("train value", _train_value, _files("value"), most=8),
+    Work("train verdict", _train_verdict, _files("verdict"), most=8),
+    Work("train goal", _train_goal, _files("goal")),
     Work("cache of a judge or of embeddings", _cache,
          lambda folder: DiskCache(folder / "cache.sqlite", "model").get(["question"])),
 )  # fmt: skip

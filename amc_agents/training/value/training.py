@@ -30,6 +30,7 @@ from amc_agents.training.value.row_building import build_rows, selected_trajecto
 from amc_agents.training.value.sets import ValueSets, held_out_values, split_rows
 from amc_agents.training.value.settings import EMBEDDED, HARDWARE, ValueTrainingSettings
 from amc_agents.training.value.state import ROWS, TrainingState
+from amc_agents.training.weight_files import weights_written
 from amc_agents.types import Trajectory
 
 try:
@@ -86,11 +87,12 @@ def train_value(
             `resume` is False or settings or data differ; a setting does not suit the data; all outcomes are equal; or
             the base model's vocabulary lacks words of the data.
         CheckpointError: no outcome of the data is known.
+        StorageError: the state or the result cannot be written.
     """
     settings = settings or ValueTrainingSettings()
     state = TrainingState(out)
     begun = time.perf_counter()
-    with global_random_state_kept(), closing(state):
+    with global_random_state_kept(), closing(state), weights_written(state.folder):
         arguments = training_arguments(settings, state.folder)
 
         def begin() -> dict[str, Any]:
@@ -161,7 +163,7 @@ def _on_first(work: Callable[[], T]) -> T:
     if not several or torch.distributed.get_rank() == 0:
         try:
             outcome[0] = work()
-        except AmcError as error:
+        except (AmcError, OSError) as error:
             outcome[1] = error
     if several:
         torch.distributed.broadcast_object_list(outcome, src=0)

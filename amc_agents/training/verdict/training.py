@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -43,6 +44,7 @@ except ImportError as error:
 from amc_agents.quoting import quoted
 from amc_agents.training.schedule import warm_up_and_cosine
 from amc_agents.training.value.model import context, make_encoder, pad_token, quiet, round_to_half, save_adapter
+from amc_agents.training.weight_files import weights_written
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def train_verdict(
     Raises:
         ConfigurationError: `out` is not empty or another process writes it, the words cannot be distinguished or are
             unknown to the model, the tokenizer does not know the data's words, or no label is GOOD or none is BAD.
+        StorageError: the result cannot be written.
     """
     with sole_writer(Path(out)):
         return _train_verdict(base_model, judged, Path(out), settings or VerdictTrainingSettings(), progress)
@@ -174,8 +177,11 @@ def _train_verdict(
     metrics = evaluate(validation, held_out, predictions) | {"epochs": history}
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch, quiet():
-        folder = Path(scratch) / "model"
+    with (
+        weights_written(out.parent),
+        _unfinished(out) as folder,
+        quiet(),
+    ):
         save_adapter(model, folder / "adapter")
         merged = model.merge_and_unload()
         merged.save_pretrained(folder)
@@ -197,6 +203,17 @@ def _train_verdict(
             out.rmdir()
         folder.rename(out)
     return checkpoint
+
+
+@contextmanager
+def _unfinished(out: Path) -> Iterator[Path]:
+    """Give the hidden folder in which the result is written. What a killed training left there is removed."""
+    folder = out.parent / f".{out.name}.unfinished"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fit(
