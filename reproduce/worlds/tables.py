@@ -1,0 +1,141 @@
+"""Tables of the pages in docs/results/worlds, from the raw results of `amc bench`.
+
+    python reproduce/worlds/tables.py pack RUNS... PAGE/raw/NAME.jsonl.gz   # the records of folders of `amc bench`
+    python reproduce/worlds/tables.py write PAGE                            # PAGE/README.md, between its markers
+
+PAGE/rows.json names the rows: `pool` is the file of a large Best-of-N, and each of `rows` has a label, N, a file and a
+method. The pool stands for every smaller Best-of-M: the table has its expected best of M trajectories drawn without
+replacement, which has less noise than a single draw. "Equal calls" takes the M whose policy calls are those of the row,
+between two whole numbers if need be.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amc_agents.bench.records import RunResult, read_run_results
+from amc_agents.bench.statistics import Measured, estimate, paired
+
+Pool = Mapping[tuple[str, int], RunResult]
+"""(task, seed) -> the run."""
+HEADING = (
+    "| method | N | success | best return | mean particle | policy calls | success minus Best-of-N "
+    "| success minus Best-of-M at equal calls |"
+)
+SOLVED = 1.0 - 1e-6
+"""Returns are sums of floating-point rewards."""
+
+
+def pack(runs: Sequence[Path], file: Path) -> None:
+    """Store the records of folders in one compressed file, whose bytes depend on the records only."""
+    records = sorted((record for folder in runs for record in read_run_results(folder)), key=lambda record: record.key)
+    text = "".join(json.dumps(record.to_json()) + "\n" for record in records)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def unpack(file: Path, method: str) -> Pool:
+    """Return the runs of a method."""
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    records = [RunResult.from_json(json.loads(line)) for line in lines]
+    return {(record.task, record.seed): record for record in records if record.method == method}
+
+
+def expected_best(values: Sequence[float], size: float) -> float:
+    """Return the expected maximum of `size` of the values, drawn without replacement; linear between whole sizes."""
+    below = math.floor(size)
+    share = size - below
+    lower = _expected_best(values, below) if share < 1 else 0.0
+    return lower if share == 0 else (1 - share) * lower + share * _expected_best(values, below + 1)
+
+
+def _expected_best(values: Sequence[float], size: int) -> float:
+    if not 1 <= size <= len(values):
+        raise ValueError(f"expected 1 to {len(values)} of the values, got {size}: play a larger pool")
+    total = math.comb(len(values), size)
+    # The k-th smallest value is the best of the subsets that hold it and only smaller ones.
+    return sum(value * math.comb(rank, size - 1) / total for rank, value in enumerate(sorted(values)))
+
+
+def best_of(pool: Pool, size: float, score: Callable[[float], float]) -> Measured:
+    """Return the expected best score of `size` trajectories of each run of the pool."""
+    return {
+        key: expected_best([score(each) for each in run.particles.returns], size)
+        for key, run in pool.items()
+        if run.particles is not None
+    }
+
+
+def solved(value: float) -> float:
+    """Return 1 for the return of a success."""
+    return float(value >= SOLVED)
+
+
+def table(page: Path) -> str:
+    """Return the page's table: single run, Best-of-N, and the rows of rows.json."""
+    plan: dict[str, Any] = json.loads((page / "rows.json").read_text(encoding="utf-8"))
+    pool = unpack(page / "raw" / plan["pool"], "best-of-n")
+    lines = [HEADING, f"|---|{'---:|' * 7}"]
+    lines += [_pool_row(pool, size) for size in (1, *plan["sizes"])]
+    lines += [_row(pool, unpack(page / "raw" / row["file"], row["method"]), row) for row in plan["rows"]]
+    return "\n".join([f"{len({task for task, _ in pool})} tasks, {len({seed for _, seed in pool})} seeds\n", *lines])
+
+
+def _pool_row(pool: Pool, size: int) -> str:
+    label = "single run" if size == 1 else "Best-of-N"
+    success, best = best_of(pool, size, solved), best_of(pool, size, float)
+    mean = {key: run.scores.mean for key, run in pool.items()}
+    calls = _calls_of_a_run(pool) * size
+    return f"| {label} | {size} | {_mean(success)} | {_mean(best)} | {_mean(mean)} | {calls:.0f} | | |"
+
+
+def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
+    success = {key: solved(run.scores.oracle) for key, run in runs.items()}
+    calls = float(np.mean([run.cost.policy_calls for run in runs.values()]))
+    common = {key: pool[key] for key in runs}
+    equal = calls / _calls_of_a_run(common)
+    cells = [
+        f"{row['label']} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
+        f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
+        _difference(success, best_of(common, row["n"], solved)),
+        f"{_difference(success, best_of(common, equal, solved))} (M = {equal:.1f})",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _calls_of_a_run(pool: Pool) -> float:
+    return float(np.mean([run.cost.policy_calls / run.scores.particles for run in pool.values()]))
+
+
+def _mean(measured: Measured) -> str:
+    found = estimate(measured)
+    return f"{found.mean:.3f} ± {found.standard_error or 0:.3f}"
+
+
+def _difference(a: Measured, b: Measured) -> str:
+    found = paired(a, b)
+    text = f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def write(page: Path, name: str, content: str) -> None:
+    """Replace the text between the markers `<!-- name -->` and `<!-- /name -->` of the page."""
+    readme = page / "README.md"
+    before, _, rest = readme.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    _, _, after = rest.partition(f"<!-- /{name} -->")
+    readme.write_text(f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "pack":
+        pack([Path(folder) for folder in sys.argv[2:-1]], Path(sys.argv[-1]))
+    else:
+        write(Path(sys.argv[2]), "results", table(Path(sys.argv[2])))

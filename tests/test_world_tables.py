@@ -1,0 +1,101 @@
+"""The tables and the value model of reproduce/worlds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amc_agents.bench.records import RunResult
+from amc_agents.bench.scores import Cost, Particles, Scores
+from amc_agents.types import Step, Task, Trajectory
+
+FOLDER = Path(__file__).parent.parent / "reproduce" / "worlds"
+
+
+def module_of(name, monkeypatch):
+    """A script of the folder, which is in no package."""
+    spec = spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)  # Its dataclasses look it up.
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    return module_of("tables", monkeypatch)
+
+
+def result(method, task, returns, calls):
+    mean, best = float(np.mean(returns)), max(returns)
+    scores = Scores(best, float(best >= 1), None, mean, mean, mean, mean, mean, len(returns), len(returns))
+    costs = Cost(calls, 0, 0, 0, 0, 0, 0, 0, 1.0)
+    flat = tuple(0.0 for _ in returns)
+    return RunResult(method, task, 0, scores, costs, particles=Particles(tuple(returns), flat, (0,) * len(returns)))
+
+
+def test_the_expected_best_of_a_subset_is_that_of_all_subsets(tables):
+    values = [0.3, 1.0, 0.3, -1.0, 0.8]
+    for size in range(1, 6):
+        assert tables.expected_best(values, size) == pytest.approx(
+            np.mean([max(s) for s in combinations(values, size)])
+        )
+    between = 0.25 * tables.expected_best(values, 2) + 0.75 * tables.expected_best(values, 3)
+    assert tables.expected_best(values, 2.75) == pytest.approx(between)
+
+
+@pytest.mark.parametrize("size", [0, 5.5, 6])
+def test_a_pool_that_is_too_small_is_an_error(tables, size):
+    with pytest.raises(ValueError, match="play a larger pool"):
+        tables.expected_best([0.0] * 5, size)
+
+
+def test_the_table_compares_at_equal_n_and_at_equal_calls(tables, tmp_path):
+    pool, amc = [], []
+    for number in range(4):
+        pool.append(result("best-of-n", f"t{number}", [1.0, 0.0, 0.0, 0.0], calls=40))
+        amc.append(result("amc", f"t{number}", [1.0, 1.0], calls=30))
+    for name, runs in {"pool": pool, "amc": amc}.items():
+        (tmp_path / name).mkdir()
+        lines = [json.dumps(asdict(run)) for run in runs]
+        (tmp_path / name / "records.jsonl").write_text("\n".join(lines) + "\n")
+        tables.pack([tmp_path / name], tmp_path / "raw" / f"{name}.jsonl.gz")
+    row = {"label": "AMC", "n": 2, "file": "amc.jsonl.gz", "method": "amc"}
+    (tmp_path / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row]}))
+    lines = tables.table(tmp_path).splitlines()
+    assert lines[0] == "4 tasks, 1 seeds"
+    assert lines[-3].startswith("| single run | 1 | 0.250 ± 0.000 | 0.250 ± 0.000 | 0.250 ± 0.000 | 10 |")
+    assert lines[-2].startswith("| Best-of-N | 2 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 | 20 |")
+    # 30 calls pay for 3 of the pool's runs, of which one succeeds in 3 of 4 cases.
+    assert "| **+0.500 [+0.500, +0.500]** | **+0.250 [+0.250, +0.250]** (M = 3.0) |" in lines[-1]
+
+
+def test_a_row_is_compared_on_the_tasks_that_it_has(tables):
+    pool = {(f"t{n}", 0): result("best-of-n", f"t{n}", [float(n > 1), 0.0], calls=20) for n in range(4)}
+    runs = {key: result("amc", key[0], [1.0], calls=10) for key in list(pool)[:2]}
+    row = tables._row(pool, runs, {"label": "AMC", "n": 1})
+    assert row.count("**+1.000 [+1.000, +1.000]**") == 2
+
+
+def played(task, *, takes_sword):
+    action, answer = ("take sword", "Taken.") if takes_sword else ("wait", "Time passes.")
+    steps = (Step(action, answer), Step("go home", "You walk.", reward=float(takes_sword)))
+    return Trajectory(Task(task, "Win."), steps)
+
+
+def test_the_value_of_words_ranks_a_run_that_took_the_sword(tmp_path, monkeypatch):
+    model = module_of("word_value", monkeypatch)
+    runs = [played(f"t{number}", takes_sword=number % 2 == 0) for number in range(60)]
+    file = tmp_path / "value.json"
+    file.write_text(json.dumps({"weights": asdict(model.fit(runs))}))
+    good, bad = (Trajectory(run.task, run.steps[:1]) for run in runs[:2])
+    values = asyncio.run(model.WordValue(str(file)).values([good, bad]))
+    assert values[0] > 0.6 > 0.4 > values[1]
