@@ -27,6 +27,15 @@ class _Request(NamedTuple):
 
 _UNKNOWN = _Request()
 
+
+class Answer(NamedTuple):
+    """The metadata of an answer."""
+
+    usage: Usage
+    facts: Mapping[str, Any]
+    """Such as the names of the model and of the reason for its end."""
+
+
 WRAPPER_TYPES = frozenset({"actor-critic", "critique-refine"})
 """`_llm_type` of chat models that send no requests themselves; the models that they call are counted."""
 OTHER_ROLES = frozenset({"critic", "world model", "role"})
@@ -102,11 +111,12 @@ class PolicyMeter(ContextHandler):
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count a request once: each of its n candidates carries the usage of all."""
-        request = self._requests.pop(run_id, _UNKNOWN)
+        request, answer = self._requests.pop(run_id, _UNKNOWN), None
         if request is not None:
-            self._add(usage_of(response), _named(facts_of(response), request))
+            answer = answer_of(response)
+            self._add(answer.usage, _named(answer.facts, request))
         if (observer := _observer.get()) is not None:
-            observer.on_llm_end(response, run_id=run_id)
+            observer.on_llm_end(response, run_id=run_id, answer=answer)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Count a failed request."""
@@ -181,6 +191,11 @@ def _messages(response: LLMResult) -> list[AIMessage]:
         for candidate in batch
         if isinstance(candidate, ChatGeneration) and isinstance(candidate.message, AIMessage)
     ]
+
+
+def answer_of(response: LLMResult) -> Answer:
+    """Return the metadata of an answer."""
+    return Answer(usage_of(response), facts_of(response))
 
 
 def usage_of(response: LLMResult) -> Usage:

@@ -22,6 +22,19 @@ _RELIEVE_AFTER = 1_000
 """Number of pieces of work after which the exporter may catch up. Its queue holds 2,048 spans by default."""
 
 
+_forks = 0
+"""Number of forks between the first process and this one. To ask for the process's number is a system call."""
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):  # Windows cannot fork.
+    os.register_at_fork(after_in_child=_forked)
+
+
 class Backlog:
     """Work that a thread does later, in order.
 
@@ -34,8 +47,8 @@ class Backlog:
         self._relieve, self._interval_s = relieve, interval_s
         self._waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._starting = threading.Lock()
-        self._pid = 0
-        """Process of the thread; a forked process needs another thread."""
+        self._started = -1
+        """`_forks` when the thread was started; a forked process needs another thread."""
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._work, self._now = threading.Event(), threading.Event()
@@ -46,7 +59,7 @@ class Backlog:
         if self._stopped:
             work(*arguments)
             return
-        if self._pid != os.getpid():
+        if self._started != _forks:
             self._start()
         if len(self._waiting) >= MOST_WAITING:
             self._n_dropped += 1
@@ -55,7 +68,7 @@ class Backlog:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the work so far is done; False: it was not done in time."""
-        if self._stopped or self._pid != os.getpid():
+        if self._stopped or self._started != _forks:
             return True
         done = threading.Event()
         self._put(done.set, ())
@@ -67,7 +80,7 @@ class Backlog:
         self._stopped = True
         self._work.set()
         self._now.set()
-        if self._thread is not None and self._pid == os.getpid():
+        if self._thread is not None and self._started == _forks:
             self._thread.join(STOPPING_LIMIT_S)
 
     def _put(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -77,14 +90,14 @@ class Backlog:
 
     def _start(self) -> None:
         with self._starting:
-            if self._pid == os.getpid():
+            if self._started == _forks:
                 return
             self._waiting.clear()  # In a forked process: the parent does this work.
             self._work, self._now = threading.Event(), threading.Event()
             self._n_dropped = 0
             self._thread = threading.Thread(target=self._run, name="amc-telemetry", daemon=True)
             self._thread.start()
-            self._pid = os.getpid()
+            self._started = _forks
 
     def _run(self) -> None:
         while not self._stopped:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
 from amc_agents.plain import plain
 from amc_agents.quoting import masked
-from amc_agents.runtime.metering import facts_of, usage_of
+from amc_agents.runtime.metering import Answer
 from amc_agents.usage import Usage
 
 Attributes = dict[str, Any]
@@ -31,33 +31,62 @@ def own(values: Mapping[str, Any]) -> Attributes:
     return {f"amc.{name}": value for name, value in values.items() if value is not None}
 
 
-def of_request(metadata: Mapping[str, Any], role: str) -> Attributes:
-    """Return what LangChain says about a request to a model when it begins."""
-    model, provider = metadata.get("ls_model_name"), metadata.get("ls_provider")
+class Asked(NamedTuple):
+    """What spans need of a request's metadata.
+
+    The rest is let go at once: what outlives its request costs the agents more than the calls of the tracer do.
+    """
+
+    provider: str | None
+    model: str | None
+    temperature: float | None
+    max_tokens: int | None
+
+
+class Told(NamedTuple):
+    """What spans need of an answer's metadata; the rest is let go, as for `Asked`."""
+
+    model: str | None
+    reason: str | None
+    usage: Usage
+
+
+def asked(metadata: Mapping[str, Any]) -> Asked:
+    """Read the metadata of a request."""
+    read = metadata.get
+    return Asked(read("ls_provider"), read("ls_model_name"), read("ls_temperature"), read("ls_max_tokens"))
+
+
+def told(answer: Answer) -> Told:
+    """Read the metadata of an answer."""
+    read = answer.facts.get
+    return Told(read("model_name"), read("finish_reason") or read("stop_reason"), answer.usage)
+
+
+def of_request(request: Asked, role: str) -> Attributes:
+    """Return the attributes of a request."""
     return _known(
         {
             OPERATION: "chat",
             KIND: "LLM",
-            "gen_ai.provider.name": provider,
-            "gen_ai.request.model": model,
-            "gen_ai.request.temperature": metadata.get("ls_temperature"),
-            "gen_ai.request.max_tokens": metadata.get("ls_max_tokens"),
-            "llm.provider": provider,
-            "llm.model_name": model,
+            "gen_ai.provider.name": request.provider,
+            "gen_ai.request.model": request.model,
+            "gen_ai.request.temperature": request.temperature,
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "llm.provider": request.provider,
+            "llm.model_name": request.model,
             "amc.role": role,
         }
     )
 
 
-def of_answer(response: LLMResult) -> Attributes:
+def of_answer(answer: Told) -> Attributes:
     """Return the model, the tokens and the reasons for the end of an answer."""
-    facts, usage = facts_of(response), usage_of(response)
-    reason = facts.get("finish_reason") or facts.get("stop_reason")
     return _known(
         {
-            "gen_ai.response.model": facts.get("model_name"),
-            "gen_ai.response.finish_reasons": [str(reason)] if reason else None,
-            **({} if usage.missing else _tokens(usage)),
+            "gen_ai.response.model": answer.model,
+            "gen_ai.response.finish_reasons": [str(answer.reason)] if answer.reason else None,
+            **({} if answer.usage.missing else _tokens(answer.usage)),
         }
     )
 

@@ -17,7 +17,14 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, set_span_in_context
 
-from amc_agents.runtime.metering import OTHER_ROLES, WRAPPER_TYPES, ContextHandler, request_observer
+from amc_agents.runtime.metering import (
+    OTHER_ROLES,
+    WRAPPER_TYPES,
+    Answer,
+    ContextHandler,
+    answer_of,
+    request_observer,
+)
 from amc_agents.runtime.tracing import Place
 from amc_agents.telemetry.otel import attributes as named
 from amc_agents.telemetry.otel.recorder import Recorder
@@ -46,7 +53,7 @@ class _Request(NamedTuple):
     began: int
     parent: Context
     step: int | None
-    metadata: Mapping[str, Any]
+    asked: named.Asked
     role: str
     given: Any
     """The messages or the prompt; None: content is not captured."""
@@ -87,17 +94,24 @@ class RequestSpans(ContextHandler):
         """Note the start of a request to a plain-text model."""
         self._begin(run_id, details, prompts[0] if prompts else "")
 
-    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Note the answer."""
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, answer: Answer | None = None, **_: Any) -> None:
+        """Note the answer.
+
+        Args:
+            response: the answer, kept only if content is captured.
+            run_id: of the request.
+            answer: its metadata, if the caller has read it.
+        """
         request = self._requests.pop(run_id, None)
         if request is not None:
-            self._recorder.later(self._record, request, time_ns(), response, None)
+            told, texts = named.told(answer or answer_of(response)), response if self._recorder.content else None
+            self._recorder.later(self._record, request, time_ns(), told, texts, None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Note the failure."""
         request = self._requests.pop(run_id, None)
         if request is not None:
-            self._recorder.later(self._record, request, time_ns(), None, error)
+            self._recorder.later(self._record, request, time_ns(), None, None, error)
 
     def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
         """Begin the span of a tool, and make it the parent of what the tool calls."""
@@ -130,13 +144,13 @@ class RequestSpans(ContextHandler):
             self._recorder.end(call.span, time_ns(), {}, Unfinished())
 
     def _begin(self, run_id: UUID, details: Mapping[str, Any], given: Any) -> None:
-        # Not all of `details`: what outlives the request costs the garbage collector more than the calls here.
+        tags = details.get("tags") or ()
         self._requests[run_id] = _Request(
             time_ns(),
             otel_context.get_current(),
             None if self._place is None else self._place.steps,
-            details.get("metadata") or {},
-            next((tag for tag in details.get("tags") or () if tag in OTHER_ROLES), "policy"),
+            named.asked(details.get("metadata") or {}),
+            "policy" if OTHER_ROLES.isdisjoint(tags) else next(tag for tag in tags if tag in OTHER_ROLES),
             given if self._recorder.content else None,
         )
 
@@ -144,17 +158,23 @@ class RequestSpans(ContextHandler):
         """Return the place of spans that begin now."""
         return Where(self._common, None if self._place is None else self._place.steps)
 
-    def _record(self, request: _Request, ended: int, response: LLMResult | None, error: BaseException | None) -> None:
+    def _record(
+        self,
+        request: _Request,
+        ended: int,
+        told: named.Told | None,
+        texts: LLMResult | None,
+        error: BaseException | None,
+    ) -> None:
         """Make the span of a request that has ended."""
         where = Where(self._common, request.step)
-        attributes = {**where.attributes, **named.of_request(request.metadata, request.role)}
-        if response is not None:
-            attributes |= named.of_answer(response)
+        attributes = {**where.attributes, **named.of_request(request.asked, request.role)}
+        attributes |= {} if told is None else named.of_answer(told)
         given = request.given
         if given is not None:
             attributes |= named.of_prompt(given) if isinstance(given, str) else named.of_conversation(given)
-            attributes |= {} if response is None else named.of_answers(response)
-        name = f"chat {attributes['gen_ai.request.model']}" if "gen_ai.request.model" in attributes else "chat"
+        attributes |= {} if texts is None else named.of_answers(texts)
+        name = f"chat {request.asked.model}" if request.asked.model is not None else "chat"
         span = self._recorder.begin(name, request.parent, attributes, began=request.began, kind=SpanKind.CLIENT)
         self._recorder.end(span, ended, {}, error)
 

@@ -68,24 +68,23 @@ class AgentSpan:
 
     def __init__(self, run: RunSpan, place: Place, after: AnySpan, node: str) -> None:
         self.node, self._run, self._place = node, run, place
-        self._finally: named.Attributes = {}
         self._ended: tuple[int, BaseException | None] | None = None
         common = {**run.common, **named.own({"particle": place.index, "ancestor": place.ancestor})}
         origin = "" if place.ancestor is None else f" from particle {place.ancestor} at step {place.steps}"
-        attributes = {
-            named.OPERATION: "invoke_agent",
+        self._finally: named.Attributes = {
             named.KIND: "AGENT",
-            "gen_ai.agent.name": f"particle {place.index}",
             named.NODE: node,
             named.PARENT_NODE: after.node if isinstance(after, AgentSpan) else run.node,
             named.NODE_NAME: f"particle {place.index}{origin}",
             **common,
             "amc.step": place.steps,
         }
+        """Added by the backlog's thread, because the SDK examines each attribute."""
+        name = f"particle {place.index}"
         self._span = run.recorder.begin(
-            f"invoke_agent particle {place.index}",
+            f"invoke_agent {name}",
             run.context,
-            attributes,
+            {named.OPERATION: "invoke_agent", "gen_ai.agent.name": name},
             links=_links(_context_of(after), "ancestor"),
         )
         self.context = set_span_in_context(self._span)

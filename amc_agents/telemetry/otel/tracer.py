@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import time_ns
 from typing import Any, NamedTuple
@@ -31,7 +31,8 @@ class _Step(NamedTuple):
     began: int
     parent: Context
     where: Where
-    action: str
+    action: str | None
+    """None: content is not captured."""
 
 
 class OtelTracer:
@@ -62,13 +63,16 @@ class OtelTracer:
 
     async def world_step(self, step: Callable[[str], Awaitable[TimeStep]], action: str) -> TimeStep:
         """Trace a step of a world as a call of a tool."""
-        began = _Step(time_ns(), otel_context.get_current(), where_now(), action)
+        content = self._recorder.content
+        began = _Step(time_ns(), otel_context.get_current(), where_now(), action if content else None)
         try:
             answer = await step(action)
         except BaseException as error:
-            self._recorder.later(self._record_step, began, time_ns(), None, error)
+            self._recorder.later(self._record_step, began, time_ns(), {}, None, error)
             raise
-        self._recorder.later(self._record_step, began, time_ns(), answer, None)
+        result = {"reward": answer.reward, "done": answer.done}
+        observation = answer.observation if content else None
+        self._recorder.later(self._record_step, began, time_ns(), result, observation, None)
         return answer
 
     def flush(self, timeout_s: float) -> bool:
@@ -81,13 +85,17 @@ class OtelTracer:
         """End the thread."""
         self._backlog.stop()
 
-    def _record_step(self, step: _Step, ended: int, answer: TimeStep | None, error: BaseException | None) -> None:
-        attributes = {**step.where.attributes, **of_tool(_WORLD)}
-        if answer is not None:
-            attributes |= named.own({"reward": answer.reward, "done": answer.done})
-        if self._recorder.content:
-            attributes |= named.text("input.value", step.action)
-            attributes |= {} if answer is None else named.text("output.value", answer.observation)
+    def _record_step(
+        self,
+        step: _Step,
+        ended: int,
+        result: Mapping[str, Any],
+        observation: str | None,
+        error: BaseException | None,
+    ) -> None:
+        attributes = {**step.where.attributes, **of_tool(_WORLD), **named.own(result)}
+        attributes |= {} if step.action is None else named.text("input.value", step.action)
+        attributes |= {} if observation is None else named.text("output.value", observation)
         span = self._recorder.begin(f"execute_tool {_WORLD}", step.parent, attributes, began=step.began)
         self._recorder.end(span, ended, {}, error)
 
