@@ -42,7 +42,14 @@ SEAMS = (
     "tests/test_composition.py",
 )
 """The tests at the seams to LangGraph, LangChain, pydantic, numpy and the databases of prices."""
-TRAINING = (WHEEL, "tests/models", "tests/training/value", "tests/training/verdict", "tests/test_beyond.py")
+TRAINING = (
+    WHEEL,
+    "tests/models",
+    "tests/training/value",
+    "tests/training/verdict",
+    "--ignore=tests/training/value/test_one_pass_benchmark.py",  # It tests a script of the checkout.
+)
+"""The tests of what needs torch: models, and the training of value models and verdicts."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Leg:
     """"oldest", "newest" or "pinned"."""
     extras: tuple[str, ...] = EXTRAS
     tests: tuple[str, ...] = SEAMS
-    """Folders and files in the copy: `wheel`, and those of `tests/`."""
+    """Arguments of pytest in the copy: `wheel`, and folders and files of `tests/`."""
 
     @property
     def dependencies(self) -> str:

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amc_agents.critics.value.embedded import shipped_folder
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 
-SHIPPED = Path(__file__).parents[2] / "amc_agents/models/embedded/crafting"
+SHIPPED = shipped_folder("crafting")
 TEXTS = [
     "Crafting commands:\ncraft 1 oak gate using 2 clay, 1 silk\n\nGoal: craft oak gate.",
     "Inventory: [minecraft:oak_gate] (12) You are not carrying anything.",
