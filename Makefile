@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs lock release test test-faults test-fuzz test-ray test-matrix test-wheel test-portable test-integrations test-vllm test-vllm-faults lint bench clean
+.PHONY: help setup demo docs lock release test test-faults test-fuzz test-ray test-matrix test-wheel test-portable test-integrations test-deepagents test-clients test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -56,8 +56,15 @@ test-portable: $(FULL) $(DOCS)  ## thorough tests, and the numeric ones as other
 test-integrations: $(WORLDS)  ## the integrations' types and tests, with the worlds that are quick to install
 	.ci/test-integrations
 
-test-vllm: $(FULL) $(SENTENCES) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
+test-deepagents: $(FULL)  ## deep agents as particles, and their graph for langgraph dev, in .venv-deepagents
+	.ci/test-deepagents .venv-deepagents
+
+test-clients: $(FULL)  ## the gateway with LiteLLM and, where npm is installed, the AI SDK, in .venv-clients
+	.ci/test-clients .venv-clients
+
+test-vllm: $(FULL) $(SENTENCES) $(WORLDS) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
 	$(SERVICE) -m "service and not faults" $(ARGS)
+	cd integrations/gateway && AMC_VLLM_PYTHON="$(AMC_VLLM_PYTHON)" ../../$(BIN)/python -m pytest -q -m service tests/test_vllm.py
 
 test-vllm-faults: $(FULL) $(OWN_VLLM)  ## servers started wrong or killed on purpose; many starts
 	$(SERVICE) -m "service and faults" $(ARGS)
@@ -82,8 +89,8 @@ lint: $(FULL)  ## ruff and mypy only
 bench: $(FULL)  ## every benchmark but the soak, one after another
 	for file in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
 
-clean:  ## remove .venv, .venv-vllm, caches and builds (results stay)
-	rm -rf $(VENV) .venv-vllm build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
+clean:  ## remove all environments, caches and builds (results stay)
+	rm -rf $(VENV) .venv-vllm .venv-deepagents .venv-clients build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
