@@ -43,7 +43,7 @@ def likely_cause(log: str, status: int) -> str:
     # The first error: later errors are its consequences in other processes.
     for line in map(_plain, log.splitlines()):
         if _ERROR.search(line) and not any(text in line for text in _CONSEQUENCES):
-            return f"Likely cause: {line.strip().rstrip('.')[:500]}."
+            return f"Likely cause: {line.strip().rstrip('.')[:200]}."
     if status == -9:
         return "It was killed (SIGKILL), possibly because the system ran out of memory."
     return "Its log names no error."
@@ -67,4 +67,4 @@ def _plain(line: str) -> str:
 
 def _first_line(log: str, pattern: str) -> str:
     match = next(line for line in log.splitlines() if re.search(pattern, line))
-    return _plain(match).strip().rstrip(".")[:300]
+    return _plain(match).strip().rstrip(".")[:150]

@@ -99,7 +99,7 @@ class VllmServer:
                 waited = time.monotonic() - begun
                 if waited > seconds:
                     self.close()
-                    raise ServerError(self.url, f"not ready after {seconds:g} s, and stopped\n{self._tail()}")
+                    raise ServerError(self.url, f"{_NOT_READY.format(seconds)}\n{self._tail()}")
                 if progress is not None:
                     progress(waited, last_lines(self.log, 1))
                 time.sleep(0.5)
@@ -183,6 +183,9 @@ class VllmServer:
 
     def _tail(self) -> str:
         return f"The end of {self.log}:\n{last_lines(self.log, 15)}"
+
+
+_NOT_READY = "not ready after {:g} s, and stopped: allow more time (--timeout), or look for the cause in its log"
 
 
 def chosen_port(host: str, port: int) -> int:

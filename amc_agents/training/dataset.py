@@ -310,8 +310,12 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
     columns = _schema(arrow).names if columns is None else columns
     number = 0
     try:
+        # Opened here, because a reader that fails keeps its file open as long as its error is kept.
         # Without a buffered reader, whole columns of a row group are read at once.
-        with parquet.ParquetFile(shard, buffer_size=_BUFFER, pre_buffer=False) as file:
+        with (
+            arrow.OSFile(str(shard)) as source,
+            parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file,
+        ):
             missing = set(columns) - set(file.schema_arrow.names)
             if missing:
                 raise CheckpointError(f"{shard} is not a shard of trajectories: it lacks {', '.join(sorted(missing))}")
@@ -322,7 +326,11 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
     except MemoryError:  # Arrow's own MemoryError is also an ArrowException, but is not the shard's fault
         raise
     except (arrow.ArrowException, OSError) as error:
-        raise CheckpointError(f"{shard} is not a shard of trajectories: {error}") from error
+        cause = excerpt(str(error), 120)
+        raise CheckpointError(
+            f"{shard} is not a shard of trajectories ({cause}): collect or import its tasks again in a new folder, or "
+            "restore the file"
+        ) from error
 
 
 def to_row(record: LoggedTrajectory) -> dict[str, Any]:

@@ -8,8 +8,10 @@ import json
 import pytest
 
 from amc_agents.errors import AmcError
+from amc_agents.files import cause_and_remedy
 from tests.faults.broken_storage import BROKEN, DENIED, FULL, QUOTA, READ_ONLY, storage
 from tests.faults.leftovers import nothing_left
+from tests.faults.test_wire import checked_message
 from tests.faults.works import WORKS
 
 ERRORS = {"disk full": FULL, "read-only": READ_ONLY, "permission denied": DENIED, "quota": QUOTA, "I/O error": BROKEN}
@@ -44,7 +46,7 @@ def check(work, error, tmp_path):
         folder = folder_of(tmp_path, first)
         with nothing_left(), storage(folder, error, first), pytest.raises((AmcError, OSError)) as raised:
             refused(work, folder)
-        checked_error(raised.value)
+        checked_error(raised.value, tmp_path)
         nothing_half_written(folder)
         work.run(folder)
         assert work.result(folder) == expected, first
@@ -62,12 +64,14 @@ def refused(work, folder):
         raise
 
 
-def checked_error(error):
+def checked_error(error, root):
     """An error of the library, or an error of the system that names the file (the command line says the remedy)."""
+    message = str(error)
     if not isinstance(error, AmcError):
         assert error.filename is not None
         assert error.errno in (*ERRORS.values(), errno.ENOENT)
-    assert len(str(error)) <= 400
+        message = f"{error.filename}: {cause_and_remedy(error)}"
+    checked_message(message.replace(str(root), ""))
 
 
 def nothing_half_written(folder):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
 import pytest
 
-from amc_agents.errors import StorageError
+from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
+from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from tests.faults.leftovers import nothing_left
-from tests.faults.works import WORKS
+from tests.faults.test_wire import checked_message
+from tests.faults.works import WORKS, base_model
+from tests.training.toy_trajectories import decided_by_the_first_answer
 
 TRAININGS = {work.name: work for work in WORKS if work.name.startswith("train")}
 LIMITS = {"train value": (100, 2_000, 20_000, 60_000, 100_000), "train verdict": (100, 2_000, 20_000, 100_000),
@@ -54,3 +61,46 @@ def test_a_file_that_cannot_grow_is_a_named_error_and_costs_nothing(name, limit,
     assert "Raise the limit" in message or "the disk is full" in message
     work.run(folder)
     assert work.result(folder) == work.result(whole)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """A function (data) -> None that trains a value model in `tmp_path`."""
+    base = base_model(tmp_path / "out")
+    value: Any = import_module("amc_agents.training.value.training")
+    settings = replace(value.EMBEDDED, epochs=1, batch_size=3)
+    return lambda data: value.train_value(base, data, tmp_path / "value", settings)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("damage", [
+    pytest.param(lambda whole: b"", id="empty"),
+    pytest.param(lambda whole: whole[: len(whole) // 2], id="cut"),
+    pytest.param(lambda whole: whole[:-3], id="torn"),
+    pytest.param(lambda whole: whole[:-900] + bytes(byte ^ 255 for byte in whole[-900:-8]) + whole[-8:], id="flipped"),
+])  # fmt: skip
+def test_a_damaged_shard_is_named_and_its_restoration_is_enough(damage, train, tmp_path):
+    pytest.importorskip("pyarrow")
+    plays = decided_by_the_first_answer(6, 2)
+    write_shard(tmp_path / "data", [LoggedTrajectory(play, n % 2, "toy") for n, play in enumerate(plays)])
+    (shard,) = (tmp_path / "data").glob("*.parquet")
+    whole = shard.read_bytes()
+    shard.write_bytes(damage(whole))
+    with nothing_left(), pytest.raises(CheckpointError, match=shard.name) as raised:
+        train(tmp_path / "data")
+    checked_message(str(raised.value).replace(str(tmp_path), ""))
+    assert not (tmp_path / "value").exists()
+    shard.write_bytes(whole)
+    train(tmp_path / "data")
+    assert (tmp_path / "value" / "model.safetensors").exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_is_refused_with_its_task(reward, train, tmp_path):
+    plays = decided_by_the_first_answer(6, 2)
+    steps = (*plays[3].steps[:-1], replace(plays[3].steps[-1], reward=reward))
+    with nothing_left(), pytest.raises(ConfigurationError, match=plays[3].task.id) as raised:
+        train([*plays[:3], replace(plays[3], steps=steps), *plays[4:]])
+    checked_message(str(raised.value))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base"]

@@ -99,7 +99,8 @@ def checked_message(message: str) -> None:
 
 
 REMEDY = re.compile(
-    r"\b(fix|use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|expected|is (it|the|this))\b",
+    r"\b(fix|use|set|see|give|check|raise|lower|choose|name|start|serve|allow|turn|wait|free|create|restore|remove|grant|"
+    r"correct|install|expected|is (it|the|this))\b",
     re.IGNORECASE,
 )
 """A word of advice."""

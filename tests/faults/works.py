@@ -103,7 +103,8 @@ def _cache(folder: Path) -> None:
     DiskCache(folder / "cache.sqlite", "model").put({"question": b"answer"})
 
 
-def _base_model(folder: Path) -> Path:
+def base_model(folder: Path) -> Path:
+    """A tiny model beside a work's folder."""
     pytest.importorskip("torch").set_num_threads(1)
     base = folder.parent / "base"
     if not base.exists():
@@ -113,7 +114,7 @@ def _base_model(folder: Path) -> Path:
 
 
 def _train_value(folder: Path) -> None:
-    base = _base_model(folder)
+    base = base_model(folder)
     value: Any = import_module("amc_agents.training.value.training")
     settings = replace(value.EMBEDDED, epochs=1, batch_size=3, save_steps=2)
     if not (folder / "value").exists():
@@ -121,7 +122,7 @@ def _train_value(folder: Path) -> None:
 
 
 def _train_verdict(folder: Path) -> None:
-    base = _base_model(folder)
+    base = base_model(folder)
     verdict: Any = import_module("amc_agents.training.verdict.training")
     judged = import_module("amc_agents.training.verdict.data").labelled(
         decided_by_the_first_answer(6, 2),
@@ -185,8 +186,8 @@ WORKS = (
     Work("explore", _explore, _lines("explore/records*.jsonl")),
     Work("import", _import, lambda folder: _records(folder / "data")),
     Work("score", _score, _scores),
-    Work("train value", _train_value, _files("value"), most=8),
-    Work("train verdict", _train_verdict, _files("verdict"), most=8),
+    Work("train value", _train_value, _files("value"), most=5),
+    Work("train verdict", _train_verdict, _files("verdict"), most=5),
     Work("train goal", _train_goal, _files("goal")),
     Work("cache of a judge or of embeddings", _cache,
          lambda folder: DiskCache(folder / "cache.sqlite", "model").get(["question"])),
