@@ -24,7 +24,11 @@ from scienceworld.constants import BASEPATH, ID2TASK, JAR_PATH
 from amc_agents.errors import ConfigurationError, WorldError
 
 MEMORY_MB = 512
-"""Maximum heap of the JVM; 15 worlds need about 300 MB."""
+"""Default maximum heap of the JVM."""
+MEMORY_VARIABLE = "AMC_SCIENCEWORLD_MEMORY_MB"
+"""Environment variable with another maximum heap."""
+_EMPTY_MB, _WORLD_MB = 60, 11
+"""Heap of the JVM without a world, and of each world (measured: 40 and 10)."""
 TASK_NAMES = tuple(ID2TASK.values())
 """Names of the 30 tasks, in the order of the ScienceWorld paper."""
 SPLITS = ("train", "dev", "test")
@@ -54,16 +58,20 @@ class Engine:
     """A JVM that holds the worlds.
 
     Args:
-        memory_mb: maximum heap of the JVM in MB.
+        memory_mb: maximum heap of the JVM in MB; None: `AMC_SCIENCEWORLD_MEMORY_MB`, or `MEMORY_MB`.
 
     Raises:
-        ConfigurationError: Java is not installed.
+        ConfigurationError: Java is not installed, or the environment variable is no number of MB.
         WorldError: the JVM did not start.
     """
 
-    def __init__(self, memory_mb: int = MEMORY_MB) -> None:
+    def __init__(self, memory_mb: int | None = None) -> None:
         if shutil.which("java") is None:
             raise ConfigurationError("ScienceWorld needs Java, and there is no `java` on the PATH: install a JRE")
+        memory_mb = _memory_mb() if memory_mb is None else memory_mb
+        self.capacity: int = (memory_mb - _EMPTY_MB) // _WORLD_MB
+        """Most worlds at a time: a full JVM would not fail, it would collect garbage without end."""
+        self._n_worlds = 0
         self._lock = threading.Lock()
         with _engine_errors("start"):
             port, token, process = launch_gateway(
@@ -96,12 +104,17 @@ class Engine:
             gold: let the engine compute the gold path, which takes seconds.
 
         Raises:
-            ConfigurationError: there is no such task, variation or simplification.
+            ConfigurationError: there is no such task, variation or simplification, or the JVM is full.
         """
         limit = n_variations(name)
         if not 0 <= variation < limit:
             raise ConfigurationError(f"{name} has the variations 0 to {limit - 1}, got {variation}")
         with self.seeded(_LOAD_SEED, f"load {name}"):
+            if self._n_worlds >= self.capacity:
+                raise ConfigurationError(
+                    f"the JVM of ScienceWorld holds {self.capacity} worlds, and all are in use: play fewer tasks at a "
+                    f"time (--concurrent 1), close worlds, or set {MEMORY_VARIABLE} ({_WORLD_MB} MB for each world)"
+                )
             server = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
             possible = ["", "easy", *str(server.getPossibleSimplifications()).split(", ")]
             if unknown := set(simplifications.split(",")) - set(possible):
@@ -109,11 +122,13 @@ class Engine:
                     f"unknown simplification {sorted(unknown)[0]!r}; there are {', '.join(possible[1:])}"
                 )
             server.load(name, variation, simplifications, gold)
+            self._n_worlds += 1
             return Simulation(self, server)
 
     def release(self, server: Any) -> None:
         """Let the JVM free a world."""
         with self._lock, _engine_errors("release a world"):
+            self._n_worlds -= 1
             self._gateway.detach(server)
 
 
@@ -170,6 +185,15 @@ def variations(name: str) -> dict[str, tuple[int, ...]]:
         simulation.close()
 
 
+def _memory_mb() -> int:
+    given = os.environ.get(MEMORY_VARIABLE, str(MEMORY_MB))
+    if not given.isdecimal() or int(given) < _EMPTY_MB + _WORLD_MB:
+        raise ConfigurationError(
+            f"{MEMORY_VARIABLE} is {given!r}: expected MB of memory, at least {_EMPTY_MB + _WORLD_MB}"
+        )
+    return int(given)
+
+
 @lru_cache(maxsize=1)
 def _engine_of(process_id: int) -> Engine:
     return Engine()
@@ -185,5 +209,5 @@ def _engine_errors(what: str) -> Iterator[None]:
     except (Py4JError, OSError) as error:
         raise WorldError(
             f"the ScienceWorld engine failed to {what} ({type(error).__name__}: {str(error)[:200]}): start the program "
-            "again; its memory is the argument of Engine"
+            "again; {MEMORY_VARIABLE} is its memory"
         ) from error

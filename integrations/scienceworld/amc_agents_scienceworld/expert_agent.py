@@ -3,7 +3,7 @@
 It plays the engine's gold path; an error is a random valid action, after which it goes on with the path.
 
     python -m amc_agents_scienceworld.expert_agent 50 > tasks.jsonl
-    amc bench amc_agents_scienceworld.expert_agent --tasks tasks.jsonl --split all --out FOLDER
+    amc bench amc_agents_scienceworld.expert_agent --tasks tasks.jsonl --split all --concurrent 1 --out FOLDER
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ pytest.importorskip("scienceworld", reason="the package scienceworld is not inst
 if shutil.which("java") is None:
     pytest.skip("ScienceWorld needs Java", allow_module_level=True)
 
-from amc_agents_scienceworld import ScienceWorld, engine, generate_tasks, gold_path, task_of, variations
+from amc_agents_scienceworld import Engine, ScienceWorld, engine, generate_tasks, gold_path, task_of, variations
 
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ReplayDivergence, WorldError
 from amc_agents.testing import check_environment
@@ -179,3 +179,28 @@ def test_an_error_in_the_jvm_is_an_error_of_the_world():
     with pytest.raises(WorldError, match="the ScienceWorld engine failed to noSuchMethod"):
         simulation.ask("noSuchMethod")
     simulation.close()
+
+
+def test_a_full_jvm_refuses_a_world_until_another_is_closed(monkeypatch):
+    owner = engine()
+    monkeypatch.setattr(owner, "capacity", owner._n_worlds + 1)
+    first = owner.load("lifespan-longest-lived", 93)
+    with pytest.raises(ConfigurationError, match=r"AMC_SCIENCEWORLD_MEMORY_MB \(11 MB for each world\)"):
+        owner.load("lifespan-longest-lived", 93)
+    first.close()
+    owner.load("lifespan-longest-lived", 93).close()
+
+
+@pytest.mark.parametrize("memory", ["a lot", "70", "-512", "51.2"])
+def test_an_impossible_memory_is_refused_before_java_starts(monkeypatch, memory):
+    monkeypatch.setenv("AMC_SCIENCEWORLD_MEMORY_MB", memory)
+    with pytest.raises(ConfigurationError, match="expected MB of memory, at least 71"):
+        Engine()
+
+
+def test_the_memory_decides_how_many_worlds_there_may_be(monkeypatch):
+    monkeypatch.setenv("AMC_SCIENCEWORLD_MEMORY_MB", "71")
+    one = Engine()
+    assert one.capacity == 1
+    one._gateway.shutdown()
+    assert engine().capacity == 41
