@@ -1,0 +1,86 @@
+"""Tune and compare methods in a registered world: `amc tune` with a small grid, and `amc bench` by a plain loop.
+
+    python reproduce/worlds/registered.py tune alfworld runs/tune --tasks 16 --particles 8
+    python reproduce/worlds/registered.py play alfworld runs/pool --methods best-of-n --tuned runs/tune/tuning.json
+
+Both resume. The plain loop gives the results of the agent's graph in half the time. Settings are chosen on training
+tasks from `TUNING` on; value models are trained on lower numbers, and policies on higher ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from amc_agents.bench.methods import AMC, BEST_OF_N
+from amc_agents.bench.plan import ComparisonPlan, run_plan
+from amc_agents.bench.report import measured
+from amc_agents.bench.selection import MethodChoice
+from amc_agents.bench.statistics import estimate
+from amc_agents.bench.tuning import Cell, Grid, Setting, cells_of, choose, method_of, read_chosen
+
+TUNING = 100_000
+"""Number of the first task for settings."""
+
+
+def tune(options: argparse.Namespace) -> None:
+    """Choose the settings of Best-of-N and AMC on training tasks."""
+    plan = plan_of(options, split="train", first=TUNING)
+
+    def score(settings: list[Setting]) -> list[Cell]:
+        tried = replace(plan, methods=tuple(method_of(*setting) for setting in settings))
+        cells = cells_of(settings, run_plan(tried, options.out / "runs", resume=True, n_concurrent=2))
+        for cell in cells:
+            print(cell.name, {name: round(value.mean, 3) for name, value in cell.scores.items()}, flush=True)
+        return cells
+
+    few, many = tuple(range(6, plan.horizon, 6)), tuple(range(2, plan.horizon, 2))
+    tuning = choose((BEST_OF_N, AMC), Grid(tuple(options.temperatures), (few, many), tuple(options.betas)), score)
+    settings = {"n_particles": plan.n_particles, "first_task": plan.first, "tasks": plan.n_tasks, "world": plan.world}
+    tuning.save(options.out / "tuning.json", shlex.join(sys.argv), {**settings, "critic": plan.critic_spec})
+
+
+def play(options: argparse.Namespace) -> None:
+    """Play test tasks by the named methods."""
+    tuned = read_chosen(options.tuned) if options.tuned else {}
+    plan, notes = MethodChoice(options.methods, tuned).applied_to(plan_of(options, split="test", first=0))
+    print("\n".join(notes), end="")
+    records = run_plan(plan, options.out, resume=True, n_concurrent=2)
+    for method in plan.methods:
+        own = [record for record in records if record.method == method.name]
+        scores = {name: measured(own, name) for name in ("oracle", "deployable", "mean")}
+        print(method, {name: estimate(values) for name, values in scores.items() if values})
+
+
+def plan_of(options: argparse.Namespace, *, split: str, first: int) -> ComparisonPlan:
+    """Return the plan without methods."""
+    return ComparisonPlan(
+        methods=(), n_tasks=options.tasks, world=options.world, split=split, first=first, critic=options.critic,
+        model=options.model, n_particles=options.particles, seeds=tuple(range(options.seeds)), plain=True,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["tune", "play"])
+    parser.add_argument("world")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--methods", nargs="+", default=[BEST_OF_N])
+    parser.add_argument("--tasks", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--particles", type=int, default=15)
+    parser.add_argument("--model", help="policy; default: the world's own")
+    parser.add_argument("--critic", help="default: the value model of the policy")
+    parser.add_argument("--tuned", type=Path, help="tuning.json of `tune`")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.5, 0.7, 1.0])
+    parser.add_argument("--betas", type=float, nargs="+", default=[0.1, 0.3])
+    options = parser.parse_args()
+    (tune if options.command == "tune" else play)(options)
+
+
+if __name__ == "__main__":
+    main()
