@@ -1,16 +1,20 @@
-import sys
+"""The corpus of dialogues of reproduce/worlds."""
+
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
+SCRIPT = Path(__file__).parent.parent / "reproduce" / "worlds" / "corpus.py"
 
-@pytest.fixture
-def corpus(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "reproduce" / "worlds")
-    import corpus
 
-    yield corpus
-    sys.modules.pop("corpus")
+@pytest.fixture(scope="module")
+def corpus():
+    """The module, which is in no package."""
+    spec = spec_from_file_location("corpus", SCRIPT)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def dialogues_of(number):
@@ -30,8 +34,13 @@ def test_an_interrupted_corpus_is_completed_and_equals_an_uninterrupted_one(corp
 
 def test_a_complete_corpus_grows(corpus, tmp_path):
     path, played = tmp_path / "new" / "corpus.jsonl", []
+
+    def play(number):
+        played.append(number)
+        return dialogues_of(number)
+
     corpus.write_corpus(path, 2, dialogues_of)
-    corpus.write_corpus(path, 5, lambda number: played.append(number) or dialogues_of(number))
+    corpus.write_corpus(path, 5, play)
     assert played == [1, 2, 3, 4]
     assert [first for first, _ in corpus.read_corpus(path)] == [
         f"task {number}" for number in range(5) for _ in range(3)

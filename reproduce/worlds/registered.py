@@ -1,9 +1,10 @@
 """Tune and compare methods in a registered world: `amc tune` with a small grid, and `amc bench` by a plain loop.
 
     python reproduce/worlds/registered.py tune alfworld runs/tune --tasks 16 --particles 8
-    python reproduce/worlds/registered.py play alfworld runs/pool --methods best-of-n --tuned runs/tune/tuning.json
+    python reproduce/worlds/registered.py play alfworld runs/test --methods best-of-n amc:5 amc amc:5@embedded:OTHER \
+        --tuned runs/tune/tuning.json
 
-Both resume. The plain loop gives the results of the agent's graph in half the time. Settings are chosen on training
+Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. The plain loop gives the results of the agent's graph in half the time. Settings are chosen on training
 tasks from `TUNING` on; value models are trained on lower numbers, and policies on higher ones.
 """
 
@@ -12,10 +13,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from amc_agents.bench.methods import AMC, BEST_OF_N
+from amc_agents.bench.methods import AMC, BEST_OF_N, Method, Tuned
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import measured
 from amc_agents.bench.selection import MethodChoice
@@ -44,15 +46,26 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def play(options: argparse.Namespace) -> None:
-    """Play test tasks by the named methods."""
+    """Play test tasks by the named methods, a task by all of them before the next."""
     tuned = read_chosen(options.tuned) if options.tuned else {}
-    plan, notes = MethodChoice(options.methods, tuned).applied_to(plan_of(options, split="test", first=0))
-    print("\n".join(notes), end="")
+    plan = plan_of(options, split="test", first=0)
+    plan = replace(plan, methods=tuple(method_named(text, plan, tuned) for text in options.methods))
     records = run_plan(plan, options.out, resume=True, n_concurrent=2)
     for method in plan.methods:
         own = [record for record in records if record.method == method.name]
         scores = {name: measured(own, name) for name in ("oracle", "deployable", "mean")}
         print(method, {name: estimate(values) for name, values in scores.items() if values})
+
+
+def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) -> Method:
+    """Return the method of NAME[:N][@CRITIC] with its tuned settings."""
+    text, _, critic = text.partition("@")
+    name, _, size = text.partition(":")
+    chosen, _ = MethodChoice([name], tuned).applied_to(plan)
+    method = chosen.methods[0]
+    if size:
+        method = replace(method, name=f"{name}-{size}", n_particles=int(size))
+    return replace(method, name=f"{method.name}-other", critic=critic) if critic else method
 
 
 def plan_of(options: argparse.Namespace, *, split: str, first: int) -> ComparisonPlan:
