@@ -4,8 +4,9 @@
     python reproduce/worlds/registered.py play alfworld runs/test --methods best-of-n amc:5 amc amc:5@embedded:OTHER \
         --tuned runs/tune/tuning.json
 
-Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. The plain loop gives the results of the agent's graph in half the time. Settings are chosen on training
-tasks from `TUNING` on; value models are trained on lower numbers, and policies on higher ones.
+Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. The plain loop gives the
+results of the agent's graph in half the time. Settings are chosen on training tasks from `TUNING` on; value models are
+trained on lower numbers, and policies on higher ones.
 """
 
 from __future__ import annotations
