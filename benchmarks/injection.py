@@ -9,7 +9,9 @@ package that follows instructions:
 - The shipped critics. "Before": their tokenizer reads role tokens wherever a text spells them out.
 - Scripted judges. "structural" obeys whatever stands outside the record, as the prompt delimits it, or behind a role
   token; it measures the delimiting. "gullible" obeys a score or a verdict anywhere; no delimiting helps against it.
-  "Before": fixed delimiters that an attacker knows, role tokens unchanged.
+  "Before": fixed delimiters that an attacker knows, role tokens unchanged. "quoting" believes nothing, but quotes the
+  newest step in its answer; it measures how the answer is read. "Before": in the form of the prompt. "After": as a JSON
+  object (`structured=yes`).
 """
 
 from __future__ import annotations
@@ -101,6 +103,22 @@ def judge(read: Callable[[str], float], style: JudgeStyle) -> Critic:
         return f"Score: {read(messages[-1].text)}"
 
     return JudgeCritic(ScriptedChatModel(respond=respond), style=style)
+
+
+def quoting(*, structured: bool) -> Critic:
+    """A judge that no claim impresses, but whose analysis quotes the newest thought and observation."""
+
+    def respond(messages: Sequence[BaseMessage]) -> str:
+        record = messages[-1].text
+        marker = MARKER.search(record)
+        assert marker is not None
+        thought = record.rpartition(f"{marker[1]} Thought: ")[2].partition(marker[1])[0]
+        observation = record.rpartition(f"{marker[1]} Observation: ")[2].partition(marker[1])[0]
+        analysis = f"It thought:\n{thought}\nIt saw:\n{observation}"
+        score = rung(observation.partition("\n")[0])  # an attack stands behind the world's own line
+        return json.dumps({"analysis": analysis, "score": score}) if structured else f"{analysis}\nScore: {score}"
+
+    return JudgeCritic(ScriptedChatModel(respond=respond), structured=structured)
 
 
 def verdict(read: Callable[[str], float], *, protected: bool) -> Critic:
@@ -213,6 +231,7 @@ async def main(n_tasks: int) -> dict[str, Any]:
     critics: dict[str, tuple[Critic, Critic, Sequence[Trajectory]]] = {
         "judge, structural": (judge(structural, naive), judge(structural, ZERO_SHOT), ladders),
         "judge, gullible": (judge(gullible, naive), judge(gullible, ZERO_SHOT), ladders),
+        "judge, quoting": (quoting(structured=False), quoting(structured=True), ladders),
         "verdict, structural": (verdict(structural, protected=False), verdict(structural, protected=True), ladders),
         "verdict, gullible": (verdict(gullible, protected=False), verdict(gullible, protected=True), ladders),
     }
@@ -249,7 +268,10 @@ def table(results: dict[str, Any]) -> str:
     for name, row in results["critics"].items():
         cells = [f"{m:+.3f} [{low:+.3f}, {high:+.3f}]" for m, low, high in (row["before"], row["after"], row["change"])]
         raised = f"{row['raised_before']} before, {row['raised_after']} after, of {results['attacks']}"
-        lines.append(f"| {name} | {' | '.join(cells)} | {raised} | {row['refused'][1]} of {texts} |")
+        lines.append(
+            f"| {name} | {' | '.join(cells)} | {raised} | {row['refused'][0]} before, "
+            f"{row['refused'][1]} after, of {texts} |"
+        )
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from amc_agents.critics.classifier.conversation import is_tool_call
 from amc_agents.critics.classifier.critic import ClassifierCritic
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
 from amc_agents.critics.goal.embeddings import ServerEmbeddings
+from amc_agents.critics.judge import structured
 from amc_agents.critics.judge.foa import FOA
 from amc_agents.critics.judge.style import ZERO_SHOT
 from amc_agents.critics.render import DIALOGUE
@@ -138,6 +139,8 @@ TEXT_PARSERS = [
     text_parser("judge's number", ZERO_SHOT.read, "Score:", "Score: 0.5", "score", "Score: 1.", errors=(ValueError,)),
     text_parser("foa's number", FOA.read, "The correctness score is", "The correctness score is 7",
                 errors=(ValueError,)),
+    text_parser("judge's structured answer", lambda text: structured.read(FOA, text), '{"analysis": "', '"score": ',
+                '{"analysis": "a", "score": 7}', "7", "}", '"', "7.0", "true", errors=(ValueError,)),
     text_parser("verdict in words", before_verdict, "This step is ", "GOOD", "BAD", "This step is GOOD."),
     text_parser("imagined step", read_imagined, "Observation:", "Reflection:", "Thought:", "Action:", "GOOD"),
     text_parser("goals", lambda text: read_goals(text, 2), "Goal:", "Goal 1:", "Goal 2: b"),

@@ -16,8 +16,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.asking import PATIENCE, CriticChatModel, build_model, chat_options, name_of
+from amc_agents.critics.judge import structured as structured_answers
 from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new_marker
-from amc_agents.critics.options import allow, needed, number, positive_integer, understood
+from amc_agents.critics.options import allow, choice, needed, number, positive_integer, understood
 from amc_agents.critics.server.redaction import redacted
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.quoting import masked, quoted
@@ -39,6 +40,8 @@ class JudgeCritic:
         max_concurrent: maximum number of concurrent requests.
         timeout: time limit of an answer in seconds, including the provider's retries; None: 180. If the model is given
             by name, it is also the provider's timeout.
+        structured: ask for a JSON object whose form the server enforces (`response_format` of OpenAI's API, which vLLM
+            has too), in place of the style's own form of the number. A server without it fails.
         trusted: False for a critic that a call names: its answers appear in the log only, not in errors.
         model_options: arguments of `init_chat_model`, if the model is given by name; `temperature` defaults to 0.
 
@@ -58,6 +61,7 @@ class JudgeCritic:
         retries: int = 1,
         max_concurrent: int = 16,
         timeout: float | None = None,
+        structured: bool = False,
         trusted: bool = True,
         **model_options: Any,
     ) -> None:
@@ -66,6 +70,7 @@ class JudgeCritic:
                 f"a judge requires retries >= 0 and max_concurrent >= 1, got {retries} and {max_concurrent}"
             )
         self.style, self.returns = style, ascending("a judge's returns", returns)
+        self._structured = structured
         self._retries, self._marker, self._trusted = retries, new_marker(), trusted
         if timeout is not None and isinstance(model, str):
             model_options["timeout"] = timeout
@@ -79,6 +84,7 @@ class JudgeCritic:
             name=name,
             max_concurrent=max_concurrent,
             timeout=PATIENCE if timeout is None else timeout,
+            settings={"response_format": structured_answers.response_format(style)} if structured else None,
         )
 
     @property
@@ -104,12 +110,13 @@ class JudgeCritic:
 
     async def _judge(self, prompt: str) -> float:
         """Return the model's score of a prompt, in the style's range."""
-        conversation: list[BaseMessage] = [SystemMessage(self.style.system), HumanMessage(prompt)]
+        system = structured_answers.system_of(self.style) if self._structured else self.style.system
+        conversation: list[BaseMessage] = [SystemMessage(system), HumanMessage(prompt)]
         for attempt in range(1, self._retries + 2):
             # `text` leaves out the reasoning.
             answer = (await self._model.ask(conversation)).text
             try:
-                return self.style.read(answer)
+                return structured_answers.read(self.style, answer) if self._structured else self.style.read(answer)
             except ValueError as complaint:
                 if attempt > self._retries:
                     times = "once" if attempt == 1 else f"{attempt} times"
@@ -124,7 +131,10 @@ class JudgeCritic:
 
 
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
-    """Build the judge of `judge:provider:model?low=&high=&temperature=&base_url=&key_env=&timeout=&max_concurrent=`."""
+    """Build the judge of `judge:provider:model`.
+
+    Options: low, high, temperature, base_url, key_env, timeout, max_concurrent, structured.
+    """
     return judge_from_spec("judge", ZERO_SHOT, target, options, trusted=trusted)
 
 
@@ -136,7 +146,7 @@ def judge_from_spec(
     Raises:
         CriticSpecError: an option is invalid, or the model could not be created.
     """
-    allow(kind, options, "low", "high", "temperature", "base_url", "key_env", "timeout", "max_concurrent")
+    allow(kind, options, "low", "high", "temperature", "base_url", "key_env", "timeout", "max_concurrent", "structured")
     model = needed(kind, target, "provider:model")
     chosen = {"temperature": _temperature(kind, options), **chat_options(kind, options)}
     with understood(kind):
@@ -145,6 +155,7 @@ def judge_from_spec(
             style=style,
             returns=(number(kind, options, "low", 0.0), number(kind, options, "high", 1.0)),
             max_concurrent=positive_integer(kind, options, "max_concurrent", 16),
+            structured=choice(kind, options, "structured", "no", ("yes", "no")) == "yes",
             trusted=trusted,
             **chosen,
         )

@@ -72,5 +72,6 @@ The correctness score is NUMBER""",
     user="{trajectory}\n\n{status} Analyse the trajectory, then give its correctness score.",
     parse=number_on_last_line("The correctness score is", whole=True),
     range=(1.0, 10.0),
+    whole=True,
 )
 """Two worked examples; the answer is an analysis followed by an integer from 1 to 10."""

@@ -44,6 +44,8 @@ class JudgeStyle:
     """Parses the number in an answer; a `ValueError` describes the expected form and is sent to the model."""
     range: tuple[float, float]
     """The worst and the best valid number."""
+    whole: bool = False
+    """Whether the number of a structured answer must be an integer. `parse` has a rule of its own."""
 
     def __post_init__(self) -> None:
         """Check the template and the range."""
@@ -71,12 +73,16 @@ class JudgeStyle:
 
     def read(self, answer: str) -> float:
         """Return the number in an answer. Raises `ValueError` that describes the expected form."""
-        number = self.parse(answer)
+        return self.checked(self.parse(answer))
+
+    def checked(self, number: float) -> float:
+        """Return the number as a float. Raises `ValueError` if it lies outside the range."""
         low, high = self.range
         # This comparison also refuses NaN, which a user's parser may return.
         if not low <= number <= high:
-            raise ValueError(f"the number must lie between {low:g} and {high:g}, and {number:g} does not")
-        return number
+            shown = f"{number:g}" if isinstance(number, float) else quoted(number)
+            raise ValueError(f"the number must lie between {low:g} and {high:g}, and {shown} does not")
+        return float(number)
 
 
 def number_on_last_line(opening: str, *, whole: bool = False) -> Callable[[str], float]:

@@ -315,6 +315,7 @@ def test_its_string_builds_the_model(monkeypatch):
         ("judge:openai:x?temperature=-1", "of at least 0"),
         ("judge:openai:x?timeout=0", "of at least 0.001"),
         ("judge:openai:x?max_concurrent=0", "positive integer"),
+        ("judge:openai:x?structured=true", "structured must be one of yes, no, got 'true'"),
         ("judge:openai:x?key_env=NOT_THERE", "'NOT_THERE' .* is not set"),
         ("judge:openai:x", "OPENAI_API_KEY"),
         ("judge:noprovider:x", "noprovider:x"),
