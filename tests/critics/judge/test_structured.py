@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -119,9 +120,7 @@ def test_a_number_that_is_not_finite_is_refused():
 
 def test_its_string_has_an_option(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    given = "openai:m?base_url=http://host/v1"
-    assert [
-        parse_critic(f"{kind}:{given}{more}")._structured
-        for kind in ("judge", "foa")
-        for more in ("", "&structured=no", "&structured=yes")
-    ] == [False, False, True] * 2  # type: ignore[attr-defined]
+    for kind in ("judge", "foa"):
+        for more, expected in (("", False), ("&structured=no", False), ("&structured=yes", True)):
+            critic: Any = parse_critic(f"{kind}:openai:m?base_url=http://host/v1{more}")
+            assert critic._structured == expected
