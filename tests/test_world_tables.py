@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations
 from pathlib import Path
@@ -76,6 +76,22 @@ def test_the_table_compares_at_equal_n_and_at_equal_calls(tables, tmp_path):
     assert lines[-2].startswith("| Best-of-N | 2 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 | 20 |")
     # 30 calls pay for 3 of the pool's runs, of which one succeeds in 3 of 4 cases.
     assert "| **+0.500 [+0.500, +0.500]** | **+0.250 [+0.250, +0.250]** (M = 3.0) |" in lines[-1]
+
+
+def test_picks_that_saw_rewards_are_in_no_table_of_deployable_picks(tables, tmp_path):
+    pool = [result("best-of-n", f"t{number}", [1.0, 0.0], calls=4) for number in range(4)]
+    picked = [replace(run, scores=replace(run.scores, deployable=float(number < 3))) for number, run in enumerate(pool)]
+    amc = [replace(run, method="amc") for run in pool]
+    for name, runs in {"pool": picked, "amc": amc}.items():
+        (tmp_path / name).mkdir()
+        lines = [json.dumps(asdict(run)) for run in runs]
+        (tmp_path / name / "records.jsonl").write_text("\n".join(lines) + "\n")
+        tables.pack([tmp_path / name], tmp_path / "raw" / f"{name}.jsonl.gz")
+    row = {"label": "AMC", "n": 2, "file": "amc.jsonl.gz", "method": "amc"}
+    (tmp_path / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row]}))
+    assert tables.deployable(tmp_path).splitlines()[2:] == [
+        "| Best-of-N | 2 | 0.750 ± 0.250 | +0.250 [-0.546, +1.046] |"
+    ]
 
 
 def test_a_row_is_compared_on_the_tasks_that_it_has(tables):

@@ -111,6 +111,22 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def deployable(page: Path) -> str:
+    """Return the page's table of picks that saw no reward: those of the pool, and of the rows that have such a pick."""
+    plan: dict[str, Any] = json.loads((page / "rows.json").read_text(encoding="utf-8"))
+    pool = unpack(page / "raw" / plan["pool"], "best-of-n")
+    alone = best_of(pool, 1, solved)
+    lines = ["| method | N | deployable pick | minus single run |", f"|---|{'---:|' * 3}"]
+    most = max(run.scores.particles for run in pool.values())
+    for row in ({"label": "Best-of-N", "n": most}, *plan["rows"]):
+        runs = unpack(page / "raw" / row["file"], row["method"]) if "file" in row else pool
+        picks = {key: run.scores.deployable for key, run in runs.items()}
+        success = {key: solved(pick) for key, pick in picks.items() if pick is not None}
+        if success:
+            lines.append(f"| {row['label']} | {row['n']} | {_mean(success)} | {_difference(success, alone)} |")
+    return "\n".join(lines)
+
+
 def _calls_of_a_run(pool: Pool) -> float:
     return float(np.mean([run.cost.policy_calls / run.scores.particles for run in pool.values()]))
 
@@ -138,4 +154,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "pack":
         pack([Path(folder) for folder in sys.argv[2:-1]], Path(sys.argv[-1]))
     else:
-        write(Path(sys.argv[2]), "results", table(Path(sys.argv[2])))
+        folder = Path(sys.argv[2])
+        write(folder, "results", table(folder))
+        if "<!-- deployable -->" in (folder / "README.md").read_text(encoding="utf-8"):
+            write(folder, "deployable", deployable(folder))
