@@ -1,4 +1,4 @@
-"""Markdown that no value can break: tables, code blocks and escaped text, in which secrets are masked."""
+"""Markdown that no value can break: tables, code blocks and escaped text, printable and without secrets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def text(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(text, value)) or "none"
-    one_line = " ".join(masked(str(value)).split())
+    one_line = printable(" ".join(masked(str(value)).split()))
     # Markdown ignores an underscore inside a word.
     return re.sub(r"[\\`*\[\]<>|~&#$]|(?<!\w)_|_(?!\w)", r"\\\g<0>", one_line)
 
@@ -62,7 +62,7 @@ def block(value: str, language: str = "") -> str:
     >>> block("a\n```\nb")
     '````\na\n```\nb\n````'
     """
-    value = masked(value)
+    value = printable(masked(value))
     longest = max((len(run) for run in re.findall("`+", value)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{value}\n{fence}"
@@ -74,7 +74,7 @@ def code(value: str) -> str:
     >>> code("vllm:http://x"), code("a`b"), code("a|b")
     ('`vllm:http://x`', '`` a`b ``', '`a|b`')
     """
-    one_line = " ".join(masked(value).split())
+    one_line = printable(" ".join(masked(value).split()))
     if "`" not in one_line:
         return f"`{one_line}`"
     longest = max(len(run) for run in re.findall("`+", one_line))

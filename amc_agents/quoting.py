@@ -66,14 +66,19 @@ def without_credentials(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters, so that a terminal displays them instead of interpreting them.
+    r"""Escape control and invisible characters, so that a terminal displays them instead of interpreting them.
 
     Line ends and tabs are kept. The escapes are those of JSON, so JSON text keeps its meaning.
 
     >>> printable("\x1b[2J\rok\n")
     '\\u001b[2J\\u000dok\n'
     """
-    return _UNPRINTABLE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda character: _escape(character[0]), text)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def excerpt(text: str, most: int = MOST_SHOWN) -> str:
@@ -136,6 +141,7 @@ _PARAMETER = re.compile(
 _NAMES_OF_KEYS = re.compile(r"auth|key|token|secret|password|cookie", re.IGNORECASE)
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, including escape sequences and carriage returns
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # characters that reorder the surrounding text
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f"  # characters that reorder the surrounding text
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible marks and tags, which can hide a message
     "\ud800-\udfff]"  # surrogates, such as undecodable bytes of a path
 )

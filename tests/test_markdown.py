@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from amc_agents.markdown import block, table, text, value_table
+from amc_agents.markdown import block, code, table, text, value_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,3 +56,11 @@ def test_a_value_is_shown_literally():
 def test_every_page_is_in_the_navigation_of_the_site(page):
     listed = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert page.name in listed, f"add the line `- Title: {page.name}` to `nav:` in mkdocs.yml, below its kind of page"
+
+
+def test_what_steers_a_terminal_or_cannot_be_written_is_escaped():
+    hostile = "a\x1b]8;;http://evil\x07b\x9b31m\u202ec\ud800\U000e0041"
+    for shown in (text(hostile), code(hostile), block(hostile), value_table(["a"], [[hostile]])):
+        assert "evil" in shown
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800\U000e0041]", shown)
+        assert shown.encode()

@@ -1,4 +1,5 @@
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,15 @@ def test_passwords_in_addresses_are_hidden(text, shown):
 def test_what_steers_a_terminal_is_written_out():
     assert printable("a\x1b[31mb\rc\x9b2J\u202ed\ne\tf") == "a\\u001b[31mb\\u000dc\\u009b2J\\u202ed\ne\tf"
     assert excerpt("one\n  two\x1b[2J") == "one two\\u001b[2J"
+    assert printable("\x1b]8;;http://evil\x1b\\text") == "\\u001b]8;;http://evil\\u001b\\text"
+
+
+def test_what_hides_a_message_is_written_out_as_in_json():
+    for character in ("\ufeff", "\u206a", "\ufff9", "\U000e0041", "\U000e007f", "\ud800"):
+        assert printable(character) == json.dumps(character)[1:-1]
+    assert printable("e\u0301 \u200d \u0645\u200c \U0001f600") == "e\u0301 \u200d \u0645\u200c \U0001f600", (
+        "used by languages"
+    )
 
 
 def test_a_large_or_deep_value_is_shown_in_part():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -66,7 +66,7 @@ class AllowedHosts:
         else:
             candidates = [known, *embedded_addresses(known)]
             allowed = any(known in network for network in self._networks) or (
-                self._any_public and all(candidate.is_global and not candidate.is_multicast for candidate in candidates)
+                self._any_public and all(map(_is_public, candidates))
             )
         if not allowed:
             raise CriticSpecError(
@@ -131,6 +131,12 @@ class AllowedCritics:
 
     def _instead(self) -> str:
         return f"the operator allows {self.described()}. Name one of these, or ask the operator to offer yours by name"
+
+
+def _is_public(address: Address) -> bool:
+    # Python counts fec0::/10, the private network of early IPv6, as global.
+    site_local = isinstance(address, IPv6Address) and address.is_site_local
+    return address.is_global and not address.is_multicast and not site_local
 
 
 def _network(entry: str) -> IPv4Network | IPv6Network:

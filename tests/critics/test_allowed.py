@@ -106,7 +106,7 @@ def refused(hosts, host, port=80, address=None):
     ["127.0.0.1", "localhost", "LOCALHOST.", "10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1", "0.0.0.0",
      "224.0.0.1",
      "255.255.255.255", "192.0.2.1", "::1", "::", "fd00::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1",
-     "2002:a00:1::", "ff02::1"],
+     "2002:a00:1::", "ff02::1", "::a00:1", "::ffff:0:a00:1", "64:ff9b:1::a00:1", "2001:0:a00:1::1", "fec0::1"],
 )  # fmt: skip
 def test_any_public_address_is_never_a_private_one(address):
     assert refused(["*"], address)

@@ -173,7 +173,8 @@ def test_an_untrusted_string_may_not_name_a_folder_by_a_shipped_models_name(tmp_
 @pytest.mark.parametrize(
     "host",
     ["169.254.169.254", "169.254.0.1:80", "[fe80::1]", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]",
-     "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]", "100.100.100.200", "0.0.0.0"],
+     "[2002:a9fe:a9fe::1]", "[::169.254.169.254]", "[::ffff:0:a9fe:a9fe]", "[64:ff9b:1::a9fe:a9fe]",
+     "[2001:0:a9fe:a9fe::1]", "[2001:0:808:808:0:0:5601:5601]", "[fd00:ec2::254]", "100.100.100.200", "0.0.0.0"],
 )  # fmt: skip
 def test_an_untrusted_string_may_not_name_a_link_local_address(kind, host):
     parse_critic(f"{kind}:http://{host}")

@@ -22,7 +22,8 @@ _METADATA = frozenset(
     map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 """Addresses of clouds' metadata services that are not link-local."""
-_NAT64 = ip_network("64:ff9b::/96")
+_WITH_IPV4 = tuple(map(ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
+"""Networks whose addresses end with an IPv4 address: IPv4-compatible, translated (SIIT), and NAT64."""
 _rule: ContextVar[AddressRule | None] = ContextVar("amc_address_rule", default=None)
 
 
@@ -106,7 +107,7 @@ def embedded_addresses(address: Address) -> list[Address]:
     """Return the IPv4 addresses embedded in an IPv6 address."""
     if isinstance(address, IPv4Address):
         return []
-    embedded: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
-    if address in _NAT64:
+    embedded: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(address in network for network in _WITH_IPV4):
         embedded.append(IPv4Address(int(address) & 0xFFFFFFFF))
     return [ip for ip in embedded if ip is not None]
