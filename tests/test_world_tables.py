@@ -69,9 +69,15 @@ def test_the_table_compares_at_equal_n_and_at_equal_calls(tables, tmp_path):
         (tmp_path / name / "records.jsonl").write_text("\n".join(lines) + "\n")
         tables.pack([tmp_path / name], tmp_path / "raw" / f"{name}.jsonl.gz")
     row = {"label": "AMC", "n": 2, "file": "amc.jsonl.gz", "method": "amc"}
-    (tmp_path / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row]}))
+    pair = {"label": "AMC - pool", "a": ["amc.jsonl.gz", "amc"], "b": ["pool.jsonl.gz", "best-of-n"]}
+    plan = {"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row], "differences": [pair]}
+    (tmp_path / "rows.json").write_text(json.dumps(plan))
     lines = tables.table(tmp_path).splitlines()
-    assert lines[0] == "4 tasks, 1 seeds"
+    assert lines[0] == "4 tasks, 1 seed"
+    nothing, mean = "+0.000 [+0.000, +0.000]", "**+0.750 [+0.750, +0.750]**"
+    assert lines.pop() == f"| AMC - pool | {nothing} | {nothing} | {mean} |"
+    assert lines.pop().startswith("|---|")
+    assert (lines.pop(), lines.pop()) == ("| difference | success | best return | mean particle |", "")
     assert lines[-3].startswith("| single run | 1 | 0.250 ± 0.000 | 0.250 ± 0.000 | 0.250 ± 0.000 | 10 |")
     assert lines[-2].startswith("| Best-of-N | 2 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 | 20 |")
     # 30 calls pay for 3 of the pool's runs, of which one succeeds in 3 of 4 cases.

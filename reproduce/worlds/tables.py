@@ -6,7 +6,8 @@
 PAGE/rows.json names the rows: `pool` is the file of a large Best-of-N, and each of `rows` has a label, N, a file and a
 method. The pool stands for every smaller Best-of-M: the table has its expected best of M trajectories drawn without
 replacement, which has less noise than a single draw. "Equal calls" takes the M whose policy calls are those of the row,
-between two whole numbers if need be.
+between two whole numbers if need be. Each of `differences`, if there are any, has a label and two rows a and b, as
+[file, method].
 """
 
 from __future__ import annotations
@@ -86,7 +87,29 @@ def table(page: Path) -> str:
     lines = [HEADING, f"|---|{'---:|' * 7}"]
     lines += [_pool_row(pool, size) for size in (1, *plan["sizes"])]
     lines += [_row(pool, unpack(page / "raw" / row["file"], row["method"]), row) for row in plan["rows"]]
-    return "\n".join([f"{len({task for task, _ in pool})} tasks, {len({seed for _, seed in pool})} seeds\n", *lines])
+    tasks, seeds = ({key[part] for key in pool} for part in (0, 1))
+    counts = f"{len(tasks)} tasks, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+    return "\n".join([counts, "", *lines, *_differences(page / "raw", plan.get("differences", []))])
+
+
+def _differences(raw: Path, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a second table: paired differences of two rows."""
+    if not wanted:
+        return []
+    lines = ["", "| difference | success | best return | mean particle |", f"|---|{'---:|' * 3}"]
+    for pair in wanted:
+        a, b = (unpack(raw / file, method) for file, method in (pair["a"], pair["b"]))
+        scores: list[Callable[[RunResult], float]] = [
+            lambda run: solved(run.scores.oracle),
+            lambda run: run.scores.oracle,
+            lambda run: run.scores.mean,
+        ]
+        cells = [
+            _difference({key: score(run) for key, run in a.items()}, {key: score(run) for key, run in b.items()})
+            for score in scores
+        ]
+        lines.append(f"| {pair['label']} | {' | '.join(cells)} |")
+    return lines
 
 
 def _pool_row(pool: Pool, size: int) -> str:
