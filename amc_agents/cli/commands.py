@@ -95,14 +95,18 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
 }
 for _name, (_function, _short, _example) in _COMMANDS.items():
     app.command(_name, short_help=_short, epilog=f"Example: {_example}")(_function)
-app.add_typer(train_app, name="train", short_help="Train a critic on a dataset: value, goal or verdict.")
-app.add_typer(serve_app, name="serve", short_help="Start vLLM with the flags that a model needs.")
-app.add_typer(posterior_app, name="posterior", short_help="Show, edit and roll back what an agent believes.")
-app.add_typer(shadow_app, name="shadow", short_help="Search in the background of a served agent.")
-app.add_typer(canary_app, name="canary", short_help="Compare two served agents on live calls.")
 train_app.command("value", epilog="Example: amc train value --data data --base MODEL --out value")(value)
 train_app.command("goal", epilog="Example: amc train goal --data data --out goal")(goal)
 train_app.command("verdict", epilog="Example: amc train verdict --data data --out verdict")(verdict)
+_GROUPS = {
+    "train": (train_app, "Train a critic on a dataset: value, goal or verdict."),
+    "serve": (serve_app, "Start vLLM with the flags that a model needs."),
+    "posterior": (posterior_app, "Show, edit and roll back what an agent believes."),
+    "shadow": (shadow_app, "Search in the background of a served agent."),
+    "canary": (canary_app, "Compare two served agents on live calls."),
+}
+for _name, (_group, _short) in _GROUPS.items():
+    app.add_typer(_group, name=_name, short_help=_short, epilog=_group.registered_commands[0].epilog)
 
 
 def _show_version(wanted: bool) -> None:

@@ -270,6 +270,21 @@ def test_the_list_of_commands_fits_a_screen(command, monkeypatch):
     assert "--install-completion" in out
 
 
+def test_every_command_and_group_has_an_example_and_every_command_takes_json():
+    from typer.main import get_command
+
+    from amc_agents.cli.commands import app
+
+    def walk(command, name):
+        inner = getattr(command, "commands", {})
+        for each in inner:
+            walk(inner[each], f"{name} {each}")
+        assert (name == "amc") or command.epilog.startswith(f"Example: {name} "), name
+        assert inner or any("--json" in option.opts for option in command.params), name
+
+    walk(get_command(app), "amc")
+
+
 def test_every_command_has_an_example(command):
     from amc_agents.cli.commands import _COMMANDS
 
