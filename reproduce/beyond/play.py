@@ -20,6 +20,7 @@ from amc_agents.models.sampling import choose
 from amc_agents.types import Environment, FloatArray, Step, Task, Trajectory
 
 Tokens = tuple[int, ...]
+Uniform = Callable[[Sequence[int], int], FloatArray]
 MAX_TOKENS = 64
 """Maximum length of a turn, as in `EmbeddedChatModel`."""
 
@@ -62,12 +63,13 @@ class Policy:
 
     Args:
         name: a shipped model, or a folder.
+        cache_tokens: capacity of the prefix cache.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cache_tokens: int = 60_000) -> None:
         folder = model_folder(name)
         self.tokenizer = WordTokenizer.from_folder(folder)
-        self._decoder = EmbeddedDecoder(NumpyLlama.load(folder), self.tokenizer)
+        self._decoder = EmbeddedDecoder(NumpyLlama.load(folder), self.tokenizer, cache_tokens)
         self._user, self._assistant = (self.tokenizer.vocabulary[word] for word in (USER, ASSISTANT))
 
     def opening(self, instruction: str) -> Tokens:
@@ -82,15 +84,38 @@ class Policy:
     def turns(
         self, prompts: Sequence[Tokens], rng: np.random.Generator, temperatures: FloatArray, spent: Spent
     ) -> list[str]:
-        """Sample a turn for each prompt; equal prompts are read once."""
+        """Sample a turn for each prompt, and count the cost."""
+        said, read = self.said(prompts, lambda rows, _: rng.random(len(rows)), temperatures)
+        spent.policy_calls += len(prompts)
+        spent.policy_tokens += read + sum(map(len, said))
+        return [self._decoder.decode(tokens) for tokens in said]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of a turn."""
+        return self._decoder.decode(tokens)
+
+    def said(
+        self, prompts: Sequence[Tokens], uniform: Uniform, temperatures: FloatArray
+    ) -> tuple[list[list[int]], int]:
+        """Sample a turn for each prompt; equal prompts are read once.
+
+        Args:
+            prompts: `[N]` dialogues.
+            uniform: (rows, number of the token) -> a random number in [0, 1) per row.
+            temperatures: `[N]`.
+
+        Returns:
+            `[N]` tokens of the turns, and the number of tokens that were newly read.
+        """
         decoder = self._decoder
         joined = decoder.join(prompts)
         rows, said = list(joined.order), {row: list[int]() for row in range(len(prompts))}
         read = sum(len(prompts[row]) - cached for row, cached in zip(joined.order, joined.cached, strict=True))
-        logits = joined.logits
+        logits, number = joined.logits, 0
         while rows:
             of_rows = temperatures[rows]
-            drawn = choose(logits, of_rows, np.ones(len(rows)), rng.random(len(rows)))
+            drawn = choose(logits, of_rows, np.ones(len(rows)), uniform(rows, number))
+            number += 1
             for row, token in zip(rows, drawn.tolist(), strict=True):
                 said[row].append(token)
             for index in reversed(range(len(rows))):
@@ -101,9 +126,7 @@ class Policy:
                     rows.pop()
             if rows:
                 logits = decoder.step(np.array([said[row][-1] for row in rows]))
-        spent.policy_calls += len(prompts)
-        spent.policy_tokens += read + sum(map(len, said.values()))
-        return [decoder.decode(said[row]) for row in range(len(prompts))]
+        return [said[row] for row in range(len(prompts))], read
 
 
 @dataclass

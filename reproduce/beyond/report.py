@@ -26,7 +26,7 @@ from amc_agents.bench.scores import Particles
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from amc_agents.files import replace_file
 from packed import packed, unpack
-from subsampling import best_of
+from subsampling import expected_pick
 
 PAGE = Path("docs/results/beyond/README.md")
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -171,15 +171,7 @@ def at_equal(
         return math.nan, {}
     tries = [cost(pool[key]) / len(particles(pool[key]).returns) for key in common]
     n = float(np.sum([cost(records[key]) for key in common]) / np.sum(tries))
-    return n, {key: expected_pick(pool[key], n, metric) for key in common}
-
-
-def expected_pick(record: RunResult, n: float, metric: str) -> float:
-    """Return the expected pick among n of a pool's tries; at most the whole pool."""
-    size = len(particles(record).returns)
-    low, high = (min(size, whole) for whole in (math.floor(n), math.ceil(n)))
-    below, above = (best_of(particles(record), whole, draws=1)[metric] for whole in (low, high))
-    return below + (n - math.floor(n)) * (above - below)
+    return n, {key: expected_pick(particles(pool[key]), n, metric) for key in common}
 
 
 def particles(record: RunResult) -> Particles:

@@ -73,6 +73,20 @@ def expected_top(returns: Sequence[float], n: float, k: int = 1) -> float:
     return below + (n - math.floor(n)) * (above - below)
 
 
+def expected_pick(particles: Particles, n: float, metric: str) -> float:
+    """Compute the expected pick among n of a pool's trajectories, interpolated linearly; at most of the whole pool.
+
+    Args:
+        particles: independent trajectories.
+        n: number of tries.
+        metric: a key of `best_of`.
+    """
+    size = len(particles.returns)
+    low, high = (min(size, whole) for whole in (math.floor(n), math.ceil(n)))
+    below, above = (best_of(particles, whole, draws=1)[metric] for whole in (low, high))
+    return below + (n - math.floor(n)) * (above - below)
+
+
 def distinct_successes(particles: Particles, n: int, *, success: float = 1.0) -> float:
     """Compute the expected number of distinct successes among N of a pool's trajectories, over all subsets.
 

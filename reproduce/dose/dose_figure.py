@@ -1,0 +1,73 @@
+"""The figure: AMC's gain over Best-of-M at equal policy tokens, over the critic's within-task AUC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from amc_agents.bench.figures import FAINT, INK, draw_grid, hide_frame, new_figure, save_figure
+from amc_agents.bench.statistics import Paired
+
+FILE = Path("docs/results/dose/response.png")
+FAMILIES = {
+    "noise per state": ("#3f7fb5", "o", ("oracle", "state", "noise-state")),
+    "noise per trajectory": ("#c0562f", "s", ("oracle", "trajectory", "noise-trajectory")),
+}
+MODELS = {"learned": ("learned value model", "*"), "shuffled": ("shuffled targets", "X"), "rollouts": ("V^pi", "D")}
+
+
+class Point(Protocol):
+    """A critic's place in the figure."""
+
+    @property
+    def critic(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def auc(self) -> float:
+        """Within tasks."""
+        ...
+
+    @property
+    def gain(self) -> Paired:
+        """AMC minus Best-of-M."""
+        ...
+
+
+def draw(curves: Mapping[str, Sequence[Point]]) -> None:
+    """Draw a panel per world."""
+    figure = new_figure(5.6 * len(curves), 4.2)
+    axes = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    for each, (name, points) in zip(axes, curves.items(), strict=True):
+        _panel(each, points)
+        each.set_title(name, loc="left", color=INK, fontsize=11)
+    axes[0].set_ylabel("AMC's pick minus Best-of-M's", color=INK)
+    axes[0].legend(frameon=False, fontsize=9, loc="upper left")
+    figure.tight_layout()
+    save_figure(figure, FILE)
+
+
+def _panel(axes: Any, points: Sequence[Point]) -> None:
+    axes.axhline(0, color=FAINT, linewidth=1)
+    for label, (colour, marker, names) in FAMILIES.items():
+        of = [point for point in points if point.critic in names or point.critic.split("-")[0] in names]
+        _bars(axes, sorted(of, key=lambda point: point.auc), colour, marker, label, "-")
+    for point in points:
+        if point.critic in MODELS:
+            label, marker = MODELS[point.critic]
+            _bars(axes, [point], INK, marker, label, "")
+    axes.set_xlabel("within-task AUC of the critic, unfinished states", color=INK)
+    draw_grid(axes, "y")
+    hide_frame(axes, ("top", "right", "left"))
+
+
+def _bars(axes: Any, points: Sequence[Point], colour: str, marker: str, label: str, line: str) -> None:
+    gains = [point.gain for point in points]
+    middle = [gain.difference for gain in gains]
+    below_and_above = [[gain.difference - gain.low for gain in gains], [gain.high - gain.difference for gain in gains]]
+    axes.errorbar(
+        [point.auc for point in points], middle, yerr=below_and_above, color=colour, marker=marker, linestyle=line,
+        markersize=13 if marker == "*" else 6, linewidth=1.5, elinewidth=1, capsize=2, label=label,
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""The worlds, critics, settings and tasks of the experiment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+from noise import KEPT, Level
+
+from amc_agents.bench import crafting
+from amc_agents.envs.registry import world
+from amc_agents.types import Task
+
+HARD, BOTH = "crafting", "crafting-stock-hidden"
+WORLDS = (BOTH, HARD)
+HIDDEN = {BOTH}
+N = 15
+POOL = 20
+"""Tries per task and temperature, which are subsampled for Best-of-M."""
+LEVELS = (
+    Level(0.0),
+    *(Level(sigma) for sigma in (0.05, 0.1, 0.2, 0.4, 1.0, math.inf)),
+    *(Level(sigma, KEPT) for sigma in (0.1, 0.3, 1.0, math.inf)),
+)
+LEARNED, SHUFFLED, ROLLOUTS = "learned", "shuffled", "rollouts"
+MODELS = {
+    (BOTH, LEARNED): "embedded:workshop",
+    (BOTH, SHUFFLED): "embedded:workshop?adapter=reproduce/dose/models/shuffled",
+    (HARD, LEARNED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
+    (HARD, SHUFFLED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned-shuffled",
+}
+GROUPS = {"tune": ("train", 320_000), "test": ("test", 300)}
+"""Split and number of the first task. No model was trained on any of them, and no other experiment played them."""
+HARD_TEST = 1_000
+"""The first test task in crafting; the study played the tasks before."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of AMC."""
+
+    temperatures: tuple[float, ...]
+    every: int
+    """Resampling after every so many steps."""
+    beta: float
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Steps after which to resample."""
+        return tuple(range(self.every, 20, self.every))
+
+    @property
+    def name(self) -> str:
+        """Names the setting."""
+        return f"T{'+'.join(f'{each:g}' for each in self.temperatures)}_every{self.every}_beta{self.beta:g}"
+
+
+TEMPERATURES = (0.5, 0.7, 0.9, 1.1)
+GRID = tuple(Setting((heat,), every, beta) for heat, every, beta in product(TEMPERATURES, (1, 3), (0.02, 0.07, 0.25)))
+ROUNDS = ((6, 8), (14, 3), (32, 1))
+"""Number of training tasks of each round of successive halving, and how many settings survive it."""
+PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)
+"""Several proposals, as docs/results/beyond has them."""
+
+
+def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
+    """Return the first tasks of a group, of the hardest band in crafting."""
+    split, first = GROUPS[group]
+    if name == HARD:
+        return list(crafting.tasks(n_tasks, crafting.BAND, split=split, first=HARD_TEST if group == "test" else first))
+    return list(world(name).tasks(n_tasks, split, first))

@@ -1,0 +1,192 @@
+"""Write the tables and the figure of docs/results/dose from the packed runs.
+
+PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/report.py
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dose_figure import draw
+from doses import BOTH, LEARNED, LEVELS, PROPOSALS, ROLLOUTS, WORLDS
+from held_out import PAGE, RAW
+from playing import read_particles
+
+from amc_agents.bench.statistics import Measured, Paired, estimate, paired
+from amc_agents.files import replace_file
+from amc_agents.markdown import table as table_in_markdown
+from amc_agents.training.value.metrics import auc
+from subsampling import expected_pick
+from tune import CRITICS, chosen, metric_of
+
+Lines = Mapping[str, Mapping[str, Any]]
+"""Task -> line."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A critic with a setting, against Best-of-M with the same critic."""
+
+    critic: str
+    setting: str
+    heat: float
+    """Temperature of Best-of-M."""
+    auc: float
+    """Within tasks, of unfinished states, at AMC's temperature."""
+    at_end: float
+    """The same of final states."""
+    picks: Measured
+    matched: Measured
+    """Expected picks of Best-of-M at equal cost."""
+    tries: float
+    """M."""
+
+    @property
+    def gain(self) -> Paired:
+        """AMC minus Best-of-M."""
+        return paired(self.picks, self.matched)
+
+
+def lines_of(name: str) -> dict[tuple[str, str], Lines]:
+    """Return (critic, setting) -> task -> line."""
+    table: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    for text in gzip.decompress((RAW / f"{name}.jsonl.gz").read_bytes()).decode().splitlines():
+        line = json.loads(text)
+        table[line["critic"], line["setting"]][line["task"]] = line
+    return dict(table)
+
+
+def row_of(
+    name: str, table: Mapping[tuple[str, str], Lines], critic: str, setting: str, heat: float, *, charged: bool = False
+) -> Row:
+    """Compare a critic's runs with Best-of-M.
+
+    Args:
+        name: the world.
+        table: all lines.
+        critic: the critic.
+        setting: of AMC.
+        heat: temperature of Best-of-M.
+        charged: whether the critic's tokens count, on both sides.
+    """
+    metric, runs, pool = metric_of(name), table[critic, setting], table[critic, f"pool_T{heat:g}"]
+    common = sorted(runs.keys() & pool.keys())
+    per_try = np.mean([tokens(pool[task], charged=charged) / len(pool[task]["returns"]) for task in common])
+    tries = float(np.mean([tokens(runs[task], charged=charged) for task in common]) / per_try)
+    amc_heat = setting.split("_")[0]
+    ranked = table.get((critic, f"pool_{amc_heat}"), {})
+    return Row(
+        critic, setting, heat, ranking(ranked), ending(ranked),
+        {(task, 0): float(runs[task][metric]) for task in common},
+        {(task, 0): expected_pick(read_particles(pool[task]), tries, metric) for task in common},
+        tries,
+    )  # fmt: skip
+
+
+def tokens(line: Mapping[str, Any], *, charged: bool) -> float:
+    """Tokens of a run or pool."""
+    return float(line["policy_tokens"] + charged * line["critic_tokens"])
+
+
+def ranking(pool: Lines) -> float:
+    """AUC within tasks and steps, averaged over a task's steps, then over tasks with both outcomes."""
+    means = [float(np.mean(list(line["auc"].values()))) for line in pool.values() if line["auc"]]
+    return float(np.mean(means)) if means else math.nan
+
+
+def ending(pool: Lines) -> float:
+    """AUC of final values within tasks."""
+    areas = [auc(np.array(line["values"]), np.array(line["returns"]) > 0) for line in pool.values()]
+    known = [area for area in areas if area is not None]
+    return float(np.mean(known)) if known else math.nan
+
+
+def rows_of(name: str) -> list[Row]:
+    """Return the critics of the curve, at equal policy tokens."""
+    table, rows = lines_of(name), []
+    for critic in CRITICS:
+        setting, heat = chosen(name, critic)
+        if (critic, setting.name) in table:
+            rows.append(row_of(name, table, critic, setting.name, heat))
+    for critic, played in table:
+        if critic == ROLLOUTS and not played.startswith("pool"):
+            heat = float(played.split("_")[0].removeprefix("T"))
+            rows.append(row_of(name, table, critic, played, heat))
+    return rows
+
+
+def endpoint_rows(name: str) -> list[Row]:
+    """Return the learned critic's rows with its tokens charged; in the first world, also several proposals."""
+    table, (setting, heat) = lines_of(name), chosen(name, LEARNED)
+    settings = [setting.name, *([PROPOSALS.name] if name == BOTH else [])]
+    return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
+
+
+def slope(rows: Sequence[Row]) -> Paired:
+    """Slope of the gain over the AUC across the levels: a least-squares line per task, averaged over tasks."""
+    levels = [row for row in rows if row.critic in {level.name for level in LEVELS}]
+    centred = np.array([row.auc for row in levels]) - np.mean([row.auc for row in levels])
+    common = set.intersection(*(set(row.picks) for row in levels))
+    slopes = {
+        key: float(centred @ [row.picks[key] - row.matched[key] for row in levels] / (centred @ centred))
+        for key in common
+    }
+    return paired(slopes, dict.fromkeys(slopes, 0.0))
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """Format rows as Markdown."""
+    header = ["critic", "AUC, unfinished", "AUC, final", "AMC: temperature, every, beta", "tasks"]
+    header += ["AMC's pick", "Best-of-M's pick", "M, temperature", "gain"]
+    return table_in_markdown(header, map(cells_of, rows), "lrrlrrrrr")
+
+
+def cells_of(row: Row) -> list[str]:
+    """Return a row's cells."""
+    heat, every, beta = row.setting.split("_")
+    shown = f"{heat[1:]}, {every.removeprefix('every')}, {beta.removeprefix('beta')}"
+    areas = ["" if math.isnan(area) else f"{area:.3f}" for area in (row.auc, row.at_end)]
+    picks = [f"{estimate(scores).mean:.3f}" for scores in (row.picks, row.matched)]
+    return [
+        row.critic,
+        *areas,
+        shown,
+        str(len(row.picks)),
+        *picks,
+        f"{row.tries:.1f}, {row.heat:g}",
+        interval(row.gain),
+    ]
+
+
+def interval(difference: Paired) -> str:
+    """Show a difference, bold if its interval excludes 0."""
+    text = f"{difference.difference:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    return f"**{text}**" if difference.low > 0 or difference.high < 0 else text
+
+
+def main() -> None:
+    """Write the tables between the page's markers, and the figure."""
+    text = PAGE.read_text(encoding="utf-8")
+    curves = {name: rows_of(name) for name in WORLDS if (RAW / f"{name}.jsonl.gz").exists()}
+    for name, rows in curves.items():
+        parts = {
+            f"{name}-endpoint": table_of(endpoint_rows(name)),
+            f"{name}-curve": f"{table_of(rows)}\n\nSlope of the gain over the AUC: {interval(slope(rows))}.",
+        }
+        for marker, written in parts.items():
+            before, rest = text.split(f"<!-- {marker} -->\n")
+            after = rest.split(f"<!-- /{marker} -->")[1]
+            text = "\n".join([f"{before}<!-- {marker} -->", written, f"<!-- /{marker} -->"]) + after
+    replace_file(PAGE, text.encode())
+    draw(curves)
+
+
+if __name__ == "__main__":
+    main()

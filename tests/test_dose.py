@@ -1,0 +1,126 @@
+"""The shared draws, noisy critics and rollouts of reproduce/dose."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from amc_agents.bench.workshop_critic import WorkshopCritic
+from amc_agents.envs.registry import world
+
+FOLDERS = [str(Path(__file__).parent.parent / "reproduce" / name) for name in ("dose", "beyond")]
+MODULES = ("play", "found", "filtering", "draws", "lockstep", "noise", "judges")
+WORLD = world("crafting-stock-hidden")
+TASK = next(iter(WORLD.tasks(1, "train", 320_001)))
+
+
+@pytest.fixture(scope="module")
+def dose():
+    """Everything that the modules define."""
+    sys.path[:0] = FOLDERS
+    try:
+        modules = [importlib.import_module(name) for name in MODULES]
+        yield SimpleNamespace(**{name: value for module in modules for name, value in vars(module).items()})
+    finally:
+        for folder in FOLDERS:
+            sys.path.remove(folder)
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def policy(dose):
+    return dose.Policy(str(WORLD.model))
+
+
+def played(dose, policy, *settings, seed=0, level=0.1):
+    """Run searches side by side: (temperature, n, points) -> seats and what they found."""
+    together = dose.Together(dose.Forest(policy, TASK, WORLD.make, seed))
+    judge = dose.NoisyPlanner(dose.Level(level), seed)
+    seats = [dose.Seat(together, judge, (heat,), hide_rewards=True) for heat, _, _ in settings]
+    searches = [
+        dose.filtered(seat, n, points, 0.1, np.random.default_rng(seed))
+        for seat, (_, n, points) in zip(seats, settings, strict=True)
+    ]
+    return seats, asyncio.run(together.run(searches))
+
+
+@pytest.fixture(scope="module")
+def alone(dose, policy):
+    return played(dose, policy, (0.9, 6, (3, 6)))
+
+
+def test_a_run_does_not_depend_on_the_runs_beside_it(dose, policy, alone):
+    seats, found = played(dose, policy, (0.5, 3, (2,)), (0.9, 6, (3, 6)), (0.9, 4, ()))
+    assert [state.node.dialogue for state in found[1].states] == [state.node.dialogue for state in alone[1][0].states]
+    assert found[1].log_weights == alone[1][0].log_weights
+    assert seats[1].policy_tokens == alone[0][0].policy_tokens
+    assert seats[1].critic_tokens == alone[0][0].critic_tokens
+
+
+def test_the_draws_of_a_run_differ_and_another_seed_gives_others(dose, policy, alone):
+    dialogues = {state.node.dialogue for state in alone[1][0].states}
+    assert len(dialogues) > 1
+    other = {state.node.dialogue for state in played(dose, policy, (0.9, 6, (3, 6)), seed=1)[1][0].states}
+    assert dialogues != other
+
+
+def test_a_single_run_costs_its_dialogue(dose, policy):
+    (seat,), (found,) = played(dose, policy, (0.7, 1, ()))
+    (state,) = found.states
+    last = len(state.node.dialogue) - len(state.node.parent.dialogue)
+    assert seat.policy_calls == len(state.node.trajectory.steps)
+    # What follows the last turn is never read.
+    assert len(state.node.dialogue) - last < seat.policy_tokens < len(state.node.dialogue)
+    assert seat.critic_tokens == len(state.node.dialogue)
+
+
+def nodes_of(found):
+    """All states of the trajectories."""
+    known = {}
+    for state in found.states:
+        node = state.node
+        while node is not None:
+            known[node.dialogue] = node
+            node = node.parent
+    return list(known.values())
+
+
+def test_without_noise_the_values_are_the_planners(dose, alone):
+    nodes = nodes_of(alone[1][0])
+    values = asyncio.run(dose.NoisyPlanner(dose.Level(0.0), 0).values(nodes))
+    expected = asyncio.run(WorkshopCritic().values([node.trajectory for node in nodes]))
+    np.testing.assert_allclose(values, expected)
+    assert len(set(values.tolist())) > 2
+
+
+@pytest.mark.parametrize("inherited", [0.0, 0.9])
+def test_noise_is_standard_normal_and_inherited(dose, inherited):
+    nodes, chain = [], None
+    for number in range(4000):
+        chain = dose.Node(None, None, (number,), chain if number % 50 else None)
+        nodes.append(chain)
+    critic = dose.NoisyPlanner(dose.Level(math.inf, inherited), 3)
+    noise = asyncio.run(critic.values(nodes)).reshape(80, 50) / dose.SPREAD
+    # The mean of 80 chains of 50 correlated draws has a standard error of at most 0.07.
+    assert abs(noise.mean()) < 0.25
+    assert abs(noise.std() - 1) < 0.15
+    assert abs(np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1] - inherited) < 0.06
+    again = asyncio.run(dose.NoisyPlanner(dose.Level(math.inf, inherited), 3).values(nodes[:100]))
+    np.testing.assert_array_equal(again / dose.SPREAD, noise.ravel()[:100])
+
+
+def test_rollouts_continue_from_a_state_and_know_finished_ones(dose, policy, alone):
+    ended = alone[1][0].states[0].node
+    critic = dose.Rollouts(dose.Forest(policy, TASK, WORLD.make, 7), 0.7, 4)
+    first, last, again = asyncio.run(critic.values([ended.parent, ended, ended.parent]))
+    assert last == ended.trajectory.return_
+    assert first == again
+    assert first in {0.0, 0.25, 0.5, 0.75, 1.0}
