@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.workshop_critic import WorkshopCritic
+from amc_agents.critics.render import turn
 from amc_agents.envs.registry import world
 
 FOLDERS = [str(Path(__file__).parent.parent / "reproduce" / name) for name in ("dose", "beyond")]
@@ -124,3 +125,13 @@ def test_rollouts_continue_from_a_state_and_know_finished_ones(dose, policy, alo
     assert last == ended.trajectory.return_
     assert first == again
     assert first in {0.0, 0.25, 0.5, 0.75, 1.0}
+
+
+def test_particles_in_the_same_state_read_it_once(dose, policy):
+    seats, found = played(dose, policy, *[(0.0, n, ()) for n in (1, 2, 3)])
+    one, two, three = (seat.policy_tokens for seat in seats)
+    steps = found[0].states[0].node.trajectory.steps
+    written = sum(len(policy.tokenizer.encode(turn(step), special=False)) + 1 for step in steps)
+    assert (two - one, three - two) == (written, written)
+    assert len({seat.critic_tokens for seat in seats}) == 1
+    assert seats[2].policy_calls == 3 * seats[0].policy_calls
