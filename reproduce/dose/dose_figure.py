@@ -38,13 +38,13 @@ class Point(Protocol):
 
 def draw(curves: Mapping[str, Sequence[Point]]) -> None:
     """Draw a panel per world."""
-    figure = new_figure(5.6 * len(curves), 4.2)
+    figure = new_figure(7.0 * len(curves), 4.2)
     axes = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for each, (name, points) in zip(axes, curves.items(), strict=True):
         _panel(each, points)
         each.set_title(name, loc="left", color=INK, fontsize=11)
     axes[0].set_ylabel("AMC's pick minus Best-of-M's", color=INK)
-    axes[0].legend(frameon=False, fontsize=9, loc="upper left")
+    axes[0].legend(frameon=False, fontsize=9, loc="lower right")
     figure.tight_layout()
     save_figure(figure, FILE)
 
