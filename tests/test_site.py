@@ -55,6 +55,10 @@ def repository(tmp_path):
     return tmp_path
 
 
+def test_every_link_of_the_real_pages_leads_somewhere(site, tmp_path):
+    site("staging").Staging(ROOT, tmp_path).stage_docs()
+
+
 def test_files_outside_of_the_docs_become_pages_and_code_blocks_stay(site, repository):
     pages = repository / "build"
     site("staging").Staging(repository, pages).stage_docs()
