@@ -121,3 +121,24 @@ def test_the_value_of_words_ranks_a_run_that_took_the_sword(tmp_path, monkeypatc
     good, bad = (Trajectory(run.task, run.steps[:1]) for run in runs[:2])
     values = asyncio.run(model.WordValue(str(file)).values([good, bad]))
     assert values[0] > 0.6 > 0.4 > values[1]
+
+
+def test_words_of_the_goal_are_the_same_feature_in_every_task(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    module = module_of("goal_value", monkeypatch)
+    sys.modules.pop("word_value")
+    told = []
+    for thing, place in (("plate", "sofa"), ("soap bar", "toilet")):
+        steps = (
+            Step(f"go to {place} 1", f"On the {place} 1, you see a {thing} 2, and a vase 1."),
+            Step(f"take {thing} 2 from {place} 1", f"You pick up the {thing} 2."),
+            Step("take vase 1 from shelf 1", "Nothing happens."),
+        )
+        task = Task("t", f"You see a {thing} 3.\nYour task is to: put some {thing} on {place}.")
+        told.append([(step.action, step.observation) for step in module.relative(Trajectory(task, steps)).steps])
+    assert told[0] == [
+        ("goabout1", "on the goal you see a goal and a vase"),
+        ("takeabout0", "you pick up the goal"),
+        ("take", "nothing happens"),
+    ]
+    assert [action for action, _ in told[1]] == [action for action, _ in told[0]]

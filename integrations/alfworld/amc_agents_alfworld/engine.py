@@ -21,8 +21,8 @@ from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv, logic, textgen
 from textworld.logic import Rule
 
-N_GAMES = 64
-"""Number of games that are kept translated."""
+N_GAMES = 256
+"""Number of games that are kept translated, at about 1 MB each."""
 _PREDICATES = re.compile(r"(\w+)\(")
 _unused_planners: list[Any] = []
 """Loaded copies of the planner's library. A copy has a single state, so that every game in progress needs its own."""

@@ -6,6 +6,7 @@ pytest.importorskip("alfworld", reason="the package alfworld is not installed")
 from amc_agents_alfworld import ALFWORLD, MODEL, AlfworldWorld, generate_tasks
 from langchain_core.messages import AIMessage, HumanMessage
 
+from amc_agents.critics import parse_critic
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer
 from amc_agents.models.seeding import use_rng
 from amc_agents.types import Step, Trajectory
@@ -35,6 +36,20 @@ async def test_the_shipped_policy_plays_and_solves_some_rooms_and_not_all():
     assert 0.0 < solved < 0.9
     answers = [step.observation for trajectory in played for step in trajectory.steps]
     assert np.mean([answer == "Nothing happens." for answer in answers]) < 0.3
+
+
+async def test_the_shipped_value_model_prefers_a_reached_goal_to_a_search_without_result():
+    task = next(task for task in TASKS if task.payload.task_type == "pick_and_place_simple")
+    world, reached, thought = AlfworldWorld(), [], "find plate"
+    answer = await world.reset(task)
+    while not answer.done:
+        action = world.world.expert_action()
+        answer = await world.step(action)
+        reached.append(Step(action, answer.observation, thought))
+    await world.close()
+    searched = [Step("look", "Nothing happens.", thought)] * ALFWORLD.horizon
+    values = await parse_critic(f"embedded:{MODEL}").values([Trajectory(task, tuple(s)) for s in (reached, searched)])
+    assert 0 <= values[1] < values[0] <= 1
 
 
 def test_every_word_of_the_rooms_is_in_the_vocabulary():
