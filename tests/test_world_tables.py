@@ -84,6 +84,50 @@ def test_the_table_compares_at_equal_n_and_at_equal_calls(tables, tmp_path):
     assert "| **+0.500 [+0.500, +0.500]** | **+0.250 [+0.250, +0.250]** (M = 3.0) |" in lines[-1]
 
 
+@pytest.fixture
+def page(tables, tmp_path):
+    """A page of four tasks: a pool of 4 runs, and SMC, AMC and a vote."""
+    page = tmp_path / "results" / "world"
+    runs = {
+        "pool": [result("best-of-n", f"t{number}", [1.0, 0.0, 0.0, 0.0], calls=40) for number in range(4)],
+        "smc": [result("smc", f"t{number}", [float(number > 0), 0.0], calls=20) for number in range(4)],
+        "amc": [result("amc", f"t{number}", [1.0, 1.0], calls=30) for number in range(4)],
+        "vote": [result("vote", f"t{number}", [1.0], calls=10) for number in range(4)],
+    }
+    for name, records in runs.items():
+        (tmp_path / name).mkdir()
+        lines = [json.dumps(asdict(run)) for run in records]
+        (tmp_path / name / "records.jsonl").write_text("\n".join(lines) + "\n")
+        tables.pack([tmp_path / name], page / "raw" / f"{name}.jsonl.gz")
+    return page
+
+
+def test_a_call_that_draws_several_turns_counts_several_times(tables, page):
+    row = {"label": "vote", "n": 1, "file": "vote.jsonl.gz", "method": "vote", "samples": 2}
+    (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
+    line = tables.table(page).splitlines()[-1]
+    assert "| 20 | **+0.750 [+0.750, +0.750]** | **+0.500 [+0.500, +0.500]** (M = 2.0) |" in line
+
+
+def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tmp_path):
+    rows = [{"label": name, "n": 2, "file": f"{name}.jsonl.gz", "method": name} for name in ("smc", "amc")]
+    about = {"world": "A world", "policy": "a small one", "n": 2}
+    (page / "rows.json").write_text(
+        json.dumps({"pool": "pool.jsonl.gz", "sizes": [2], "rows": rows, "overview": about})
+    )
+    file = tmp_path / "docs" / "worlds.md"
+    file.parent.mkdir()
+    file.write_text("Text.\n<!-- overview -->\nold\n<!-- /overview -->\nMore.\n")
+    tables.main("overview", str(file), str(page))
+    before, *_, row, _, after = file.read_text().splitlines()
+    assert (before, after) == ("Text.", "More.")
+    # AMC's 30 calls pay for 3 of the pool's runs.
+    assert row == (
+        "| [A world](../results/world/README.md) | a small one | 4 | 2 | 0.250 | 0.500 | 0.750 | 1.000 "
+        "| **+0.250 [+0.250, +0.250]** | +0.250 [-0.546, +1.046] |"
+    )
+
+
 def test_picks_that_saw_rewards_are_in_no_table_of_deployable_picks(tables, tmp_path):
     pool = [result("best-of-n", f"t{number}", [1.0, 0.0], calls=4) for number in range(4)]
     picked = [replace(run, scores=replace(run.scores, deployable=float(number < 3))) for number, run in enumerate(pool)]

@@ -2,12 +2,14 @@
 
     python reproduce/worlds/tables.py pack RUNS... PAGE/raw/NAME.jsonl.gz   # the records of folders of `amc bench`
     python reproduce/worlds/tables.py write PAGE                            # PAGE/README.md, between its markers
+    python reproduce/worlds/tables.py overview FILE PAGES...                # a row per page, between FILE's markers
 
 PAGE/rows.json names the rows: `pool` is the file of a large Best-of-N, and each of `rows` has a label, N, a file and a
 method. The pool stands for every smaller Best-of-M: the table has its expected best of M trajectories drawn without
 replacement, which has less noise than a single draw. "Equal calls" takes the M whose policy calls are those of the row,
-between two whole numbers if need be. Each of `differences`, if there are any, has a label and two rows a and b, as
-[file, method].
+between two whole numbers if need be. A row whose calls each draw K turns, such as a vote, has K as its `samples`. Each
+of `differences`, if there are any, has a label and two rows a and b, as [file, method]. For the overview, `overview`
+has the world, the policy, and the N of the rows "smc" and "amc" to be shown, the first ones with this N.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +33,10 @@ Pool = Mapping[tuple[str, int], RunResult]
 HEADING = (
     "| method | N | success | best return | mean particle | policy calls | success minus Best-of-N "
     "| success minus Best-of-M at equal calls |"
+)
+OVERVIEW_HEADING = (
+    "| world | policy | runs | N | single run | Best-of-N | SMC, rewards only | AMC "
+    "| AMC minus Best-of-M at equal calls | AMC minus SMC |"
 )
 SOLVED = 1.0 - 1e-6
 """Returns are sums of floating-point rewards."""
@@ -122,7 +129,7 @@ def _pool_row(pool: Pool, size: int) -> str:
 
 def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     success = {key: solved(run.scores.oracle) for key, run in runs.items()}
-    calls = float(np.mean([run.cost.policy_calls for run in runs.values()]))
+    calls = _calls(runs) * row.get("samples", 1)
     common = {key: pool[key] for key in runs}
     equal = calls / _calls_of_a_run(common)
     cells = [
@@ -150,6 +157,36 @@ def deployable(page: Path) -> str:
     return "\n".join(lines)
 
 
+def overview(pages: Sequence[Path], file: Path) -> str:
+    """Return a table with a row for each page, which the row links to from a file."""
+    lines = [OVERVIEW_HEADING, f"|---|---|{'---:|' * 8}"]
+    return "\n".join([*lines, *(_overview_row(page, file) for page in pages)])
+
+
+def _overview_row(page: Path, file: Path) -> str:
+    plan: dict[str, Any] = json.loads((page / "rows.json").read_text(encoding="utf-8"))
+    about, pool = plan["overview"], unpack(page / "raw" / plan["pool"], "best-of-n")
+    size, (smc, amc) = about["n"], (_shown(page, plan, method) for method in ("smc", "amc"))
+    success = [{key: solved(run.scores.oracle) for key, run in runs.items()} for runs in (smc, amc)]
+    common = {key: pool[key] for key in amc}
+    equal = best_of(common, _calls(amc) / _calls_of_a_run(common), solved)
+    link = Path(os.path.relpath(page, file.parent)).as_posix()
+    scores = [best_of(common, 1, solved), best_of(common, size, solved), *success]
+    cells = [f"{estimate(score).mean:.3f}" for score in scores]
+    cells += [_difference(success[1], equal), _difference(success[1], success[0])]
+    return f"| [{about['world']}]({link}/README.md) | {about['policy']} | {len(amc)} | {size} | {' | '.join(cells)} |"
+
+
+def _shown(page: Path, plan: Mapping[str, Any], method: str) -> Pool:
+    """Return the runs of the first row of a method that has the overview's N."""
+    rows = [row for row in plan["rows"] if (row["method"], row["n"]) == (method, plan["overview"]["n"])]
+    return unpack(page / "raw" / rows[0]["file"], method)
+
+
+def _calls(runs: Pool) -> float:
+    return float(np.mean([run.cost.policy_calls for run in runs.values()]))
+
+
 def _calls_of_a_run(pool: Pool) -> float:
     return float(np.mean([run.cost.policy_calls / run.scores.particles for run in pool.values()]))
 
@@ -165,19 +202,26 @@ def _difference(a: Measured, b: Measured) -> str:
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
-def write(page: Path, name: str, content: str) -> None:
-    """Replace the text between the markers `<!-- name -->` and `<!-- /name -->` of the page."""
-    readme = page / "README.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+def write(file: Path, name: str, content: str) -> None:
+    """Replace the text between the markers `<!-- name -->` and `<!-- /name -->` of a file."""
+    before, _, rest = file.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, _, after = rest.partition(f"<!-- /{name} -->")
-    readme.write_text(f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->{after}", encoding="utf-8")
+    file.write_text(f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->{after}", encoding="utf-8")
+
+
+def main(command: str, *given: str) -> None:
+    """Execute a command."""
+    paths = [Path(path) for path in given]
+    if command == "pack":
+        pack(paths[:-1], paths[-1])
+    elif command == "overview":
+        write(paths[0], "overview", overview(paths[1:], paths[0]))
+    else:
+        page, readme = paths[0], paths[0] / "README.md"
+        write(readme, "results", table(page))
+        if "<!-- deployable -->" in readme.read_text(encoding="utf-8"):
+            write(readme, "deployable", deployable(page))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "pack":
-        pack([Path(folder) for folder in sys.argv[2:-1]], Path(sys.argv[-1]))
-    else:
-        folder = Path(sys.argv[2])
-        write(folder, "results", table(folder))
-        if "<!-- deployable -->" in (folder / "README.md").read_text(encoding="utf-8"):
-            write(folder, "deployable", deployable(folder))
+    main(*sys.argv[1:])
