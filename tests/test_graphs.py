@@ -47,6 +47,26 @@ def say(server, text, graph="crafting", **request):
     return answer.json()["messages"]
 
 
+def resumed_after_a_stop(server, text, graph, **request):
+    """The streamed (event, data) of a run that was stopped before its only node, and goes on."""
+    thread = server.post("/threads", json={}).json()["thread_id"]
+    body = {"assistant_id": graph, **request}
+    stopped = {**body, "input": {"messages": [{"role": "user", "content": text}]}, "interrupt_before": ["play"]}
+    assert server.post(f"/threads/{thread}/runs/wait", json=stopped).is_success
+    state = server.get(f"/threads/{thread}/state").json()
+    assert (state["next"], len(state["values"]["messages"])) == (["play"], 1)
+    resumed = {**body, "input": None, "stream_mode": ["values", "custom"], "stream_subgraphs": True}
+    answer = server.post(f"/threads/{thread}/runs/stream", json=resumed).text
+    assert server.get(f"/threads/{thread}/state").json()["next"] == []
+    events = re.findall(r"event: (\S+)\ndata: ?(.+)\n", answer.replace("\r", ""))
+    assert "error" not in dict(events), answer
+    return [(event, json.loads(data)) for event, data in events]
+
+
+def answer_of(events):
+    return [data for event, data in events if event == "values"][-1]["messages"][-1]["content"]
+
+
 def test_a_run_and_one_with_another_critic(server):
     # Nine steps at least: nobody is through at step 4, where the critic is asked.
     task = generate_task(1, "play", optimal_steps=(4, 9))
@@ -123,7 +143,7 @@ def test_a_population_plays_a_task(server, graph, critic):
 
 
 def test_the_posterior_of_psrl_grows_across_threads(server):
-    beliefs = [say(server, "3", "psrl")[-1]["content"] for _ in range(2)]
+    beliefs = [say(server, "3", "psrl")[-1]["content"], answer_of(resumed_after_a_stop(server, "3", "psrl"))]
     pulls = [sum(map(int, re.findall(r"[0-9]+", belief))) - 10 for belief in beliefs]
     assert pulls == [3, 6]
 
@@ -138,6 +158,16 @@ def test_a_stream_and_the_next_turn_of_a_thread(server):
     first = len(server.get(f"/threads/{thread}/state").json()["values"]["messages"])
     answer = server.post(f"/threads/{thread}/runs/wait", json={"assistant_id": "lac", "input": body["input"]}).json()
     assert answer["messages"][first]["content"] == "task 2", "the thread goes on where it was"
+
+
+@pytest.mark.parametrize("graph", sorted(GRAPHS - {"psrl"}))
+def test_a_stopped_run_resumes_as_a_stream_with_another_critic(server, graph):
+    critic = "verdict:embedded:crafting" if graph == "pnlc" else "uniform"
+    events = resumed_after_a_stop(server, "task 2", graph, context={"critic": critic})
+    if graph in ("lac", "pnlc"):
+        assert {data["critic"] for event, data in events if event.startswith("custom")} == {critic}
+    else:
+        assert f"particles crafted it; {critic} computed" in answer_of(events)
 
 
 @pytest.mark.thorough

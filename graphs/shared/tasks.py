@@ -14,7 +14,7 @@ from amc_agents import Task
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
-from shared.models import CRITICS, OWN_MODEL, RULES
+from shared.models import OWN_MODEL, RULES
 
 HORIZON = 20
 
@@ -47,4 +47,4 @@ def opening(state: MessagesState) -> list[AnyMessage]:
 
 def explained(error: ConfigurationError) -> dict[str, Any]:
     """Return the answer to a message that is no task, or to a critic that is not offered."""
-    return {"messages": [AIMessage(f"Send `task 7` or paste a task; critics: {CRITICS.described()}. ({error})")]}
+    return {"messages": [AIMessage(f"Send `task 7` or paste a task, and choose an offered critic, if any. ({error})")]}
