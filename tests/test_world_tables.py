@@ -128,6 +128,17 @@ def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tm
     )
 
 
+def test_the_overview_finds_a_method_whose_name_ends_with_its_size(tables, tmp_path):
+    for size in (2, 15):
+        (tmp_path / f"amc-{size}").mkdir()
+        line = json.dumps(asdict(result(f"amc-{size}", "t", [1.0] * size, calls=size)))
+        (tmp_path / f"amc-{size}" / "records.jsonl").write_text(line + "\n")
+    tables.pack([tmp_path / "amc-2", tmp_path / "amc-15"], tmp_path / "raw" / "test.jsonl.gz")
+    rows = [{"n": size, "file": "test.jsonl.gz", "method": f"amc-{size}"} for size in (15, 2)]
+    shown = tables._shown(tmp_path, {"rows": rows, "overview": {"n": 2}}, "amc")
+    assert [run.scores.particles for run in shown.values()] == [2]
+
+
 def test_picks_that_saw_rewards_are_in_no_table_of_deployable_picks(tables, tmp_path):
     pool = [result("best-of-n", f"t{number}", [1.0, 0.0], calls=4) for number in range(4)]
     picked = [replace(run, scores=replace(run.scores, deployable=float(number < 3))) for number, run in enumerate(pool)]

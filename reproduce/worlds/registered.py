@@ -5,8 +5,8 @@
         --tuned runs/tune/tuning.json
 
 Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. The plain loop gives the
-results of the agent's graph in half the time. Settings are chosen on training tasks from `TUNING` on; value models are
-trained on lower numbers, and policies on higher ones.
+results of the agent's graph in half the time. SMC uses the settings of AMC. Settings are chosen on training tasks from
+`TUNING` on; value models are trained on lower numbers, and policies on higher ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from amc_agents.bench.methods import AMC, BEST_OF_N, Method, Tuned
+from amc_agents.bench.methods import AMC, BEST_OF_N, SMC, Method, Tuned
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import measured
 from amc_agents.bench.selection import MethodChoice
@@ -49,6 +49,8 @@ def tune(options: argparse.Namespace) -> None:
 def play(options: argparse.Namespace) -> None:
     """Play test tasks by the named methods, a task by all of them before the next."""
     tuned = read_chosen(options.tuned) if options.tuned else {}
+    if AMC in tuned:
+        tuned.setdefault(SMC, tuned[AMC])
     plan = plan_of(options, split="test", first=0)
     plan = replace(plan, methods=tuple(method_named(text, plan, tuned) for text in options.methods))
     records = run_plan(plan, options.out, resume=True, n_concurrent=2)

@@ -178,9 +178,10 @@ def _overview_row(page: Path, file: Path) -> str:
 
 
 def _shown(page: Path, plan: Mapping[str, Any], method: str) -> Pool:
-    """Return the runs of the first row of a method that has the overview's N."""
-    rows = [row for row in plan["rows"] if (row["method"], row["n"]) == (method, plan["overview"]["n"])]
-    return unpack(page / "raw" / rows[0]["file"], method)
+    """Return the runs of the first row of a method that has the overview's N; its name may end with N."""
+    size = plan["overview"]["n"]
+    rows = [row for row in plan["rows"] if row["n"] == size and row["method"] in (method, f"{method}-{size}")]
+    return unpack(page / "raw" / rows[0]["file"], rows[0]["method"])
 
 
 def _calls(runs: Pool) -> float:
