@@ -197,3 +197,11 @@ def test_words_of_the_goal_are_the_same_feature_in_every_task(monkeypatch):
         ("take", "nothing happens"),
     ]
     assert [action for action, _ in told[1]] == [action for action, _ in told[0]]
+
+
+def test_the_goal_is_its_own_line_or_the_last_line(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    module = module_of("goal_value", monkeypatch)
+    sys.modules.pop("word_value")
+    assert module.goal_of("You play a game.\nGoal: take the key.\nYou are in a room.") == "Goal: take the key."
+    assert module.goal_of("You are in a room.\n\nYour task is to: put a pen on a desk.").startswith("Your task is to")

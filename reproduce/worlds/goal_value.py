@@ -30,9 +30,15 @@ _COMMON = {"your", "task", "is", "to", "a", "the", "some", "two", "it", "and", "
 
 
 def relative(trajectory: Trajectory) -> Trajectory:
-    """Return the trajectory with its words relative to the goal, the last line of the instruction."""
-    goal = set(_WORD.findall(trajectory.task.instruction.lower().rpartition("\n")[2])) - _COMMON
+    """Return the trajectory with its words relative to the goal."""
+    goal = set(_WORD.findall(goal_of(trajectory.task.instruction).lower())) - _COMMON
     return replace(trajectory, steps=tuple(_relative(step, goal) for step in trajectory.steps))
+
+
+def goal_of(instruction: str) -> str:
+    """Return the line that begins with "Goal:", and otherwise the last line."""
+    lines = instruction.split("\n")
+    return next((line for line in lines if line.startswith("Goal:")), lines[-1])
 
 
 def _relative(step: Step, goal: set[str]) -> Step:

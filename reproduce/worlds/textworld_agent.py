@@ -47,9 +47,9 @@ class ScriptedPolicy:
         return TextWorldById()
 
 
-policy = ScriptedPolicy(0.7)
+policy = ScriptedPolicy(0.8)
 """The policy that is measured."""
-surrogate = ScriptedPolicy(0.5)
+surrogate = ScriptedPolicy(0.6)
 """A better policy, whose play trains a value model for the other one."""
 
 
