@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Cost, Particles, Scores
 from amc_agents.types import Step, Task, Trajectory
@@ -129,12 +130,10 @@ def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tm
 
 
 def test_the_overview_finds_a_method_whose_name_ends_with_its_size(tables, tmp_path):
-    for size in (2, 15):
-        (tmp_path / f"amc-{size}").mkdir()
-        line = json.dumps(asdict(result(f"amc-{size}", "t", [1.0] * size, calls=size)))
-        (tmp_path / f"amc-{size}" / "records.jsonl").write_text(line + "\n")
-    tables.pack([tmp_path / "amc-2", tmp_path / "amc-15"], tmp_path / "raw" / "test.jsonl.gz")
-    rows = [{"n": size, "file": "test.jsonl.gz", "method": f"amc-{size}"} for size in (15, 2)]
+    runs = [result(name, "t", [1.0] * size, calls=size) for name, size in (("amc", 15), ("amc-2", 2))]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs))
+    tables.pack([tmp_path], tmp_path / "raw" / "test.jsonl.gz")
+    rows = [{"n": size, "file": "test.jsonl.gz", "method": method} for size, method in ((15, "amc"), (2, "amc-2"))]
     shown = tables._shown(tmp_path, {"rows": rows, "overview": {"n": 2}}, "amc")
     assert [run.scores.particles for run in shown.values()] == [2]
 
@@ -197,6 +196,18 @@ def test_words_of_the_goal_are_the_same_feature_in_every_task(monkeypatch):
         ("take", "nothing happens"),
     ]
     assert [action for action, _ in told[1]] == [action for action, _ in told[0]]
+
+
+def test_smc_in_a_registered_world_uses_the_settings_of_amc(tmp_path, monkeypatch):
+    module = module_of("registered", monkeypatch)
+    cell = {"temperature": 0.8, "steps": [6, 12], "beta": 0.1, "success_reward": None, "alpha": 1.0, "k": 5}
+    (tmp_path / "tuning.json").write_text(json.dumps({"chosen": {"amc": cell}}))
+    tuned = module.read_tuned(tmp_path / "tuning.json")
+    assert tuned["smc"] == tuned["amc"]
+    plan = ComparisonPlan(methods=(), n_tasks=1)
+    named = module.method_named("smc:5", plan, tuned)
+    assert (named.name, named.n_particles, named.temperature) == ("smc-5", 5, 0.8)
+    assert module.method_named("amc:7@uniform", plan, tuned).name == "amc-7-other"
 
 
 def test_the_goal_is_its_own_line_or_the_last_line(monkeypatch):

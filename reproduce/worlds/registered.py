@@ -48,9 +48,7 @@ def tune(options: argparse.Namespace) -> None:
 
 def play(options: argparse.Namespace) -> None:
     """Play test tasks by the named methods, a task by all of them before the next."""
-    tuned = read_chosen(options.tuned) if options.tuned else {}
-    if AMC in tuned:
-        tuned.setdefault(SMC, tuned[AMC])
+    tuned = read_tuned(options.tuned) if options.tuned else {}
     plan = plan_of(options, split="test", first=0)
     plan = replace(plan, methods=tuple(method_named(text, plan, tuned) for text in options.methods))
     records = run_plan(plan, options.out, resume=True, n_concurrent=2)
@@ -58,6 +56,14 @@ def play(options: argparse.Namespace) -> None:
         own = [record for record in records if record.method == method.name]
         scores = {name: measured(own, name) for name in ("oracle", "deployable", "mean")}
         print(method, {name: estimate(values) for name, values in scores.items() if values})
+
+
+def read_tuned(path: Path) -> dict[str, Tuned]:
+    """Read the chosen settings. SMC uses AMC's if it has none of its own."""
+    tuned = read_chosen(path)
+    if AMC in tuned:
+        tuned.setdefault(SMC, tuned[AMC])
+    return tuned
 
 
 def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) -> Method:
