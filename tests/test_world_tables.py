@@ -110,6 +110,13 @@ def test_a_call_that_draws_several_turns_counts_several_times(tables, page):
     assert "| 20 | **+0.750 [+0.750, +0.750]** | **+0.500 [+0.500, +0.500]** (M = 2.0) |" in line
 
 
+def test_fewer_calls_than_those_of_a_single_run_are_compared_with_a_single_run(tables, page):
+    row = {"label": "half a run", "n": 1, "file": "vote.jsonl.gz", "method": "vote", "samples": 0.5}
+    (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
+    assert "| 5 |" in tables.table(page)
+    assert tables.table(page).splitlines()[-1].endswith("(M = 1.0) |")
+
+
 def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tmp_path):
     rows = [{"label": name, "n": 2, "file": f"{name}.jsonl.gz", "method": name} for name in ("smc", "amc")]
     about = {"world": "A world", "policy": "a small one", "n": 2}

@@ -131,7 +131,8 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     success = {key: solved(run.scores.oracle) for key, run in runs.items()}
     calls = _calls(runs) * row.get("samples", 1)
     common = {key: pool[key] for key in runs}
-    equal = calls / _calls_of_a_run(common)
+    # A row that makes fewer calls than a single run is compared with a single run.
+    equal = max(1.0, calls / _calls_of_a_run(common))
     cells = [
         f"{row['label']} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
         f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
