@@ -25,6 +25,7 @@ from amc_agents.cli.report import report
 from amc_agents.cli.rollout import canary_app, shadow_app
 from amc_agents.cli.run import run
 from amc_agents.cli.score import score
+from amc_agents.cli.screen import OneScreen
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
 from amc_agents.cli.tune import tune
@@ -32,13 +33,12 @@ from amc_agents.cli.verdict import verdict
 
 app = typer.Typer(
     name="amc",
-    no_args_is_help=True,
+    cls=OneScreen,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Improve the decisions of a frozen LLM agent at test time, guided by a small critic. "
-    "Start with [bold]amc demo[/bold]: it needs no API key, server or GPU.",
-    epilog="Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130 if interrupted. "
-    "`amc COMMAND --help` shows options and an example.",
+    help="Improve the decisions of a frozen LLM agent at test time, guided by a small\n"
+    "critic. Start with `amc demo`: it needs no API key, server or GPU.",
+    epilog="Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130: Ctrl-C",
 )
 train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (extra: train).")
 

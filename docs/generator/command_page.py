@@ -18,7 +18,7 @@ needs the extra `cli`; comparisons and plots also need `bench`:
 
     pip install 'amc-agents[cli,bench]'
 
-`amc --install-completion` installs completion for your shell.
+`amc --install-completion` installs completion for your shell, and `amc --show-completion` prints it.
 
 | exit status | meaning |
 | ---: | --- |

@@ -262,12 +262,14 @@ def test_the_list_of_commands_fits_a_screen(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = command("--help")
     assert code == 0
-    assert len(out.splitlines()) <= 40
+    assert len(out.splitlines()) <= 23, "a terminal of 24 lines also shows the prompt"
+    assert max(map(len, out.splitlines())) <= 80
     commands = out.split("Commands")[1]
     assert "…" not in commands
     assert "..." not in commands
     assert "Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130" in " ".join(out.split())
     assert "--install-completion" in out
+    assert command() == (2, out, ""), "without a command, too"
 
 
 def test_every_command_and_group_has_an_example_and_every_command_takes_json():
