@@ -35,7 +35,7 @@ def langgraph_dev(folder: Path, repository: Path, config: str = "langgraph.json"
     command += ["--config", config]
     log = (folder / "server.log").open("w+")
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120) as client:
         try:
             _wait_until_ok(client, process, log)
             yield client
@@ -50,7 +50,7 @@ def langgraph_dev(folder: Path, repository: Path, config: str = "langgraph.json"
 
 
 def _wait_until_ok(client, process, log):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline and process.poll() is None:
         try:
             if client.get("/ok").is_success:
