@@ -321,6 +321,7 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
                 raise CheckpointError(f"{shard} is not a shard of trajectories: it lacks {', '.join(sorted(missing))}")
             for batch in file.iter_batches(_AT_ONCE, columns=list(columns), use_threads=False):
                 for row in batch.to_pylist():
+                    _check_row(row, shard)
                     yield number, row
                     number += 1
     except MemoryError:  # Arrow's own MemoryError is also an ArrowException, but is not the shard's fault
@@ -351,8 +352,7 @@ def to_row(record: LoggedTrajectory) -> dict[str, Any]:
 
 def from_row(row: Mapping[str, Any]) -> LoggedTrajectory:
     """Invert `to_row`. Raises `KeyError` or `TypeError` for other values."""
-    if (wrong := next((name for name, kind in _KINDS.items() if not isinstance(row[name], kind)), None)) is not None:
-        raise TypeError(f"its {wrong} is {quoted(row[wrong])}")
+    _check_kinds(row, _KINDS)
     steps = tuple(_step(step) for step in row["steps"])
     trajectory = Trajectory(Task(row["task_id"], row["instruction"]), steps, row["done"])
     return LoggedTrajectory(trajectory, row["group"], row["policy"], row["seed"], row["settings"])
@@ -362,10 +362,30 @@ def _from_shard(row: Mapping[str, Any], shard: Path) -> LoggedTrajectory:
     try:
         return from_row(row)
     except (KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{shard} is not a shard of trajectories: the row of task {quoted(row['task_id'], 60)} is damaged "
-            f"({excerpt(str(error), 100)})"
-        ) from error
+        raise _damaged(row, shard, error) from error
+
+
+def _check_row(row: Mapping[str, Any], shard: Path) -> None:
+    """Raise `CheckpointError` if a value of some columns has another type than its column should have."""
+    try:
+        _check_kinds(row, [name for name in _KINDS if name in row])
+        if not isinstance(row.get("return"), float | int | None):
+            raise TypeError(f"its return is {quoted(row['return'])}")
+    except TypeError as error:
+        raise _damaged(row, shard, error) from error
+
+
+def _check_kinds(row: Mapping[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if not isinstance(row[name], _KINDS[name]):
+            raise TypeError(f"its {name} is {quoted(row[name])}")
+
+
+def _damaged(row: Mapping[str, Any], shard: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{shard} is not a shard of trajectories: the row of task {quoted(row.get('task_id'), 60)} is damaged "
+        f"({excerpt(str(error), 100)})"
+    )
 
 
 def _step(step: dict[str, Any]) -> Step:

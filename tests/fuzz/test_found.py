@@ -51,6 +51,8 @@ FOUND: dict[str, list[Any]] = {
         [{**ROW, "steps": [{**ROW["steps"][0], "message_ids": None}]}],
         [{**ROW, "steps": [{**ROW["steps"][0], "reward": None}]}],
         [{**ROW, "settings": "no JSON"}],
+        [{**ROW, "policy": []}],
+        [{**ROW, "return": ["1"]}],
     ],
     "chat logs": [logged({**CHAT, "messages": [{"role": "assistant", "tool_calls": "x"}, *CHAT["messages"]]})],
     "atif logs": [
