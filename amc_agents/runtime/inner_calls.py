@@ -6,6 +6,7 @@ Also reads the surrounding run: its stream, and the critic that the call names.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
@@ -26,11 +27,13 @@ from langgraph.runtime import get_runtime
 
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import politely
+from amc_agents.critics.asking import name_of
 from amc_agents.decisions.asking import Answers
+from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.models.seeding import particle_rng, use_rng
 from amc_agents.quoting import keep_secrets_of
 from amc_agents.runtime.metering import PolicyMeter, model_of, policy_meter, usage_of
-from amc_agents.usage import metering, record
+from amc_agents.usage import Usage, metering, record
 
 
 def callbacks_below(run_manager: Any) -> AsyncCallbackManager:
@@ -99,6 +102,7 @@ async def ask(
     threads: Executor | None,
     callbacks: Callbacks,
     tags: Sequence[str] = (),
+    sending: Callable[[], None] = lambda: None,
     **call: Any,
 ) -> LLMResult:
     """Send a request to a chat model, without streaming. After a rate limit it is sent again.
@@ -111,11 +115,12 @@ async def ask(
             would reuse it in a later async call.
         callbacks: callbacks of the request.
         tags: further tags.
+        sending: called just before each attempt, in the thread that makes it.
         **call: further arguments of the request.
     """
     keep_secrets_of(model)
     call = {"callbacks": callbacks, **call, "tags": [TAG_NOSTREAM, *tags]}
-    return await politely(partial(_ask_once, model, messages, particle_rng(), threads, call))
+    return await politely(partial(_ask_once, model, messages, particle_rng(), threads, sending, call))
 
 
 async def _ask_once(
@@ -123,14 +128,19 @@ async def _ask_once(
     messages: Sequence[BaseMessage],
     rng: np.random.Generator | None,
     threads: Executor | None,
+    sending: Callable[[], None],
     call: Mapping[str, Any],
 ) -> LLMResult:
+    def generate() -> LLMResult:
+        sending()
+        return model.generate([list(messages)], **call)
+
     # Each request has its own random stream, so the order of requests does not matter.
     with nullcontext() if rng is None else use_rng(rng.spawn(1)[0]):
         if threads is None:
+            sending()
             return await model.agenerate([list(messages)], **call)
-        work = partial(copy_context().run, model.generate, [list(messages)], **call)
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
+        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, generate)
 
 
 def role_answers(
@@ -147,14 +157,24 @@ def role_answers(
     quiet = quietly(model)
 
     async def answer(prompt: str) -> str:
-        result = await ask(
-            quiet,
-            [HumanMessage(prompt)],
-            threads=threads,
-            callbacks=ensure_config().get("callbacks"),
-            tags=["role"],
-            run_name=run_name or role,
-        )
+        sent = threading.Event()
+        try:
+            result = await ask(
+                quiet,
+                [HumanMessage(prompt)],
+                threads=threads,
+                callbacks=ensure_config().get("callbacks"),
+                tags=["role"],
+                sending=sent.set,
+                run_name=run_name or role,
+            )
+        except (BudgetExhausted, UnboundedRequest):
+            raise
+        except BaseException:
+            # The server may have received the request, and then it is paid for.
+            if sent.is_set():
+                record(role, Usage(calls=1, missing=1), name_of(quiet))
+            raise
         record(role, usage_of(result), model_of(result))
         return result.generations[0][0].text
 
