@@ -64,4 +64,4 @@ def test_an_answer_that_is_cut_off_is_an_error(url):
 @needs_vllm
 def test_without_the_form_the_same_model_cannot_be_read(url):
     with pytest.raises(CriticError, match="the last line must be"):
-        asyncio.run(JudgeCritic(model(url), style=STYLE).values([STATE]))
+        asyncio.run(JudgeCritic(model(url, max_completion_tokens=50), style=STYLE).values([STATE]))
