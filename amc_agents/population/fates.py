@@ -27,6 +27,12 @@ class Ledger:
             segment.meter = PolicyMeter(Meter(around=run.meter), around=run.around)
         return segment.meter
 
+    def count_abandoned(self) -> None:
+        """Count the requests of steps that were cancelled."""
+        for segment in self._segments:
+            if segment.meter is not None:
+                segment.meter.count_abandoned()
+
     def fork(self, parent: Particle) -> Segment:
         """Begin a segment for an offspring, and another for its parent."""
         before = self._of(parent)

@@ -231,9 +231,10 @@ class ParticleSystem:
         await asyncio.gather(*(self.runner.save(particle, "saved") for particle in running))
 
     async def stop_agents(self) -> None:
-        """Stop every agent."""
+        """Stop every agent, and count the requests that it had in flight."""
         paused = [particle for particle in self.everyone if particle.stream is not None]
         await asyncio.gather(*(self.runner.stop(particle) for particle in paused))
+        self.runner.ledger.count_abandoned()
 
     def retire(self, slot: int) -> Retired:
         """Return the finished particle of a slot with its current weights and value."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from amc_agents.budget import Bound, Budget, Purse
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.prices import Rates
 from amc_agents.runtime.known_models import check_prices
-from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, usage_of
+from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, policy_meter, usage_of
 from amc_agents.spending import Claim, claimed, claimed_in_thread, paying, spenders
 from amc_agents.usage import Usage
 
@@ -66,7 +66,8 @@ class BudgetKeeper(ContextHandler):
         async def reserve(serialized: Any, prompts: Sequence[Any], *, run_id: UUID, **details: Any) -> None:
             if _loop() is loop:
                 if (bound := _bound_of(prompts, details)) is not None:
-                    self._claims[run_id] = await claimed(bound)
+                    with _reserving(run_id):
+                        self._claims[run_id] = await claimed(bound)
                 return
             # A sync call in a coroutine: LangChain runs this function in another thread while the loop is blocked, so
             # nothing can be waited for. Only this exception, which LangChain does not drop, prevents the request.
@@ -81,7 +82,8 @@ class BudgetKeeper(ContextHandler):
         self, serialized: Any, prompts: Sequence[Any], *, run_id: UUID, may_wait: bool = True, **details: Any
     ) -> None:
         if (bound := _bound_of(prompts, details)) is not None:
-            self._claims[run_id] = claimed_in_thread(bound, may_wait=may_wait)
+            with _reserving(run_id):
+                self._claims[run_id] = claimed_in_thread(bound, may_wait=may_wait)
 
     def _settle(self, run_id: UUID, usage: Usage | None) -> None:
         claim = self._claims.pop(run_id, None)
@@ -135,6 +137,12 @@ def bounded(budget: Budget | None, prices: Mapping[str, Rates] | None = None, *u
             yield
     finally:
         purse.close()
+
+
+def _reserving(run_id: UUID) -> AbstractContextManager[None]:
+    """A block that reserves a request: until it is reserved, the meter does not regard it as made."""
+    meter = policy_meter()
+    return nullcontext() if meter is None else meter.holding_back(run_id)
 
 
 def _bound_of(prompts: Sequence[Any], details: Mapping[str, Any]) -> Bound | None:

@@ -126,6 +126,20 @@ class PolicyMeter(ContextHandler):
         if (observer := _observer.get()) is not None:
             observer.on_llm_error(error, run_id=run_id)
 
+    @contextmanager
+    def holding_back(self, run_id: UUID) -> Iterator[None]:
+        """Regard a request as made only when the block has ended without an error."""
+        held = {run_id: self._requests.pop(run_id)} if run_id in self._requests else {}
+        yield
+        self._requests.update(held)
+
+    def count_abandoned(self) -> None:
+        """Count requests without an end: LangChain reports none for a request that was cancelled."""
+        for run_id, request in list(self._requests.items()):
+            if request is not None:
+                self._requests[run_id] = None  # A thread may still answer it.
+                self._add(Usage(calls=1, missing=1), _named({}, request))
+
     def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
         """Tell the observer."""
         if (observer := _observer.get()) is not None:

@@ -7,8 +7,8 @@ import re
 import ssl
 import threading
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ from amc_agents.models.seeding import use_rng
 from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.training.collecting import amc_rollouts, collect_from
 from amc_agents.training.dataset import read_records
-from amc_agents.usage import Meter, Usage, metering
+from amc_agents.usage import Usage, counting, record
 from tests.bench.coins import comparison_of_coins
 from tests.critics.goal.test_goal import checkpoint_for
 from tests.faults.upstream import CHAT, Talk, digits, embedded, judged
@@ -56,6 +56,8 @@ from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, s
 KEY = "sk-never-show-0123456789abcdef"
 N = 3
 IDS = "informative-bandit"
+WORLD = "/step"
+"""Path of the world server."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,15 @@ def server(proxy: Wire, limits: Limits) -> ModelServer:
     return ModelServer(proxy.url, timeout=limits.timeout, retry_for=limits.retry_for, api_key=KEY)
 
 
+@contextmanager
+def paid_by(critic: Any) -> Iterator[None]:
+    """Record what a critic counts in a block with the surrounding meter: a run that fails reports no usage."""
+    try:
+        yield
+    finally:
+        record("critic", getattr(critic, "usage", Usage()))
+
+
 # --- AMC -------------------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +144,8 @@ async def population(critic: Any, on_error: str, agent: Any = None) -> Seen:
         agent or number_agent(), critic, beta=0.5, environment=sum_world, n_particles=N, resample=AtSteps(1, 3), seed=3,
         hide_rewards=True, on_critic_error=on_error, quorum=1,
     )  # fmt: skip
-    run = await graph.arun(start())
+    with paid_by(critic):
+        run = await graph.arun(start())
     await run.aclose()
     points = [[point.values.tolist(), point.log_weights.tolist()] for point in run.history]
     actions = [[step.action for step in trajectory.steps] for trajectory in run.population.trajectories]
@@ -173,8 +185,8 @@ async def amc_policy(proxy: Wire, limits: Limits, on_error: str) -> Seen:
 async def decided(agent: Any, role: str, record: str) -> Seen:
     """One turn of an agent with a deciding middleware."""
     records: list[Any] = []
-    meter, last = Meter(), {}
-    with metering(meter):
+    last: dict[str, Any] = {}
+    with counting() as meter:
         async for mode, chunk in agent.astream({"messages": [HumanMessage("Go.")]}, stream_mode=["values", "custom"]):
             if mode == "values":
                 last = chunk
@@ -240,7 +252,7 @@ class ServedWorld:
     async def step(self, action: str) -> Any:
         async with httpx.AsyncClient(verify=_tls(), timeout=self._limits.timeout) as client:
             async with asyncio.timeout(self._limits.timeout):
-                answer = await client.post(f"{self._proxy.url}/step", json={"action": action})
+                answer = await client.post(f"{self._proxy.url}{WORLD}", json={"action": action})
         answer.raise_for_status()
         return await self.world.step(str(answer.json()["action"]))
 
@@ -264,7 +276,7 @@ async def amc_world(proxy: Wire, limits: Limits, on_error: str) -> Seen:
         run = await graph.arun(start())
         returns = [trajectory.return_ for trajectory in run.population.trajectories]
         await run.aclose()
-        return Seen([returns, run.log_evidence], len(proxy.asked("/step")), run.notes)
+        return Seen([returns, run.log_evidence], len(proxy.asked(WORLD)), run.notes)
     finally:
         assert CountedWorld.open == 0, "every world is closed"
 
@@ -288,7 +300,8 @@ def compared(folder: Path) -> Use:
         method = amc_hidden(Tuned(steps=(2,), beta=0.5))
         comparison = comparison_of_coins(1, [method], critic=critic, n_particles=N)
         with TemporaryDirectory() as out:
-            (result,) = await compare(comparison, out, n_concurrent=1)
+            with paid_by(critic):
+                (result,) = await compare(comparison, out, n_concurrent=1)
         return Seen([asdict(result.scores), str(result.particles)], critic.usage.calls, result.notes)
 
     return use
@@ -330,7 +343,7 @@ def surfaces(folder: Path) -> list[Surface]:
         Surface("LAC, `verdict:` (logits)", "/v1/completions", 0, lac_with_verdict, connecting=("/v1/models",)),
         Surface("LAC, `verdict:` (top k)", CHAT, 0, lac_with_top_k),
         Surface("PNLC, embeddings", "/v1/embeddings", 1, pnlc_with_embeddings),
-        Surface("AMC, world server", "/step", 4, amc_world),
+        Surface("AMC, world server", WORLD, 4, amc_world),
         Surface("collect, policy", CHAT, 4, collected),
         Surface("bench, `vllm:`", "/classify", 1, compared(folder), connecting=("/v1/models",)),
         Surface("explore, PSRL's roles", CHAT, 2, explored("psrl", "bandit"), talk=roles("bandit")),

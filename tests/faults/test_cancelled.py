@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from amc_agents.usage import Meter
 from tests.faults.leftovers import alone, nothing_left
-from tests.faults.surfaces import Limits
-from tests.faults.test_wire import _no_pauses, folder, methods
+from tests.faults.surfaces import WORLD, Limits
+from tests.faults.test_wire import _no_pauses, folder, methods, paid_and_asked, recording
 from tests.faults.upstream import upstream
 from tests.faults.wire import Fault, wire
 
@@ -43,7 +44,11 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cancelled_call_leaves_nothing(name, later, methods):
     surface, right = methods[name]
-    with nothing_left(), wire(upstream(surface.talk)) as proxy:
+    meter = Meter()
+    with nothing_left(), wire(upstream(surface.talk)) as proxy, recording(surface, meter):
         alone(cancelled(surface, proxy, surface.first if later else 0))
+    paid, asked = paid_and_asked(surface, meter, proxy)
+    # A request that was cancelled while it connected is counted, although its server saw nothing of it.
+    assert paid == 0 if surface.path == WORLD else asked <= paid <= right.calls
     with nothing_left(), wire(upstream(surface.talk)) as proxy:
         assert alone(surface.use(proxy, Limits(), "raise")).facts == right.facts

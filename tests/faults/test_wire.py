@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from amc_agents.concurrency import rate_gate
 from amc_agents.concurrency.background import background_loop
 from amc_agents.critics.server import http
 from amc_agents.errors import AmcError
+from amc_agents.runtime.metering import PolicyMeter, counting_requests
+from amc_agents.usage import Meter, metering
 from tests.critics.value.fake_vllm import folder
 from tests.faults.leftovers import alone, nothing_left
 from tests.faults.outcomes import DEGRADED, LOST_ONE, RETRIED, Case, cases
-from tests.faults.surfaces import KEY, Limits, N, Seen, Surface, surfaces
+from tests.faults.surfaces import KEY, WORLD, Limits, N, Seen, Surface, surfaces
 from tests.faults.upstream import CHAT, upstream
-from tests.faults.wire import FOREVER, Wire, wire
+from tests.faults.wire import FOREVER, TOO_MANY, Wire, wire
 
 __all__ = ["folder"]
 
@@ -64,12 +68,14 @@ def test_a_fault_has_the_outcome_of_the_table(case, methods, monkeypatch):
     if case.times == FOREVER:
         monkeypatch.setattr(rate_gate, "PATIENCE_S", 0.02)
     surface, right = methods[case.surface]
-    with nothing_left(), wire(upstream(surface.talk)) as proxy:
+    meter = Meter()
+    with nothing_left(), wire(upstream(surface.talk)) as proxy, recording(surface, meter):
         proxy.broken(surface.path, case.fault, first=surface.first, last=surface.first + case.times - 1)
         outcome, seen = happened(case, surface, proxy, right)
     assert outcome == case.outcome, seen
     if isinstance(seen, AmcError):
         checked_message(str(seen))
+        check_paid(case, surface, proxy, meter)
         return
     for note in seen.notes:
         assert KEY[:12] not in note
@@ -77,6 +83,32 @@ def test_a_fault_has_the_outcome_of_the_table(case, methods, monkeypatch):
         # The first point's request is the broken one: no value stands for a critic that failed.
         assert np.isnan(seen.facts[0][0][0]).all()
     check_calls(case, surface, proxy, seen, outcome)
+
+
+@contextmanager
+def recording(surface: Surface, meter: Meter) -> Iterator[None]:
+    """Record the usage of every role; that of a policy only where its server is behind the proxy."""
+    policy = surface.name.endswith("policy")
+    with metering(meter), counting_requests(PolicyMeter(meter)) if policy else nullcontext():
+        yield
+
+
+def paid_and_asked(surface: Surface, meter: Meter, proxy: Wire) -> tuple[int, int]:
+    """The recorded calls of the roles whose server is behind the proxy, and the requests that it received."""
+    others = () if surface.name.startswith("explore") or "policy" in surface.name else ("policy", "world model")
+    calls = sum(usage.calls for role, usage in meter.read().items() if role not in others)
+    return calls, sum(exchange.path not in surface.connecting for exchange in proxy.log)
+
+
+def check_paid(case: Case, surface: Surface, proxy: Wire, meter: Meter) -> None:
+    """A call that was refused has its price, too: each request is counted once, also failed and cancelled requests."""
+    paid, asked = paid_and_asked(surface, meter, proxy)
+    if surface.path == WORLD:
+        assert paid == 0
+    elif case.fault in TOO_MANY and not surface.name.endswith("policy"):
+        assert 0 < paid <= asked  # The client repeated it until it lost patience.
+    elif not case.fault.patience:
+        assert paid == asked
 
 
 def check_calls(case: Case, surface: Surface, proxy: Wire, seen: Seen, outcome: str) -> None:

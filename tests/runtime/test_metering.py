@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from langchain.chat_models import init_chat_model
@@ -17,9 +18,11 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
 from amc_agents.population.graph import amc
-from amc_agents.runtime.metering import PolicyMeter
+from amc_agents.runtime.metering import PolicyMeter, counting_requests
+from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, Usage
+from tests.population.worlds import start, sum_world
 from tests.scripted_http import scripted_server
 
 ANSWERED = "small-2026-01-02"
@@ -147,6 +150,39 @@ async def test_nothing_is_remembered_of_requests_that_are_over(server, meter):
     handler = PolicyMeter(meter)
     await ChatOpenAI(model="small", **openai(server)).abatch(["a", "b"], {"callbacks": [handler]})
     assert handler._requests == {}
+
+
+async def test_a_request_without_an_end_is_counted_once(meter):
+    """LangChain reports no end of a request that is cancelled; that of one in a thread may come later."""
+    handler, ids = PolicyMeter(meter), [uuid4(), uuid4()]
+    asked = {"metadata": {"ls_provider": "openai", "ls_model_name": "small"}, "invocation_params": {}}
+    for run_id in ids:
+        handler.on_chat_model_start({}, [[]], run_id=run_id, **asked)
+    for _ in range(2):
+        handler.count_abandoned()
+    handler.on_llm_end(LLMResult(generations=[]), run_id=ids[0])
+    assert meter.by_model() == {"policy": {"openai:small": Usage(2, missing=2)}}
+
+
+async def test_requests_of_a_cancelled_run_are_counted():
+    meter, started, n_particles = Meter(), asyncio.Event(), 3
+    asked: list[Any] = []
+
+    class Hangs(ScriptedChatModel):
+        async def _agenerate(self, messages, *arguments, **options):
+            asked.append(messages)
+            if len(asked) == n_particles:
+                started.set()
+            await asyncio.Event().wait()
+
+    graph = amc(text_agent(Hangs(respond=str)), environment=sum_world, n_particles=n_particles)
+    with counting_requests(PolicyMeter(meter)):
+        run = asyncio.ensure_future(graph.arun(start()))
+    await started.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert meter.read() == {"policy": Usage(calls=n_particles, missing=n_particles)}
 
 
 HARMLESS: dict[str, Any] = {"step_after": "act", "stateless_tools": True}
