@@ -11,8 +11,8 @@ request to a model and a step of its world per step. Spans are batched by the SD
 
 3. `calls`: the number of function calls of a run in its own thread, which does not depend on the load of the machine.
 
-Medians and quartiles of the ratios of paired runs, in alternating order. The exit code is 1 if a ratio exceeds its
-bound.
+Medians of the ratios of paired runs in alternating order, with their 95% intervals (bootstrap) and the ratios'
+quartiles. The exit code is 1 if a median exceeds its bound.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from overhead import N, T, as_particles, instant_agent, wrapped
 
+from amc_agents.runtime.tracing import set_tracer
 from amc_agents.smc import AtSteps
-from amc_agents.telemetry import flush, instrument, uninstrument
+from amc_agents.telemetry.otel.tracer import OtelTracer
 
 BOUND = 1.03
+FLUSH_LIMIT_S = 30.0
 
 
 class Encoding(SpanExporter):
@@ -52,54 +54,55 @@ class Encoding(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-async def times(graph: Any, provider: TracerProvider | None) -> tuple[float, float]:
+async def times(graph: Any, tracer: OtelTracer | None) -> tuple[float, float]:
     """Return the CPU seconds of this thread and of the process for a run; None: without traces."""
-    if provider is not None:
-        instrument(tracer_provider=provider)
+    set_tracer(tracer)
     gc.collect()
     began = time.thread_time(), time.process_time()
     await wrapped(graph)
     agents = time.thread_time() - began[0]
-    flush()
-    process = time.process_time() - began[1]
-    uninstrument()
-    return agents, process
+    if tracer is not None:
+        tracer.flush(FLUSH_LIMIT_S)
+    return agents, time.process_time() - began[1]
 
 
-async def calls(graph: Any, provider: TracerProvider | None) -> int:
+async def calls(graph: Any, tracer: OtelTracer | None) -> int:
     """Return the number of function calls of a run."""
-    if provider is not None:
-        instrument(tracer_provider=provider)
+    set_tracer(tracer)
     profile = cProfile.Profile()
     with profile:
         await wrapped(graph)
-    uninstrument()
     return int(vars(pstats.Stats(profile))["total_calls"])
 
 
 async def measure(n_steps: int, pairs: int) -> dict[str, Any]:
     exporter, provider = Encoding(), TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(exporter))
+    # A single tracer, switched on and off: to set up a new one before each traced run makes that run itself slower.
+    tracer = OtelTracer(provider, None, content=False)
     graph = as_particles(instant_agent(), AtSteps(*range(4, n_steps, 10)), N, n_steps, seed=0)
     await times(graph, None)
-    await times(graph, provider)
+    await times(graph, tracer)
     n_spans = exporter.n_spans
     gc.freeze()
     ratios = []
     for number in range(pairs):
-        order = (provider, None) if number % 2 else (None, provider)
+        order = (tracer, None) if number % 2 else (None, tracer)
         first, second = [await times(graph, each) for each in order]
         without, traced = (second, first) if number % 2 else (first, second)
         ratios.append([traced[0] / without[0], traced[1] / without[1]])
     gc.unfreeze()
-    off, on = await calls(graph, None), await calls(graph, provider)
+    off, on = await calls(graph, None), await calls(graph, tracer)
+    tracer.stop()
     provider.shutdown()
     low, median, high = np.percentile(ratios, [25, 50, 75], axis=0).tolist()
+    draws = np.random.default_rng(0).choice(len(ratios), (2000, len(ratios)))
+    interval = np.percentile(np.median(np.asarray(ratios)[draws], axis=1), [2.5, 97.5], axis=0).T.tolist()
     return {
         "spans": n_spans,
         "pairs": pairs,
-        "agents": {"ratio": median[0], "quartiles": [low[0], high[0]], "bound": BOUND},
-        "process": {"ratio": median[1], "quartiles": [low[1], high[1]]},
+        "agents": {"ratio": median[0], "interval": interval[0], "quartiles": [low[0], high[0]], "bound": BOUND},
+        "process": {"ratio": median[1], "interval": interval[1], "quartiles": [low[1], high[1]]},
         "calls": {"ratio": on / off},
     }
 

@@ -52,6 +52,8 @@ class Backlog:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._work, self._now = threading.Event(), threading.Event()
+        self._told = False
+        """Whether the thread knows of new work; `_work` says the same, but to ask it is a call."""
         self._n_dropped = 0
 
     def add(self, work: Callable[..., Any], *arguments: Any) -> None:
@@ -64,14 +66,17 @@ class Backlog:
         if len(self._waiting) >= MOST_WAITING:
             self._n_dropped += 1
             return
-        self._put(work, arguments)
+        self._waiting.append((work, arguments))
+        if not self._told:
+            self._tell()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the work so far is done; False: it was not done in time."""
         if self._stopped or self._started != _forks:
             return True
         done = threading.Event()
-        self._put(done.set, ())
+        self._waiting.append((done.set, ()))
+        self._tell()
         self._now.set()
         return done.wait(timeout_s)
 
@@ -83,10 +88,9 @@ class Backlog:
         if self._thread is not None and self._started == _forks:
             self._thread.join(STOPPING_LIMIT_S)
 
-    def _put(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._waiting.append((work, arguments))
-        if not self._work.is_set():
-            self._work.set()
+    def _tell(self) -> None:
+        self._told = True
+        self._work.set()
 
     def _start(self) -> None:
         with self._starting:
@@ -94,6 +98,7 @@ class Backlog:
                 return
             self._waiting.clear()  # In a forked process: the parent does this work.
             self._work, self._now = threading.Event(), threading.Event()
+            self._told = False
             self._n_dropped = 0
             self._thread = threading.Thread(target=self._run, name="amc-telemetry", daemon=True)
             self._thread.start()
@@ -105,6 +110,7 @@ class Backlog:
             self._now.wait(self._interval_s)
             self._now.clear()
             self._work.clear()
+            self._told = False  # Before the work: what comes during it tells the thread again.
             self._do_all()
 
     def _do_all(self) -> None:

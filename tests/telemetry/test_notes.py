@@ -96,11 +96,11 @@ async def test_the_observation_of_a_world_is_let_go(seen, monkeypatch):
     async def step(action):
         observation = Text("there")
         kept.append(weakref.ref(observation))
-        return TimeStep.termination(observation, 1.0)
+        return TimeStep.termination(observation, 0.5)
 
     await traced_step(step, "go")
     gc.collect()
     assert kept[0]() is None
     held.make()
     [span] = seen.spans
-    assert (span.attributes["amc.reward"], span.attributes["amc.done"]) == (1.0, True)
+    assert (span.attributes["amc.reward"], span.attributes["amc.done"]) == (0.5, True)

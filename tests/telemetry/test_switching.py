@@ -124,6 +124,15 @@ def test_a_backlog_that_grows_too_long_drops_and_says_so(monkeypatch, caplog):
     assert "2 spans or feedbacks were dropped" in caplog.text
 
 
+def test_new_work_wakes_the_thread_again_without_a_flush():
+    backlog = Backlog(relieve=lambda: None, interval_s=0.0)
+    for _ in range(20):
+        done = threading.Event()
+        backlog.add(done.set)
+        assert done.wait(60)
+    backlog.stop()
+
+
 def test_the_exporter_may_catch_up_from_time_to_time():
     relieved, backlog = [], Backlog(relieve=lambda: relieved.append(None))
     for _ in range(2_000):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from time import time_ns
 from typing import Any, NamedTuple
@@ -68,11 +68,10 @@ class OtelTracer:
         try:
             answer = await step(action)
         except BaseException as error:
-            self._recorder.later(self._record_step, began, time_ns(), {}, None, error)
+            self._recorder.later(self._record_step, began, time_ns(), None, None, error)
             raise
-        result = {"reward": answer.reward, "done": answer.done}
         observation = answer.observation if content else None
-        self._recorder.later(self._record_step, began, time_ns(), result, observation, None)
+        self._recorder.later(self._record_step, began, time_ns(), (answer.reward, answer.done), observation, None)
         return answer
 
     def flush(self, timeout_s: float) -> bool:
@@ -89,11 +88,13 @@ class OtelTracer:
         self,
         step: _Step,
         ended: int,
-        result: Mapping[str, Any],
+        result: tuple[float, bool] | None,
         observation: str | None,
         error: BaseException | None,
     ) -> None:
-        attributes = {**step.where.attributes, **of_tool(_WORLD), **named.own(result)}
+        attributes = {**step.where.attributes, **of_tool(_WORLD)}
+        if result is not None:
+            attributes |= named.own({"reward": result[0], "done": result[1]})
         attributes |= {} if step.action is None else named.text("input.value", step.action)
         attributes |= {} if observation is None else named.text("output.value", observation)
         span = self._recorder.begin(f"execute_tool {_WORLD}", step.parent, attributes, began=step.began)
