@@ -3,15 +3,13 @@
 - `oldest`: the lowest versions that `pyproject.toml` allows, also of the parts of LangChain and LangGraph that the
   packages `langchain` and `langgraph` install;
 - `newest`: what an installation of today gets;
-- `pinned`: the versions of `constraints.txt`, the core alone on the Python that runs this, and only the tests
-  in `release/wheel`: the CI's leg;
+- `pinned`: the versions of `constraints.txt`, the core alone, and only the tests in `release/wheel`: the CI's legs;
 - `train-oldest`, `train-newest`: with the extra `train`. torch stays at the version of `constraints.txt`.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +25,7 @@ TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-socket", "pytest-xdis
 FREE_TOOLS = ("hatchling", "langchain-tests")
 """At whatever version fits those of the leg."""
 WHEEL = "wheel"
+PINNED = "pinned"
 SEAMS = (
     WHEEL,
     "tests/lac/test_lac_middleware.py",
@@ -59,7 +58,7 @@ class Leg:
     python: str
     """Such as "3.11"."""
     versions: str
-    """"oldest", "newest" or "pinned"."""
+    """"oldest", "newest" or `PINNED`."""
     extras: tuple[str, ...] = EXTRAS
     tests: tuple[str, ...] = SEAMS
     """Arguments of pytest in the copy: `wheel`, and folders and files of `tests/`."""
@@ -72,7 +71,7 @@ class Leg:
     @property
     def name(self) -> str:
         """Name for `--leg`."""
-        return self.versions if self.versions == "pinned" else f"{self.python}-{self.dependencies}"
+        return f"{self.python}-{self.dependencies}"
 
 
 def legs() -> list[Leg]:
@@ -81,7 +80,7 @@ def legs() -> list[Leg]:
     both = ("oldest", "newest")
     training = [Leg(pythons[0], versions, ("train",), TRAINING) for versions in both]
     return [
-        Leg(f"{sys.version_info.major}.{sys.version_info.minor}", "pinned", (), (WHEEL,)),
+        *(Leg(python, PINNED, (), (WHEEL,)) for python in pythons),
         *(Leg(python, versions) for python in pythons for versions in both),
         *training,
     ]
@@ -97,11 +96,11 @@ def resolution(leg: Leg, folder: Path) -> list[str]:
     """Return the arguments with which uv finds a leg's versions. Only wheels are taken: nobody waits for a build."""
     constraints = ROOT / "constraints.txt"
     fixed = (*TOOLS, "torch") if "train" in leg.extras else TOOLS
-    free = () if leg.versions == "pinned" else (*FREE_TOOLS, *PARTS)
+    free = () if leg.versions == PINNED else (*FREE_TOOLS, *PARTS)
     requirements = folder / "tests.in"
     requirements.write_text("\n".join([*pins(constraints, fixed), *free]))
     extras = [argument for extra in leg.extras for argument in ("--extra", extra)]
-    chosen = {"oldest": ["--resolution", "lowest-direct"], "newest": [], "pinned": ["--constraint", str(constraints)]}
+    chosen = {"oldest": ["--resolution", "lowest-direct"], "newest": [], PINNED: ["--constraint", str(constraints)]}
     return [str(ROOT / "pyproject.toml"), str(requirements), *extras, *chosen[leg.versions], "--only-binary", ":all:"]
 
 
