@@ -16,6 +16,7 @@ import pytest
 from amc_agents_gateway.config import GatewayConfig
 from amc_agents_gateway.server import GatewayServer
 from gateway_client import KEY, error_of
+from langchain_openai import ChatOpenAI
 from upstream_server import Served, served
 
 from amc_agents.envs.crafting import generate_task
@@ -76,6 +77,28 @@ def test_decisions(client, model):
     assert told.usage.prompt_tokens == sum(usage["input_tokens"] for usage in told.amc["usage"].values())
     assert told.usage.completion_tokens == sum(usage["output_tokens"] for usage in told.amc["usage"].values())
     assert [decision["critic"] for decision in told.amc["decisions"]] == ["value", "value"]
+
+
+async def test_asynchronous_clients(gateway):
+    asked = {"model": "lac/policy", "base_url": f"{gateway.url}/v1", "api_key": KEY}
+    async with openai.AsyncOpenAI(base_url=asked["base_url"], api_key=KEY, max_retries=0) as client:
+        told = await client.chat.completions.create(model=asked["model"], messages=QUESTION)
+    assert "Action:" in told.choices[0].message.content
+    async with httpx.AsyncClient(timeout=60) as http:
+        chat = ChatOpenAI(**asked, http_async_client=http, stream_usage=True)
+        message = await chat.ainvoke(QUESTION)
+        assert "Action:" in message.text
+        assert message.usage_metadata["output_tokens"] > 0
+        assert "Action:" in "".join([piece.text async for piece in chat.astream(QUESTION)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_litellm(gateway):
+    litellm = pytest.importorskip("litellm", reason="make test-clients installs it in an environment of its own")
+    asked = {"model": "openai/lac/policy", "api_base": f"{gateway.url}/v1", "api_key": KEY, "messages": QUESTION}
+    assert "Action:" in litellm.completion(**asked).choices[0].message.content
+    pieces = litellm.completion(**asked, stream=True)
+    assert "Action:" in "".join(piece.choices[0].delta.content or "" for piece in pieces)
 
 
 def test_log_probabilities_are_the_policys_own(client):
