@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
 from typer.core import TyperGroup
+
+from amc_agents.cli.printable import echo
 
 
 class OneScreen(TyperGroup):
@@ -15,7 +16,7 @@ class OneScreen(TyperGroup):
         """Show the help where no command is given."""
         if not args and not ctx.resilient_parsing:
             # Typer's `no_args_is_help` only shows help that rich prints.
-            typer.echo(ctx.get_help())
+            echo(ctx.get_help())
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
