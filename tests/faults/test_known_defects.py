@@ -57,6 +57,16 @@ HELD_BY = {
         "critics/goal/test_goal.py::test_an_answer_without_valid_usage_counts_as_missing",
     "sync calls hang after os.fork":
         "concurrency/test_background.py::test_a_forked_process_makes_sync_calls_too",
+    "a changed model after a lost connection":
+        "critics/value/test_pooling_restarts.py::test_another_model_after_the_restart_is_an_error",
+    "a changed model behind a classifier":
+        "critics/classifier/test_classifier.py::test_another_model_after_a_lost_connection_is_noticed",
+    "answers in another order":
+        "critics/goal/test_goal.py::test_batches_of_a_server_may_have_rows_in_any_order",
+    "requests of a role that failed were not counted":
+        "runtime/test_role_answers.py::test_a_failed_request_counts_as_a_call_without_a_report",
+    "requests of a cancelled run were not counted":
+        "runtime/test_metering.py::test_requests_of_a_cancelled_run_are_counted",
 }  # fmt: skip
 """Defect -> file and test."""
 

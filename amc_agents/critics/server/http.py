@@ -162,6 +162,8 @@ class ModelServer:
             timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
             transport=self._transport,
             verify=_tls(),
+            # A proxy of the environment would connect from its own place in the network, past the check of addresses.
+            trust_env=self.trusted,
         )
 
     def _read_key(self) -> str:
@@ -298,7 +300,7 @@ def _checked_url(base_url: str) -> str:
         raise ConfigurationError(expected)
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeError):  # the latter for a lone surrogate
         # Show neither the URL nor httpx's message: either may contain a key.
         raise ConfigurationError("the URL of a server cannot be parsed: it looks like http://host:8000") from None
     if parsed.userinfo or parsed.query or parsed.fragment:

@@ -474,6 +474,17 @@ async def test_localhost_is_not_resolved(names):
     assert looked_up == []
 
 
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
+async def test_a_proxy_of_the_environment_is_used_for_trusted_servers_only(variable, monkeypatch):
+    """A proxy would open the connection from its own network, to which the check of addresses does not apply."""
+    async with ScriptedServer(in_turn(Reply(body=1))) as server, ScriptedServer(in_turn(Reply(body=2))) as proxy:
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv(variable, proxy.url)
+        assert await by_call(server.url).get("/x") == 1
+        assert await ModelServer(server.url, retry_for=0).get("/x") == 2
+
+
 async def test_a_name_that_cannot_be_resolved_is_an_error(names):
     table, _ = names
     table["nowhere.test"] = []
