@@ -1,10 +1,9 @@
-"""Fine-tune a whole policy on weighted dialogues; learning rate and epochs are chosen on held-out tasks."""
+"""Fine-tune a whole policy on weighted dialogues; the learning rate is chosen on held-out tasks."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,15 @@ Imitated = Sequence[tuple[list[int], float]]
 """A task's dialogues as token ids, and their shares, which sum to 1."""
 Row = tuple[list[int], list[float]]
 BATCH = 12
-RATES, EPOCHS = (3e-4, 1e-3, 3e-3), (2, 6)
+RATES, EPOCHS = (3e-4, 1e-3, 3e-3), 3
 HELD_OUT = 0.2
 
 
 def fine_tuned(base: str, tasks: Sequence[Imitated], out: Path, seed: int = 0) -> dict[str, Any]:
-    """Choose the settings on a fifth of the tasks, train on all, and write the policy to a folder.
+    """Choose the learning rate on a fifth of the tasks, train on all, and write the policy to a folder.
 
     Returns:
-        What was tried: the loss on held-out tasks, by settings, and of the policy before.
+        What was tried: the losses on held-out tasks, by learning rate and of the policy before.
     """
     torch.set_num_threads(1)
     policy, rng = Policy(base), np.random.default_rng(seed)
@@ -42,14 +41,13 @@ def fine_tuned(base: str, tasks: Sequence[Imitated], out: Path, seed: int = 0) -
         [row for index in part for row in rows[index]] for part in (order[:n_held_out], order[n_held_out:])
     )
     tried = {"before": loss_of(_loaded(base), held_out)}
-    for rate, epochs in product(RATES, EPOCHS):
-        tried[f"{rate:g} x {epochs}"] = loss_of(_trained(base, training, rate, epochs, seed), held_out)
-        print(tried, flush=True)
-    rate, epochs = min(product(RATES, EPOCHS), key=lambda each: tried[f"{each[0]:g} x {each[1]}"])
+    for rate in RATES:
+        tried[f"{rate:g}"] = loss_of(_trained(base, training, rate, seed), held_out)
+    rate = min(RATES, key=lambda each: tried[f"{each:g}"])
     shutil.copytree(model_folder(base), out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("value", "__pycache__"))
     everything = [row for task in rows for row in task]
-    _trained(base, everything, rate, epochs, seed).half().save_pretrained(out)
-    return {"tasks": len(tasks), "dialogues": len(everything), "rate": rate, "epochs": epochs, "tried": tried}
+    _trained(base, everything, rate, seed).half().save_pretrained(out)
+    return {"tasks": len(tasks), "dialogues": len(everything), "rate": rate, "held_out_losses": tried}
 
 
 def token_weights(tokens: Sequence[int], share: float, assistant: int, end: int) -> list[float]:
@@ -65,18 +63,18 @@ def _loaded(base: str) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(model_folder(base), dtype=torch.float32)
 
 
-def _trained(base: str, rows: Sequence[Row], rate: float, epochs: int, seed: int) -> LlamaForCausalLM:
+def _trained(base: str, rows: Sequence[Row], rate: float, seed: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     model, rng = _loaded(base), np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
     per_epoch = -(-len(rows) // BATCH)
     # The same divisor for every batch: a dialogue counts by its share, whichever others are beside it.
     divisor = sum(sum(weights) for _, weights in rows) / per_epoch
-    for step in range(epochs * per_epoch):
+    for step in range(EPOCHS * per_epoch):
         if step % per_epoch == 0:
             order = rng.permutation(len(rows)).tolist()
         at = step % per_epoch * BATCH
-        optimizer.param_groups[0]["lr"] = rate * warm_up_and_cosine(step, epochs * per_epoch, 0.1)
+        optimizer.param_groups[0]["lr"] = rate * warm_up_and_cosine(step, EPOCHS * per_epoch, 0.1)
         losses, weights = token_losses(model, *padded([rows[index] for index in order[at : at + BATCH]]))
         update([optimizer], (losses * weights).sum() / divisor, list(model.parameters()))
     return model
