@@ -21,7 +21,7 @@ Imitated = Sequence[tuple[list[int], float]]
 """A task's dialogues as token ids, and their shares, which sum to 1."""
 Row = tuple[list[int], list[float]]
 BATCH = 12
-RATES, EPOCHS = (3e-4, 1e-3, 3e-3), 3
+RATES, EPOCHS = (1e-4, 3e-4, 1e-3), 3
 HELD_OUT = 0.2
 
 
