@@ -13,6 +13,7 @@ import typer
 
 from amc_agents.cli.calibrate import calibrate
 from amc_agents.cli.compare import bench, demo
+from amc_agents.cli.distill import distill
 from amc_agents.cli.doctor import doctor
 from amc_agents.cli.estimate import estimate
 from amc_agents.cli.explore import explore
@@ -43,7 +44,7 @@ app = typer.Typer(
 train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (extra: train).")
 
 _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
-    "demo": (demo, "Compare AMC with other methods in under a minute.", "amc demo --tasks 16"),
+    "demo": (demo, "Compare methods in a minute, without API key, server or GPU.", "amc demo --tasks 16"),
     "new": (new, "Write an example agent with tasks, ready for bench.", "amc new my-agent"),
     "bench": (
         bench,
@@ -69,6 +70,11 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
         calibrate,
         "Fit a critic's values to your own outcomes.",
         "amc calibrate hf:value --data data --out calibrated",
+    ),
+    "distill": (
+        distill,
+        "Train the policy on what a search found.",
+        "amc distill --data data --base crafting --out policy",
     ),
     "doctor": (doctor, "Check packages, configuration and servers.", "amc doctor --config amc.toml"),
     "run": (

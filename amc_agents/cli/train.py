@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from amc_agents.concurrency.ray_cluster import RayCluster
     from amc_agents.training.branching import Branching
     from amc_agents.training.collecting import CollectionProgress, Rollouts
+    from amc_agents.training.searching import Search
     from amc_agents.training.value.training import TrainingProgress
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
@@ -64,6 +65,7 @@ class NumberType(StrEnum):
     bfloat16 = "bfloat16"
 
 
+_SEARCH = "Search"
 _LEARNT, _COURSE, _HARDWARE = "Objective and data", "Schedule and checkpoints", "Hardware"
 
 
@@ -86,6 +88,21 @@ def collect(
     branch_at: Annotated[
         str | None,
         typer.Option(help="Steps of the splits, as in 4,8. Default: drawn for each task, in the horizon's first half."),
+    ] = None,
+    critic: Annotated[
+        str | None,
+        typer.Option(
+            help="Search with AMC and this critic, and draw the trajectories by their weights: for `amc distill`, not "
+            "for training critics. Default: no search.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    resample_at: Annotated[
+        str | None, typer.Option(help="Steps of the search's resampling. Default: 4.", rich_help_panel=_SEARCH)
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="beta of the search, in reward units. Default: 0.1.", rich_help_panel=_SEARCH),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 1, or your own agent's.")
@@ -119,7 +136,9 @@ def collect(
     from amc_agents.training.on_cluster import remote_rollouts
 
     console = console_beside(as_json)
-    branching = _branching(branches, branch_at)
+    branching, search = _branching(branches, branch_at), _search(critic, resample_at, beta)
+    if search is not None and branching is not None:
+        raise ConfigurationError("--critic and --branches are two ways to draw trajectories: leave one out")
     if branching is not None:
         branching.starts(trajectories)  # fails before anything is played
     if agent is not None:
@@ -127,7 +146,17 @@ def collect(
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
         with cluster_of(executor, out) as cluster:
             rollouts = _collect_own(
-                plan_of_own, out, console, trajectories, branching, temperature, horizon, seed, concurrent, cluster
+                plan_of_own,
+                out,
+                console,
+                trajectories,
+                branching,
+                search,
+                temperature,
+                horizon,
+                seed,
+                concurrent,
+                cluster,
             )
         if as_json:
             print_json({"out": str(out), "new": rollouts.collected, "lost": rollouts.lost, "errors": rollouts.errors})
@@ -143,20 +172,28 @@ def collect(
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
     with _collection_bar(console, len(chosen)) as show, cluster_of(executor, out) as cluster:
-        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon, branching)
+        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon, branching, search)
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
             n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of, branching=branching,
-            play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
+            search=search, play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
         )  # fmt: skip
-    console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE")
+    following = (
+        f"amc train value --data {out} --out VALUE" if search is None else f"amc distill --data {out} --out POLICY"
+    )
+    console.print(f"{new} new trajectories in {out}. Next: {following}")
     if as_json:
         print_json({"out": str(out), "new": new})
 
 
 def _world_rollouts(
-    plan: ComparisonPlan, temperature: float, n_trajectories: int, horizon: int, branching: Branching | None
+    plan: ComparisonPlan,
+    temperature: float,
+    n_trajectories: int,
+    horizon: int,
+    branching: Branching | None,
+    search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of a world's policy in another process."""
     from amc_agents.bench.policies import policy_model
@@ -165,17 +202,23 @@ def _world_rollouts(
 
     agent, make = text_agent(policy_model(plan.policy, temperature)), plan.world_spec.make
     return amc_rollouts(
-        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, branching=branching, tools={}
-    )
+        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, branching=branching, search=search,
+        tools={},
+    )  # fmt: skip
 
 
 def _own_rollouts(
-    plan: OwnPlan, n_trajectories: int, temperature: float, horizon: int, branching: Branching | None
+    plan: OwnPlan,
+    n_trajectories: int,
+    temperature: float,
+    horizon: int,
+    branching: Branching | None,
+    search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of an own agent in another process."""
     from amc_agents.bench.own.rollouts import OwnRollouts
 
-    return OwnRollouts(plan.own, n_trajectories, temperature, horizon, branching).draw
+    return OwnRollouts(plan.own, n_trajectories, temperature, horizon, branching, search).draw
 
 
 def _collect_own(
@@ -184,6 +227,7 @@ def _collect_own(
     console: PlainConsole,
     n_trajectories: int,
     branching: Branching | None,
+    search: Search | None,
     temperature: float | None,
     horizon: int | None,
     seed: int,
@@ -200,13 +244,13 @@ def _collect_own(
 
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature
-    drawn = n_trajectories, temperature, horizon or own.horizon, branching
+    drawn = n_trajectories, temperature, horizon or own.horizon, branching, search
     play = None if cluster is None else remote_rollouts(cluster, partial(_own_rollouts, plan, *drawn))
     rollouts = OwnRollouts(own, *drawn, play)
     settings = {
         "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
-        **branching_settings(branching),
+        **branching_settings(branching), **({} if search is None else search.settings),
     }  # fmt: skip
     with _collection_bar(console, len(tasks)) as show, quiet_notes() if branching else nullcontext():
         rollouts.collected = asyncio.run(
@@ -227,6 +271,26 @@ def _collect_own(
     return rollouts
 
 
+def _search(critic: str | None, at: str | None, beta: float | None) -> Search | None:
+    """Read --critic, --resample-at and --beta."""
+    from amc_agents.training.searching import Search
+
+    if critic is None:
+        if at is not None or beta is not None:
+            raise ConfigurationError("--resample-at and --beta are settings of a search: add its critic (--critic)")
+        return None
+    search = Search(critic, at=Search.at if at is None else _steps("--resample-at", at))
+    return with_flags(search, beta=beta)
+
+
+def _steps(option: str, steps: str) -> tuple[int, ...]:
+    """Read a list of steps."""
+    try:
+        return tuple(int(step) for step in steps.split(","))
+    except ValueError:
+        raise ConfigurationError(f"{option} takes steps, as in 4,8; got {quoted(steps)}") from None
+
+
 def _branching(branches: int | None, steps: str | None) -> Branching | None:
     """Read --branches and --branch-at."""
     from amc_agents.training.branching import Branching
@@ -235,11 +299,7 @@ def _branching(branches: int | None, steps: str | None) -> Branching | None:
         if steps is not None:
             raise ConfigurationError(f"--branch-at {steps} needs the number of branches: --branches K")
         return None
-    try:
-        at = () if steps is None else tuple(int(step) for step in steps.split(","))
-    except ValueError:
-        raise ConfigurationError(f"--branch-at takes steps, as in 4,8; got {quoted(steps)}") from None
-    return Branching(branches, at)
+    return Branching(branches, () if steps is None else _steps("--branch-at", steps))
 
 
 @contextmanager
@@ -385,7 +445,7 @@ def value(
     from amc_agents.training.value.objective import Objective
     from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, leave_together, train_value
 
-    folder, embedded = _base_folder(base)
+    folder, embedded = base_folder(base)
     settings = with_flags(
         EMBEDDED if embedded else ValueTrainingSettings(),
         objective=Objective(loss=loss.value, target=target.value, beta=beta, soft=soft, td_lambda=td_lambda),
@@ -398,7 +458,7 @@ def value(
     )  # fmt: skip
     console = _console_of_first_process(as_json)
     _mention_unknown_outcomes(data, console)
-    with _training_bar(console) as show:
+    with training_bar(console) as show:
         checkpoint = train_value(
             folder, data, out, settings, progress=show, resume=resume, anyway=anyway,
             warn=lambda warning: console.print(f"Warning: {warning}"),
@@ -435,7 +495,7 @@ def _console_of_first_process(as_json: bool) -> PlainConsole:
 
 
 @contextmanager
-def _training_bar(console: PlainConsole) -> Iterator[Callable[[TrainingProgress], None]]:
+def training_bar(console: PlainConsole) -> Iterator[Callable[[TrainingProgress], None]]:
     """Show the progress of a training: steps, loss, tokens per second and remaining time."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -458,7 +518,7 @@ def _training_bar(console: PlainConsole) -> Iterator[Callable[[TrainingProgress]
         yield show
 
 
-def _base_folder(name: str) -> tuple[Path, bool]:
+def base_folder(name: str) -> tuple[Path, bool]:
     """Return the folder of a base model, and whether it has the embedded model's layout."""
     import json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.cli.train import _base_folder, with_flags
+from amc_agents.cli.train import base_folder, with_flags
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def verdict(
     )
 
     labeller = _labeller(labels)
-    folder, embedded = _base_folder(base)
+    folder, embedded = base_folder(base)
     settings = with_flags(
         EMBEDDED if embedded else VerdictTrainingSettings(),
         device=device, seed=seed, epochs=epochs, learning_rate=learning_rate,

@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from amc_agents.training.dataset import (
     refuse_credentials,
     write_new_tasks,
 )
+from amc_agents.training.searching import Search
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
@@ -67,6 +69,7 @@ def collect(
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     commit_tools: str | Sequence[str] = (),
     branching: Branching | None = None,
+    search: Search | None = None,
     play: Rollouts | None = None,
     progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
@@ -89,6 +92,7 @@ def collect(
             and nothing waits. They are stored with each trajectory, so that value models also learn from the
             states in which such a call was pending.
         branching: how the trajectories of a task branch; None: they are independent.
+        search: draw the trajectories from AMC's weighted particles, to train a policy on them; None: independent ones.
         play: draws the trajectories of a task elsewhere, such as on a cluster, with the same agent; None: here.
         progress: called after each task.
         **options: passed to `amc`.
@@ -105,12 +109,13 @@ def collect(
     commits = commit_names(commit_tools)
     options["tools"] = {**options.get("tools", {}), **dict.fromkeys(commits, "world")}
     rollouts = amc_rollouts(
-        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, branching=branching, **options
-    )
+        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, branching=branching, search=search,
+        **options,
+    )  # fmt: skip
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
     if commits:
         recorded["commit_tools"] = list(commits)
-    recorded |= branching_settings(branching)
+    recorded |= branching_settings(branching) | ({} if search is None else search.settings)
     with quiet_notes() if branching else nullcontext():
         return asyncio.run(
             collect_from(
@@ -128,9 +133,10 @@ def amc_rollouts(
     horizon: int = 50,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     branching: Branching | None = None,
+    search: Search | None = None,
     **options: Any,
 ) -> Rollouts:
-    """Draw trajectories by `amc` without resampling. The arguments are those of `collect`.
+    """Draw trajectories by `amc`, without resampling unless a search is given. The arguments are those of `collect`.
 
     Raises:
         ConfigurationError: the agent has a commit tool, at which the trajectories would wait for each other, and all
@@ -139,9 +145,10 @@ def amc_rollouts(
     _refuse_commits(agent, options)
 
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
-        return await independent_trajectories(
+        draw = partial(independent_trajectories, branching=branching) if search is None else search.trajectories
+        return await draw(
             agent, inputs(task) if inputs else {"messages": [("user", task.instruction)]}, n_trajectories,
-            horizon=horizon, seed=seed, branching=branching, environment=lambda state: (environment(), task), **options,
+            horizon=horizon, seed=seed, environment=lambda state: (environment(), task), **options,
         )  # fmt: skip
 
     return rollouts

@@ -11,6 +11,7 @@ import numpy as np
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory
+from amc_agents.training.policy.imitated import SEARCH
 from amc_agents.training.splits import held_out_tasks
 
 NO_OUTCOME = (
@@ -42,7 +43,7 @@ def check_data(
     if not data.outcomes:
         raise CheckpointError(NO_OUTCOME)
     held_out = held_out_tasks(data.outcomes, validation_share, np.random.default_rng(seed))
-    return [*data.about_outcomes(anyway), *data.about_overlap(held_out), *data.about_origin()]
+    return [*data.about_search(), *data.about_outcomes(anyway), *data.about_overlap(held_out), *data.about_origin()]
 
 
 @dataclass
@@ -56,6 +57,7 @@ class _Summary:
     of_test_split: int = 0
     """Trajectories that `amc collect --split test` played."""
     of_known_origin: int = 0
+    drawn_by_search: int = 0
 
     @classmethod
     def of(cls, records: Iterable[LoggedTrajectory]) -> _Summary:
@@ -68,9 +70,18 @@ class _Summary:
             data.instructions.setdefault(task.id, set()).add(_fingerprint(task.instruction))
             data.trajectories += 1
             data.of_known_origin += bool(settings)
+            data.drawn_by_search += SEARCH in settings
             data.imported += "imported" in settings
             data.of_test_split += settings.get("split") == "test"
         return data
+
+    def about_search(self) -> list[str]:
+        if not self.drawn_by_search:
+            return []
+        return [
+            f"{self.drawn_by_search} trajectories were drawn by a search (amc collect --critic): they succeed more "
+            "often than the policy, so the critic's values would be too high. Collect without --critic."
+        ]
 
     def about_outcomes(self, anyway: bool) -> list[str]:
         different = set().union(*self.outcomes.values())

@@ -26,7 +26,6 @@ from doses import N, Setting
 from draws import Forest, Node
 from filtering import filtered, independent
 from fine_tuning import fine_tuned
-from imitation import shares
 from judges import ValueModel
 from lockstep import Seat, Together
 from play import Policy
@@ -34,6 +33,7 @@ from play import Policy
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.registry import world
+from amc_agents.training.policy.imitated import shares
 from amc_agents.types import FloatArray, Task
 
 WORLD = "crafting-stock"

@@ -38,10 +38,10 @@ def run(name: str, critics: Sequence[str], first: int, n_tasks: int) -> None:
 
 
 def run_rollouts(name: str, n_tasks: int) -> None:
-    """Play AMC with V^pi: the oracle's temperature and beta, every third step."""
-    oracle, _ = chosen(name, "oracle")
+    """Play AMC with V^pi, at the oracle's temperature and beta and every third step, and the oracle's Best-of-N."""
+    oracle, heat = chosen(name, "oracle")
     setting = Setting(oracle.temperatures, 3, oracle.beta)
-    play(name, "test", 0, tasks_of(name, "test", n_tasks), [(ROLLOUTS, setting)], {setting.temperatures[0]: [ROLLOUTS]})
+    play(name, "test", 0, tasks_of(name, "test", n_tasks), [(ROLLOUTS, setting)], {heat: [ROLLOUTS]})
 
 
 def pack(name: str) -> None:

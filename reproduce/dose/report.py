@@ -117,7 +117,7 @@ def rows_of(name: str) -> list[Row]:
             rows.append(row_of(name, table, critic, setting.name, heat))
     for critic, played in table:
         if critic == ROLLOUTS and not played.startswith("pool"):
-            heat = float(played.split("_")[0].removeprefix("T"))
+            heat = chosen(name, "oracle")[1]
             rows.append(row_of(name, table, critic, played, heat))
     return rows
 

@@ -69,6 +69,12 @@ def test_equal_instructions_under_several_ids_are_a_warning():
     assert "have the instruction of a training task under another id" in warning
 
 
+def test_trajectories_of_a_search_are_a_warning():
+    searched = [replace(each, settings=json.dumps({"search": {}, "imported": {}})) for each in GOOD]
+    (warning,) = checked(searched)
+    assert warning.startswith("12 trajectories were drawn by a search")
+
+
 def test_benchmark_data_and_the_test_split_are_said_once():
     played = [replace(each, settings=json.dumps({"world": "crafting", "split": "test"})) for each in GOOD]
     split, benchmark = checked(played)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from amc_agents.bench.failures import HOPELESS, causes_of, described, stops
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.errors import AmcError
 from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import Rollouts, independent_trajectories
+from amc_agents.training.searching import Search
 from amc_agents.types import Task, Trajectory
 
 
@@ -23,6 +25,8 @@ class OwnRollouts:
     temperature: float
     horizon: int
     branching: Branching | None = None
+    search: Search | None = None
+    """Draws the trajectories from AMC's weighted particles; None: independent ones."""
     play: Rollouts | None = None
     """Draws the trajectories elsewhere; None: here."""
     collected: int = 0
@@ -43,9 +47,10 @@ class OwnRollouts:
     async def draw(self, task: Task, seed: int) -> Sequence[Trajectory]:
         """Draw the trajectories of a task in this process."""
         graph = self.own.make_agent(self.temperature)
-        trajectories = await independent_trajectories(
+        independent = partial(independent_trajectories, branching=self.branching)
+        trajectories = await (independent if self.search is None else self.search.trajectories)(
             graph, self.own.input_of(task), self.n_trajectories, horizon=self.horizon, seed=seed,
-            branching=self.branching, **self.own.arguments_for(task, graph),
+            **self.own.arguments_for(task, graph),
         )  # fmt: skip
         # The instruction is the text that runs in production show the critic; only the id comes from the file.
         return [replace(path, task=Task(task.id, path.task.instruction, task.payload)) for path in trajectories]

@@ -93,7 +93,9 @@ def train_value(
     state = TrainingState(out)
     begun = time.perf_counter()
     with global_random_state_kept(), closing(state), weights_written(state.folder):
-        arguments = training_arguments(settings, state.folder)
+        arguments = training_arguments(
+            settings, state.folder, keep_best=settings.keep_best, report_to=settings.report_to
+        )
 
         def begin() -> dict[str, Any]:
             description = _description(base_model, data, settings)

@@ -1,0 +1,1 @@
+"""Distilled search: train a policy on the trajectories that a search found."""
