@@ -37,8 +37,7 @@ app = typer.Typer(
     cls=OneScreen,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Improve the decisions of a frozen LLM agent at test time, guided by a small\n"
-    "critic. Start with `amc demo`: it needs no API key, server or GPU.",
+    help="Improve a frozen LLM agent at test time with a critic. Start with `amc demo`.",
     epilog="Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130: Ctrl-C",
 )
 train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (extra: train).")
