@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,7 +56,7 @@ def _panel(axes: Any, points: Sequence[Point]) -> None:
         of = [point for point in points if point.critic in names or point.critic.split("-")[0] in names]
         _bars(axes, sorted(of, key=lambda point: point.auc), colour, marker, label, "-")
     for point in points:
-        if point.critic in MODELS:
+        if point.critic in MODELS and not math.isnan(point.auc):
             label, marker = MODELS[point.critic]
             _bars(axes, [point], INK, marker, label, "")
     axes.set_xlabel("within-task AUC of the critic, unfinished states", color=INK)
