@@ -14,6 +14,7 @@ from tests.faults.wire import (
     ABSURD,
     FOREVER,
     GZIP,
+    LATE,
     LOST,
     REFUSED,
     SLOW,
@@ -27,6 +28,7 @@ from tests.faults.wire import (
 )
 
 RETRIED = "retried"
+WAITED = "waited for"
 DEGRADED = "degraded"
 SERVER = "refused: CriticServerError"
 CRITIC = "refused: CriticError"
@@ -45,6 +47,7 @@ class Family:
 
 
 FAMILIES = (
+    Family("late", LATE),
     Family("connection lost", LOST),
     Family("no answer in time", SLOW),
     Family("server unavailable", UNAVAILABLE),
@@ -96,6 +99,8 @@ class Kind:
 
     def outcome(self, family: Family, times: int, on_error: str) -> str:
         """The outcome of a row of the table."""
+        if family.faults == LATE:
+            return WAITED
         raised = (self.always if times == FOREVER else self.once)[family.name]
         return DEGRADED if on_error == "uniform" and raised.startswith("refused") else raised
 
@@ -142,14 +147,14 @@ SHAPE = "JSON of another shape"
 KINDS = (
     Kind(
         "model server, rows",
-        ("AMC, `classify:`", "PNLC, embeddings"),
+        ("AMC, `classify:`", "PNLC, embeddings", "train goal, embeddings"),
         once=_EVERY | dict.fromkeys(_RETRIED, RETRIED) | {SHAPE: CRITIC},
         always=_EVERY | {SHAPE: CRITIC},
         further=tuple((fault, CRITIC) for fault in ROWS + NUMBERS),
     ),
     Kind(
         "model server, rows with a control prompt",
-        ("AMC, `vllm:`", "bench, `vllm:`"),
+        ("AMC, `vllm:`", "bench, `vllm:`", "tune, `vllm:`", "score, `vllm:`"),
         once=_EVERY | dict.fromkeys(_RETRIED, RETRIED) | {SHAPE: CRITIC},
         always=_EVERY | {SHAPE: CRITIC},
         # The control prompt's number differs too, so the handshake is repeated, and then the request.
@@ -166,6 +171,12 @@ KINDS = (
     Kind(
         "chat model as a critic",
         ("AMC, `judge:`", "LAC, `verdict:` (top k)"),
+        once=dict.fromkeys(_EVERY, CRITIC) | {"too many requests": RETRIED},
+        always=dict.fromkeys(_EVERY, CRITIC),
+    ),
+    Kind(
+        "chat model as a forward model",
+        ("LAC, imagination", "PNLC, goals"),
         once=dict.fromkeys(_EVERY, CRITIC) | {"too many requests": RETRIED},
         always=dict.fromkeys(_EVERY, CRITIC),
     ),
@@ -221,5 +232,6 @@ WHOLE = (
     "AMC, `vllm:`", "AMC, `classify:`", "AMC, `judge:`", "AMC, policy", "LAC, `verdict:` (logits)", "PNLC, embeddings",
 )  # fmt: skip
 """Methods in front of which every fault is tried."""
-MAY_FAIL = tuple(name for kind in KINDS[:4] for name in kind.surfaces if not name.startswith("bench"))
+NO_CHOICE = ("bench", "tune", "score", "train")
+MAY_FAIL = tuple(name for kind in KINDS[:5] for name in kind.surfaces if not name.startswith(NO_CHOICE))
 """Methods with a critic, where `on_critic_error` may be "uniform"."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,6 +30,7 @@ from amc_agents.bench.exploration.agents import explorers
 from amc_agents.bench.exploration.running import Exploration
 from amc_agents.bench.methods import Tuned, amc_hidden
 from amc_agents.bench.runner import compare
+from amc_agents.bench.tuning import Grid, tune
 from amc_agents.critics.classifier.critic import ClassifierCritic
 from amc_agents.critics.goal.critic import GoalValueCritic
 from amc_agents.critics.goal.embeddings import Embedded, ServerEmbeddings
@@ -44,14 +46,19 @@ from amc_agents.models.seeding import use_rng
 from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.training.collecting import amc_rollouts, collect_from
 from amc_agents.training.dataset import read_records
+from amc_agents.training.score_file import scored_values
+from amc_agents.training.scoring import score
 from amc_agents.usage import Usage, counting, record
 from tests.bench.coins import comparison_of_coins
 from tests.critics.goal.test_goal import checkpoint_for
-from tests.faults.upstream import CHAT, Talk, digits, embedded, judged
+from tests.faults.upstream import CHAT, Talk, digits, embedded, imagined, judged, named
 from tests.faults.wire import Wire
-from tests.lac.lac_agents import walker
+from tests.faults.works import TASKS, bits
+from tests.lac.lac_agents import Prefers, walker
+from tests.pnlc.pnlc_agents import Reaches
 from tests.pnlc.pnlc_agents import walker as thinker
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
+from tests.training.toy_trajectories import decided_by_the_first_answer
 
 KEY = "sk-never-show-0123456789abcdef"
 N = 3
@@ -95,6 +102,8 @@ class Surface:
     talk: Talk = digits
     connecting: tuple[str, ...] = ()
     """Paths whose requests are no calls of a model."""
+    elsewhere: tuple[str, ...] = ("policy", "world model")
+    """Roles whose servers are not behind the proxy."""
 
 
 @cache
@@ -214,6 +223,21 @@ async def lac(critic: Any, on_error: str) -> Seen:
     return await decided(create_agent(walker("left", "right"), [], middleware=[middleware]), "critic", "lac.decision")
 
 
+async def lac_imagination(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    async with chat(proxy, limits) as model:
+        middleware = ActorCritic(
+            Prefers(left=1.0), k=2, depth=1, reflect=False, seed=1, world_model=model, on_critic_error=on_error
+        )
+        agent = create_agent(walker("left", "right"), [], middleware=[middleware])
+        return await decided(agent, "world model", "lac.decision")
+
+
+async def pnlc_goals(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    async with chat(proxy, limits) as model:
+        middleware = CritiqueRefine(Reaches(), seed=1, proposer=model, on_critic_error=on_error)
+        return await decided(create_agent(thinker(), [], middleware=[middleware]), "world model", "pnlc.decision")
+
+
 class Trained:
     """The embeddings with which the goal critic was trained: the server's, asked long ago."""
 
@@ -307,6 +331,44 @@ def compared(folder: Path) -> Use:
     return use
 
 
+def tuned(folder: Path) -> Use:
+    async def use(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+        critic = VLLMCritic(
+            proxy.url, checkpoint=folder, api_key=KEY, timeout=limits.timeout, retry_for=limits.retry_for
+        )
+        comparison = comparison_of_coins(1, [amc_hidden(Tuned(steps=(2,), beta=0.5))], critic=critic, n_particles=N)
+        grid = Grid(temperatures=(1.0,), steps=((2,),), betas=(0.5,))
+        with TemporaryDirectory() as out, paid_by(critic):
+            tuning = await asyncio.to_thread(tune, comparison, out, grid=grid)
+        return Seen(str(tuning.tried), critic.usage.calls)
+
+    return use
+
+
+def scored(folder: Path) -> Use:
+    async def use(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+        critic = VLLMCritic(
+            proxy.url, checkpoint=folder, api_key=KEY, timeout=limits.timeout, retry_for=limits.retry_for
+        )
+        with TemporaryDirectory() as out:
+            data, scores = Path(out) / "data", Path(out) / "scores.parquet"
+            await collect_from(bits, TASKS, data)
+            await asyncio.to_thread(score, critic, data, scores)
+            return Seen([value.tolist() for value in scored_values(scores)], critic.usage.calls)
+
+    return use
+
+
+async def goal_trained(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    training: Any = import_module("amc_agents.training.goal.training")
+    settings = training.GoalTrainingSettings(iterations=1, updates=1, batch_size=8)
+    embeddings = ServerEmbeddings(server(proxy, limits), "m")
+    with TemporaryDirectory() as out:
+        plays = decided_by_the_first_answer(4, 2)
+        checkpoint = await training.atrain_goal(plays, Path(out) / "goal", embeddings, settings)
+    return Seen(str(checkpoint.metrics), checkpoint.metrics["usage"]["embedding"]["calls"])
+
+
 def explored(kind: str, where: str) -> Use:
     """A trial of an exploring agent, whose roles are the chat model."""
 
@@ -339,13 +401,18 @@ def surfaces(folder: Path) -> list[Surface]:
         Surface("AMC, `vllm:`", "/classify", 1, amc_with_value_model(folder), connecting=("/v1/models",)),
         Surface("AMC, `classify:`", "/classify", 1, amc_with_classifier, connecting=("/v1/models",)),
         Surface("AMC, `judge:`", CHAT, 0, amc_with_judge, talk=judged),
-        Surface("AMC, policy", CHAT, 4, amc_policy),
+        Surface("AMC, policy", CHAT, 4, amc_policy, elsewhere=()),
         Surface("LAC, `verdict:` (logits)", "/v1/completions", 0, lac_with_verdict, connecting=("/v1/models",)),
         Surface("LAC, `verdict:` (top k)", CHAT, 0, lac_with_top_k),
+        Surface("LAC, imagination", CHAT, 0, lac_imagination, talk=imagined, elsewhere=("policy",)),
+        Surface("PNLC, goals", CHAT, 0, pnlc_goals, talk=named, elsewhere=("policy",)),
         Surface("PNLC, embeddings", "/v1/embeddings", 1, pnlc_with_embeddings),
         Surface("AMC, world server", WORLD, 4, amc_world),
-        Surface("collect, policy", CHAT, 4, collected),
+        Surface("collect, policy", CHAT, 4, collected, elsewhere=()),
         Surface("bench, `vllm:`", "/classify", 1, compared(folder), connecting=("/v1/models",)),
-        Surface("explore, PSRL's roles", CHAT, 2, explored("psrl", "bandit"), talk=roles("bandit")),
-        Surface("explore, IDS's roles", CHAT, 2, explored("ids", IDS), talk=roles(IDS)),
+        Surface("tune, `vllm:`", "/classify", 1, tuned(folder), connecting=("/v1/models",)),
+        Surface("score, `vllm:`", "/classify", 1, scored(folder), connecting=("/v1/models",)),
+        Surface("train goal, embeddings", "/v1/embeddings", 0, goal_trained),
+        Surface("explore, PSRL's roles", CHAT, 2, explored("psrl", "bandit"), talk=roles("bandit"), elsewhere=()),
+        Surface("explore, IDS's roles", CHAT, 2, explored("ids", IDS), talk=roles(IDS), elsewhere=()),
     ]

@@ -11,6 +11,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, convert_to_messages
 
 from tests.critics.server.right_answers import USAGE, right
+from tests.pnlc.pnlc_agents import goals_for
 
 CHAT = "/v1/chat/completions"
 Talk = Callable[[Sequence[BaseMessage]], str]
@@ -30,6 +31,16 @@ def judged(messages: Sequence[BaseMessage]) -> str:
     """A judge's number."""
     taken = re.findall(r"taken (\d+)", messages[-1].text)
     return f"It went on.\nScore: 0.{int(taken[-1]) % 10 if taken else 0}"
+
+
+def imagined(messages: Sequence[BaseMessage]) -> str:
+    """What a forward model imagines."""
+    return f"Observation: There are {digit(messages)} doors.\nAction: look"
+
+
+def named(messages: Sequence[BaseMessage]) -> str:
+    """The goals that a proposer names."""
+    return goals_for(messages[-1].text)
 
 
 def upstream(talk: Talk = digits) -> Callable[[str, Any], Any]:

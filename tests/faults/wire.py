@@ -194,6 +194,11 @@ async def hang_in_body(connection: Connection, right: Any) -> None:
     await _never()
 
 
+async def late(connection: Connection, right: Any) -> None:
+    await asyncio.sleep(0.05)
+    await connection.answer(json.dumps(right).encode())
+
+
 async def drip(connection: Connection, right: Any) -> None:
     """Slow-loris: a byte now and then, until long after the time limit (the clients of providers wait for ever)."""
     await connection.answer(b"", length=FOREVER)
@@ -293,6 +298,7 @@ def changed(change: Callable[[Any], Any]) -> Callable[[Connection, Any], Awaitab
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 _OVERLOADED = {"error": {"message": "too many requests", "type": "rate_limit", "code": "rate_limit_exceeded"}}
 
+LATE = (Fault("answers late, but in time", late),)
 LOST = (
     Fault("closed without an answer", empty),
     Fault("reset before an answer", reset),

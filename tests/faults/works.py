@@ -82,7 +82,7 @@ def _import(folder: Path) -> None:
 def _score(folder: Path) -> None:
     data = folder.parent / "data"
     if not data.exists():
-        asyncio.run(collect_from(_bits, TASKS, data))
+        asyncio.run(collect_from(bits, TASKS, data))
     score(Lengths(), data, folder / "scores.parquet")
 
 
@@ -95,7 +95,7 @@ class Lengths:
         return [float(len(trajectory.steps)) for trajectory in trajectories]
 
 
-async def _bits(task: Task, seed: int) -> list[Trajectory]:
+async def bits(task: Task, seed: int) -> list[Trajectory]:
     return [Trajectory(task, tuple(Step(bit, "seen") for bit in bits), done=True) for bits in ("01", "11")]
 
 
