@@ -149,6 +149,9 @@ def _is_run(event: Any) -> bool:
 
 def _last_run(events: list[Any]) -> Run:
     if not events:
-        raise AgentContractError("the graph ended without a run: was it interrupted before its end?")
+        raise AgentContractError(
+            "the graph ended without a run: it was interrupted before its end (call it again to go on), or the run had "
+            "already ended when its process was killed (get_state has the answer)"
+        )
     streamed: StreamedRun = events[-1]["run"]
     return streamed.received()

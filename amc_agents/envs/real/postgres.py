@@ -56,8 +56,7 @@ class PostgresFork:
             self._databases.copy(self._databases.original, self._base.name)
             self._databases.copy(self._base.name, self._name)
         except BaseException:
-            self._databases.drop(self._name)
-            self._base.leave()
+            self._databases.abandon(self._name, self._base.name)
             raise
 
     @property
@@ -99,7 +98,7 @@ class PostgresFork:
         try:
             await asyncio.to_thread(self._databases.copy, self.name, target)
         except BaseException:
-            self._databases.drop(target)
+            self._databases.abandon(target)
             raise
         twin._name = target
         self._base.users += 1
@@ -110,8 +109,10 @@ class PostgresFork:
         name, self._name = self._name, None
         self._disconnect()
         if name is not None:
-            await asyncio.to_thread(self._databases.drop, name)
-            await asyncio.to_thread(self._base.leave)
+            try:
+                await asyncio.to_thread(self._databases.drop, name)
+            finally:
+                await asyncio.to_thread(self._base.leave)
 
     async def snapshot(self) -> str:
         """Save the particle's database as a database of the server, and close the connections to it.
@@ -160,16 +161,32 @@ class PostgresFork:
         Raises:
             Conflict: a row that the particle changed has also changed in the original since the run began.
             WorldError: a schema or a table without a primary key has changed, or the original rejects a change: by a
-                constraint, a concurrent transaction, or a trigger or cascade that changes further rows.
+                constraint, a concurrent transaction, or a trigger or cascade that changes further rows. If the
+                connection is lost while the transaction is committed, the changes may have been written; `apply` again
+                writes what is missing.
         """
         rows = self._changed_rows()
-        with server_errors("applying the changes, of which nothing was written"), ExitStack() as stack:
-            copy, original = (
-                stack.enter_context(open_for_rows(self._databases.dsn(name)))
-                for name in (self.name, self._databases.original)
-            )
-            write_rows(copy, original, rows, self._databases.original)
+        with ExitStack() as stack:
+            with server_errors("applying the changes, of which nothing was written"):
+                copy, original = (
+                    stack.enter_context(open_for_rows(self._databases.dsn(name)))
+                    for name in (self.name, self._databases.original)
+                )
+                write_rows(copy, original, rows, self._databases.original)
+            self._commit(original)
         return [row.change for row in rows]
+
+    def _commit(self, original: Any) -> None:
+        try:
+            with server_errors("applying the changes, of which nothing was written"):
+                original.commit()
+        except WorldError as error:
+            if not original.broken:
+                raise
+            raise WorldError(
+                "the connection to PostgreSQL was lost while the changes were committed, so they may have been "
+                "written: apply them again, which writes only what is missing"
+            ) from error
 
     def conflicts(self) -> list[str]:
         """Rows that the particle changed and that have also changed in the original, to something else."""
@@ -182,8 +199,7 @@ class PostgresFork:
         try:
             postgres_snapshots.restore(self._databases, snapshot, base.name, name)
         except BaseException:
-            self._databases.drop(name)
-            base.leave()
+            self._databases.abandon(name, base.name)
             raise
         previous, self._base, self._name = self._base, base, name
         self._databases.drop(old)

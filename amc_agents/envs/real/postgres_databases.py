@@ -13,13 +13,15 @@ from typing import Any
 
 from amc_agents.errors import ConfigurationError, ForkError, MissingExtra, WorldError
 from amc_agents.logs import log, room_logger
-from amc_agents.quoting import masked, quoted
+from amc_agents.quoting import excerpt, masked, quoted
 
 _log = room_logger(__name__)
 
 PREFIX = "amc_world_"
 """Beginning of the names of all copies."""
 _NAME = re.compile(rf"{PREFIX}([0-9a-f]{{16}})_\d+")
+_CHECK = "Check that the server runs and accepts connections; its log says why it ends them"
+_MOST_SAID = 160
 _MAINTENANCE = "postgres"
 """Database of the connection that creates and drops copies. Advisory locks are local to a database."""
 _OWN_DATABASES = "SELECT datname FROM pg_database WHERE pg_get_userbyid(datdba) = current_user"
@@ -66,10 +68,15 @@ class Databases:
         try:
             self._connection = self._psycopg.connect(self.dsn(_MAINTENANCE), autocommit=True)
         except self._psycopg.OperationalError as error:
-            raise ConfigurationError(f"PostgresFork cannot connect: {masked(str(error)).strip()}") from None
-        self._drop_orphans()
+            raise ConfigurationError(f"PostgresFork cannot connect: {said(error)}. {_CHECK}") from None
         key = secrets.randbits(63)
-        self._connection.execute("SELECT pg_advisory_lock(%s)", (key,))
+        try:
+            with server_errors("dropping abandoned copies"):
+                self._drop_orphans()
+                self._connection.execute("SELECT pg_advisory_lock(%s)", (key,))
+        except BaseException:
+            self._connection.close()
+            raise
         self._names: Iterator[str] = (f"{PREFIX}{key:016x}_{number}" for number in count())
         self._in_use: set[str] = set()
 
@@ -138,6 +145,21 @@ class Databases:
             if not self._in_use:
                 self._connection.close()
 
+    def abandon(self, *names: str) -> None:
+        """Drop copies after an error, which remains the error: where dropping fails too, the next run drops them."""
+        for name in names:
+            try:
+                self.drop(name)
+            except WorldError as error:
+                log(
+                    _log,
+                    logging.WARNING,
+                    "world.copy_left",
+                    "cannot drop the copy %(copy)s; the next run on this server drops it: %(text)s",
+                    copy=name,
+                    text=error,
+                )
+
     def drop_snapshot(self, name: str) -> None:
         """Drop a database of a snapshot. Safe to call twice."""
         with server_errors(f"dropping {name}"):
@@ -170,11 +192,18 @@ class Databases:
 
 @contextmanager
 def server_errors(action: str) -> Iterator[None]:
-    """Raise errors of the server as `WorldError`."""
+    """Raise errors of the server and of the connection as `WorldError`."""
+    psycopg = load_psycopg()
     try:
         yield
-    except load_psycopg().Error as error:
-        raise WorldError(f"PostgreSQL reported an error in {action}: {masked(str(error)).strip()}") from error
+    except psycopg.Error as error:
+        remedy = f". {_CHECK}" if isinstance(error, psycopg.OperationalError) else ""
+        raise WorldError(f"PostgreSQL reported an error in {action}: {said(error)}{remedy}") from error
+
+
+def said(error: Exception) -> str:
+    """Return an error's text in one line of bounded length, without credentials."""
+    return excerpt(str(error), _MOST_SAID)
 
 
 def as_identifier(name: str) -> str:

@@ -73,6 +73,8 @@ def go_on(folder: Path):
                 result = "asked"
             if mode == "custom" and chunk.get("type") == "amc.run":
                 result = chunk["run"]
+        if result is None and not graph.get_state(THREAD).tasks:
+            return "ended"  # It was killed after its last node had been stored, and before its last checkpoint.
         assert result is not None, "the graph ended without a run"
         return result
 
