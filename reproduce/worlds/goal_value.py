@@ -9,20 +9,14 @@ object of the goal is then the same feature in every task.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-from word_value import HELD_OUT, WordValue, fit, states
+from word_value import WordValue, train
 
-from amc_agents.files import replace_file
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.ranking import ranking
 from amc_agents.types import FloatArray, Step, Trajectory
 
 _WORD = re.compile(r"[a-z]+")
@@ -63,19 +57,5 @@ class GoalValue:
         return await self._words.values([relative(trajectory) for trajectory in trajectories])
 
 
-def main(data: str, out: str) -> None:
-    """Fit on four fifths of the tasks, and store the weights with how they rank siblings of the others."""
-    played = [relative(trajectory) for trajectory in read_trajectories(data)]
-    kept = [zlib.crc32(trajectory.task.id.encode()) % HELD_OUT > 0 for trajectory in played]
-    weights = fit([trajectory for trajectory, keep in zip(played, kept, strict=True) if keep])
-    held_out = [trajectory for trajectory, keep in zip(played, kept, strict=True) if not keep]
-    scored = [(each, np.array([weights.value(state) for state in states(each)])) for each in held_out]
-    report = ranking(scored, predicts="future")
-    print("\n".join(report.sentences))
-    told = {"trajectories": len(played), "held_out": len(held_out), "ranking": report.as_plain()}
-    text = json.dumps(told | {"weights": {"intercept": weights.intercept, "of": weights.of}}, indent=0)
-    replace_file(Path(out), text)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    train([relative(trajectory) for trajectory in read_trajectories(sys.argv[1])], sys.argv[2])

@@ -113,19 +113,18 @@ def _to_come(trajectory: Trajectory) -> FloatArray:
     return np.asarray(earned[-1] - earned)
 
 
-def main(data: str, out: str) -> None:
+def train(played: Sequence[Trajectory], out: str) -> None:
     """Fit on four fifths of the tasks, and store the weights with how they rank siblings of the others."""
-    played = read_trajectories(data)
     kept = [zlib.crc32(trajectory.task.id.encode()) % HELD_OUT > 0 for trajectory in played]
     weights = fit([trajectory for trajectory, keep in zip(played, kept, strict=True) if keep])
     held_out = [trajectory for trajectory, keep in zip(played, kept, strict=True) if not keep]
     scored = [(each, np.array([weights.value(state) for state in states(each)])) for each in held_out]
     report = ranking(scored, predicts="future")
     print("\n".join(report.sentences))
-    told = {"trajectories": len(played), "held_out": len(held_out), "ranking": report.as_plain()}
-    text = json.dumps(told | {"weights": {"intercept": weights.intercept, "of": weights.of}}, indent=0)
+    facts = {"trajectories": len(played), "held_out": len(held_out), "ranking": report.as_plain()}
+    text = json.dumps(facts | {"weights": {"intercept": weights.intercept, "of": weights.of}}, indent=0)
     replace_file(Path(out), text)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    train(read_trajectories(sys.argv[1]), sys.argv[2])
