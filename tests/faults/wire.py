@@ -136,16 +136,21 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, Any]:
 @contextmanager
 def wire(upstream: Upstream) -> Iterator[Wire]:
     """Run a proxy in a thread. At the end every connection is closed, hanging ones too."""
-    proxy, ready, loop = Wire(upstream), threading.Event(), asyncio.new_event_loop()
+    proxy = Wire(upstream)
+    with served(proxy.serve) as port:
+        proxy.url = f"http://127.0.0.1:{port}"
+        yield proxy
 
-    async def start() -> asyncio.Server:
-        server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 24)
-        proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return server
+
+@contextmanager
+def served(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> Iterator[int]:
+    """Serve connections in a thread, and yield the port. At the end every connection is closed."""
+    ready, loop, ports = threading.Event(), asyncio.new_event_loop(), list[int]()
 
     def run() -> None:
         asyncio.set_event_loop(loop)
-        server = loop.run_until_complete(start())
+        server = loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 24))
+        ports.append(server.sockets[0].getsockname()[1])
         ready.set()
         loop.run_forever()
         server.close()
@@ -156,7 +161,7 @@ def wire(upstream: Upstream) -> Iterator[Wire]:
     thread.start()
     ready.wait()
     try:
-        yield proxy
+        yield ports[0]
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -18,6 +15,7 @@ from amc_agents.envs.real.postgres_databases import PREFIX
 from amc_agents.errors import AmcError, WorldError
 from tests.faults.leftovers import nothing_left
 from tests.faults.test_wire import checked_message
+from tests.faults.wire import served
 
 pytestmark = pytest.mark.service
 URL = os.environ.get("AMC_TEST_POSTGRES_URL", "")
@@ -28,9 +26,9 @@ BEFORE, AFTER = [(1, 4), (2, 2)], [(1, 3), (2, 2), (3, 9)]
 class Proxy:
     """Passes messages between clients and the server on, and breaks the connection of the n-th message."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.host, self.port, self.url_port = host, port, 0
-        self.seen, self.broken_at, self.fault = 0, -1, "cut"
+    def __init__(self, host: str, port: int, fault: str, broken_at: int) -> None:
+        self.host, self.port = host, port
+        self.fault, self.broken_at, self.seen = fault, broken_at, 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(self.host, self.port)
@@ -55,32 +53,6 @@ class Proxy:
                 each.transport.abort()
             else:
                 each.close()
-
-
-@contextmanager
-def proxied(host: str, port: int) -> Iterator[Proxy]:
-    proxy, loop, ready = Proxy(host, port), asyncio.new_event_loop(), threading.Event()
-
-    def run() -> None:
-        asyncio.set_event_loop(loop)
-        server = loop.run_until_complete(asyncio.start_server(proxy.serve, "127.0.0.1", 0))
-        proxy.url_port = server.sockets[0].getsockname()[1]
-        ready.set()
-        loop.run_forever()
-        server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
-        loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    ready.wait()
-    try:
-        yield proxy
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 class Server:
@@ -147,10 +119,10 @@ async def closed(world: PostgresFork) -> None:
 
 def run(server, fault: str, at: int) -> tuple[Proxy, list[str], BaseException | None]:
     info = server.psycopg.conninfo.conninfo_to_dict(URL)
-    with nothing_left(), proxied(info["host"], int(info.get("port", 5432))) as proxy:
-        proxy.fault, proxy.broken_at = fault, at
+    proxy = Proxy(info["host"], int(info.get("port", 5432)), fault, at)
+    with nothing_left(), served(proxy.serve) as port:
         dsn = server.psycopg.conninfo.make_conninfo(
-            URL, host="127.0.0.1", port=proxy.url_port, dbname=ORIGINAL, sslmode="disable", gssencmode="disable"
+            URL, host="127.0.0.1", port=port, dbname=ORIGINAL, sslmode="disable", gssencmode="disable"
         )
         happened: list[str] = []
         try:
