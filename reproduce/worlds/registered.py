@@ -4,9 +4,10 @@
     python reproduce/worlds/registered.py play alfworld runs/test --methods best-of-n amc:5 amc amc:5@embedded:OTHER \
         --tuned runs/tune/tuning.json
 
-Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. The plain loop gives the
-results of the agent's graph in half the time. SMC uses the settings of AMC. Settings are chosen on training tasks from
-`TUNING` on; value models are trained on lower numbers, and policies on higher ones.
+Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. For a tree search, N is
+WIDTHxSAMPLES (tot:3x5) or the number of samples (lats:3). The plain loop gives the results of the agent's
+graph in half the time. Settings are chosen on training tasks from `TUNING` on; value models are trained on lower
+numbers, and policies on higher ones.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from amc_agents.bench.methods import AMC, BEST_OF_N, SMC, Method, Tuned
+from amc_agents.bench.methods import AMC, BEST_OF_N, LATS, SMC, TREE_OF_THOUGHTS, Method, Tuned, lats, tree_of_thoughts
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import measured
 from amc_agents.bench.selection import MethodChoice
@@ -27,13 +28,27 @@ from amc_agents.bench.tuning import Cell, Grid, Setting, cells_of, choose, metho
 
 TUNING = 100_000
 """Number of the first task for settings."""
+MOST_CALLS = 450
+"""Policy calls of a LATS search: those of 15 particles in 30 steps."""
+
+
+def _tree_of_thoughts(tuned: Tuned, size: str) -> Method:
+    width, samples = map(int, size.split("x"))
+    return tree_of_thoughts(tuned, width=width, samples=samples)
+
+
+def _lats(tuned: Tuned, size: str) -> Method:
+    return lats(tuned, max_calls=MOST_CALLS, samples=int(size))
+
+
+TREES: dict[str, Callable[[Tuned, str], Method]] = {TREE_OF_THOUGHTS: _tree_of_thoughts, LATS: _lats}
 
 
 def tune(options: argparse.Namespace) -> None:
-    """Choose the settings of Best-of-N and AMC on training tasks."""
+    """Choose the settings of Best-of-N, SMC and AMC on training tasks."""
     plan = plan_of(options, split="train", first=TUNING)
 
-    def score(settings: list[Setting]) -> list[Cell]:
+    def score(settings: Sequence[Setting]) -> list[Cell]:
         tried = replace(plan, methods=tuple(method_of(*setting) for setting in settings))
         cells = cells_of(settings, run_plan(tried, options.out / "runs", resume=True, n_concurrent=2))
         for cell in cells:
@@ -41,15 +56,17 @@ def tune(options: argparse.Namespace) -> None:
         return cells
 
     few, many = tuple(range(6, plan.horizon, 6)), tuple(range(2, plan.horizon, 2))
-    tuning = choose((BEST_OF_N, AMC), Grid(tuple(options.temperatures), (few, many), tuple(options.betas)), score)
+    tuning = choose((BEST_OF_N, SMC, AMC), Grid(tuple(options.temperatures), (few, many), tuple(options.betas)), score)
     settings = {"n_particles": plan.n_particles, "first_task": plan.first, "tasks": plan.n_tasks, "world": plan.world}
     tuning.save(options.out / "tuning.json", shlex.join(sys.argv), {**settings, "critic": plan.critic_spec})
 
 
 def play(options: argparse.Namespace) -> None:
-    """Play test tasks by the named methods, a task by all of them before the next."""
-    tuned = read_tuned(options.tuned) if options.tuned else {}
-    plan = plan_of(options, split="test", first=0)
+    """Play tasks by the named methods, a task by all of them before the next."""
+    tuned = read_chosen(options.tuned) if options.tuned else {}
+    if options.temperature is not None:
+        tuned |= {name: Tuned(temperature=options.temperature) for name in TREES}
+    plan = plan_of(options, split=options.split, first=TUNING if options.split == "train" else 0)
     plan = replace(plan, methods=tuple(method_named(text, plan, tuned) for text in options.methods))
     records = run_plan(plan, options.out, resume=True, n_concurrent=2)
     for method in plan.methods:
@@ -58,18 +75,12 @@ def play(options: argparse.Namespace) -> None:
         print(method, {name: estimate(values) for name, values in scores.items() if values})
 
 
-def read_tuned(path: Path) -> dict[str, Tuned]:
-    """Read the chosen settings. SMC uses AMC's if it has none of its own."""
-    tuned = read_chosen(path)
-    if AMC in tuned:
-        tuned.setdefault(SMC, tuned[AMC])
-    return tuned
-
-
 def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) -> Method:
     """Return the method of NAME[:N][@CRITIC] with its tuned settings."""
     text, _, critic = text.partition("@")
     name, _, size = text.partition(":")
+    if name in TREES:
+        return replace(TREES[name](tuned.get(name, Tuned()), size), name=f"{name}-{size}")
     chosen, _ = MethodChoice([name], tuned).applied_to(plan)
     method = chosen.methods[0]
     if size:
@@ -92,6 +103,8 @@ def main() -> None:
     parser.add_argument("world")
     parser.add_argument("out", type=Path)
     parser.add_argument("--methods", nargs="+", default=[BEST_OF_N])
+    parser.add_argument("--split", choices=["test", "train"], default="test", help="train: the tasks of `tune`")
+    parser.add_argument("--temperature", type=float, help="of the tree searches")
     parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--particles", type=int, default=15)

@@ -75,6 +75,13 @@ class Growth:
                 child.close()
         return children
 
+    async def abandon(self, nodes: Sequence[Node]) -> None:
+        """Close the worlds of states that will not be expanded."""
+        for node in nodes:
+            if node.world is not None:
+                await self._close_world(node.world)
+                node.world = None
+
     async def close(self) -> None:
         """Close all worlds that are still open."""
         for world in list(self._open):

@@ -75,7 +75,10 @@ async def _beam(growth: Growth, root: Node, settings: TreeSettings, success: flo
     while beam and growth.best_return < success:
         children = await growth.expand(beam, settings.samples)
         live = [child for child in children if not child.trajectory.done]
-        beam = sorted(live, key=lambda child: child.value, reverse=True)[: settings.width]
+        ranked = sorted(live, key=lambda child: child.value, reverse=True)
+        beam = ranked[: settings.width]
+        # A world can hold a process or megabytes of memory, and nothing is ever expanded from these states again.
+        await growth.abandon(ranked[settings.width :])
 
 
 async def _mcts(growth: Growth, root: Node, settings: TreeSettings, success: float) -> None:

@@ -58,6 +58,12 @@ async def test_a_beam_of_width_two_expands_two_states():
     assert all(trajectory.done for trajectory in run.population.trajectories)
 
 
+async def test_a_beam_closes_the_worlds_of_states_that_it_gives_up():
+    await searched(TreeSettings("beam", samples=6, width=1), success=math.inf)
+    # The state that is kept and its sibling: a coin has two sides.
+    assert CountedWorld.most_open == 2
+
+
 async def test_equal_turns_become_one_child():
     run = await searched(TreeSettings("beam", samples=8, width=8), success=math.inf)
     actions = [tuple(step.action for step in each.steps) for each in run.population.trajectories]
