@@ -43,10 +43,15 @@ class TextWorldWorld:
 
     The reward is the change of the score, divided by the maximum score. The game ends when it is won or lost. Commands
     that save, restore, undo, restart or quit are refused.
+
+    TextWorld's plans and lists of commands cost more than the game itself, most of all in a fork. So a second game, the
+    guide, computes them, from the first time that they are asked for.
     """
 
     def __init__(self) -> None:
         self._game: Any = None
+        self._guide: Any = None
+        self._commands: list[str] = []
         self._done = False
 
     async def reset(self, task: Task) -> TimeStep:
@@ -57,8 +62,9 @@ class TextWorldWorld:
                 f"(task {task.id!r}): create tasks with generate_tasks or story_task"
             )
         await self.close()
-        self._game, self._state = started(task.payload.story)
-        self._score, self._done = 0, False
+        self._story = task.payload.story
+        self._game, self._state = started(self._story)
+        self._score, self._done, self._commands = 0, False, []
         return TimeStep.restart(instruction(self._state))
 
     async def step(self, action: str) -> TimeStep:
@@ -66,7 +72,11 @@ class TextWorldWorld:
         self._require("step", ended=self._done)
         if match := _REFUSED.match(action):
             return TimeStep.transition(f"The command {match[1].lower()} is not available here.")
-        self._state, _, self._done = self._game.step(_UNTYPED.sub(" ", action[:_LONGEST_COMMAND]).strip())
+        command = _UNTYPED.sub(" ", action[:_LONGEST_COMMAND]).strip()
+        self._commands.append(command)
+        self._state, _, self._done = self._game.step(command)
+        if self._guide is not None:
+            self._guide_state, _, _ = self._guide.step(command)
         score = int(self._state.score or 0)
         reward, self._score = (score - self._score) / max(self._state.max_score, 1), score
         ending = TimeStep.termination if self._done else TimeStep.transition
@@ -78,26 +88,36 @@ class TextWorldWorld:
         if self._game is not None:
             with _quiet():
                 twin._game, twin._state = self._game.copy(), self._state
+            twin._story, twin._commands = self._story, list(self._commands)
             twin._score, twin._done = self._score, self._done
         return twin
 
     async def close(self) -> None:
         """End the game; safe to call twice."""
-        game, self._game = self._game, None
-        if game is not None:
-            game.close()
+        games, self._game, self._guide = (self._game, self._guide), None, None
+        for game in games:
+            if game is not None:
+                game.close()
 
     def expert_action(self) -> str:
         """Return the next command of TextWorld's own solution, which it adapts to the current state."""
         self._require("expert_action")
-        commands = self._state.policy_commands
+        commands = self._guided().policy_commands
         return str(commands[0]) if commands else "look"
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Draw one of the commands that TextWorld lists as admissible."""
         self._require("random_action")
-        commands = sorted(self._state.admissible_commands)
+        commands = sorted(self._guided().admissible_commands)
         return str(commands[int(rng.integers(len(commands)))])
+
+    def _guided(self) -> Any:
+        """Return the guide's state. A new guide replays the commands."""
+        if self._guide is None:
+            self._guide, self._guide_state = started(self._story, guide=True)
+            for command in self._commands:
+                self._guide_state, _, _ = self._guide.step(command)
+        return self._guide_state
 
     def _require(self, method: str, *, ended: bool = False) -> None:
         if self._game is None or ended:
@@ -105,8 +125,8 @@ class TextWorldWorld:
             raise EnvironmentStateError(f"TextWorldWorld.{method} was called {when}: call reset(task) first")
 
 
-def started(story: str) -> tuple[Any, Any]:
-    """Start a game: (TextWorld's environment, its first state).
+def started(story: str, *, guide: bool = False) -> tuple[Any, Any]:
+    """Start a game: (TextWorld's environment, its first state). A guide's states have a plan and a list of commands.
 
     Raises:
         ConfigurationError: the story is missing, or has no description beside it.
@@ -119,8 +139,8 @@ def started(story: str) -> tuple[Any, Any]:
         objective=True,
         description=True,
         inventory=True,
-        admissible_commands=True,
-        policy_commands=True,
+        admissible_commands=guide,
+        policy_commands=guide,
     )
     try:
         with _quiet():

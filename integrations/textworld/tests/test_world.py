@@ -66,6 +66,26 @@ async def test_the_instruction_is_rules_goal_surroundings_and_inventory(small):
     assert "$$" not in small.instruction
 
 
+async def test_asking_for_advice_late_in_a_fork_or_at_every_step_makes_no_difference(larger):
+    asking, silent, rng = TextWorldWorld(), TextWorldWorld(), np.random.default_rng(1)
+    await asking.reset(larger)
+    await silent.reset(larger)
+    for step in range(20):
+        action = asking.random_action(rng)
+        answers = await asking.step(action), await silent.step(action)
+        assert answers[0] == answers[1]
+        if step % 6 == 5:
+            fork, twin = await silent.fork(step), await asking.fork(step)
+            assert fork.expert_action() == asking.expert_action()
+            assert await fork.step("look") == await twin.step("look")
+            await fork.close()
+            await twin.close()
+    assert silent._guide is None
+    assert silent.expert_action() == asking.expert_action()
+    await asking.close()
+    await silent.close()
+
+
 async def test_observations_have_no_prompt_and_commands_that_leave_are_refused(small):
     world = TextWorldWorld()
     await world.reset(small)
