@@ -1,4 +1,4 @@
-"""Write an expert's dialogues to a file, which an interrupted command completes when it is called again.
+"""The dialogues of an expert: written to a file, which an interrupted command completes when it is called again.
 
 A line is a dialogue: [first message, [[the expert's message, the world's answer], ...]].
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from policy_training import Stage
 
 from amc_agents.files import replace_file
 
@@ -32,3 +36,21 @@ def read_corpus(path: Path) -> list[Dialogue]:
     """Read the dialogues."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [(first, [(message, answer) for message, answer in rounds]) for _, first, rounds in rows]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The dialogues in a random order that differs in every pass."""
+
+    dialogues: list[Dialogue]
+
+    def __call__(self, stage: Stage, seed: int, number: int) -> Dialogue:
+        """Return the dialogue of a number."""
+        passed, place = divmod(number, len(self.dialogues))
+        order = np.random.default_rng([seed, passed]).permutation(len(self.dialogues))
+        return self.dialogues[int(order[place])]
+
+
+def pool_order(seed: int, pool: int) -> np.random.Generator:
+    """Return the generator that orders the batches of a pool."""
+    return np.random.default_rng([seed, pool])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from alfworld.gen import constants
 from alfworld.gen.goal_library import gdict
 from alfworld_expert import play
 from amc_agents_alfworld import generate_tasks
-from corpus import Dialogue, read_corpus, write_corpus
+from corpus import Corpus, Dialogue, pool_order, read_corpus, write_corpus
 from policy_training import DialogueSource, Stage, small_llama, train_policy
 from transformers import PreTrainedTokenizerFast
 from word_tokenizer import word_tokenizer
@@ -60,24 +59,6 @@ def dialogues_of(number: int) -> Iterator[Dialogue]:
     for repetition in range(PER_ROOM):
         rng = np.random.default_rng([number, repetition])
         yield task.instruction, asyncio.run(play(task, rng, float(rng.choice(ERROR_RATES))))
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The dialogues in a random order that differs in every pass."""
-
-    dialogues: list[Dialogue]
-
-    def __call__(self, stage: Stage, seed: int, number: int) -> Dialogue:
-        """Return the dialogue of a number."""
-        passed, place = divmod(number, len(self.dialogues))
-        order = np.random.default_rng([seed, passed]).permutation(len(self.dialogues))
-        return self.dialogues[int(order[place])]
-
-
-def pool_order(seed: int, pool: int) -> np.random.Generator:
-    """Return the generator that orders the batches of a pool."""
-    return np.random.default_rng([seed, pool])
 
 
 def main() -> None:
