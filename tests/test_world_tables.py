@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amc_agents.bench.methods import Tuned
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Cost, Particles, Scores
@@ -205,16 +206,15 @@ def test_words_of_the_goal_are_the_same_feature_in_every_task(monkeypatch):
     assert [action for action, _ in told[1]] == [action for action, _ in told[0]]
 
 
-def test_smc_in_a_registered_world_uses_the_settings_of_amc(tmp_path, monkeypatch):
+def test_methods_of_a_registered_world_are_named_with_size_and_critic(tmp_path, monkeypatch):
     module = module_of("registered", monkeypatch)
-    cell = {"temperature": 0.8, "steps": [6, 12], "beta": 0.1, "success_reward": None, "alpha": 1.0, "k": 5}
-    (tmp_path / "tuning.json").write_text(json.dumps({"chosen": {"amc": cell}}))
-    tuned = module.read_tuned(tmp_path / "tuning.json")
-    assert tuned["smc"] == tuned["amc"]
+    tuned = {"smc": Tuned(temperature=0.8, steps=(6, 12), beta=0.1), "tot": Tuned(temperature=0.6)}
     plan = ComparisonPlan(methods=(), n_tasks=1)
     named = module.method_named("smc:5", plan, tuned)
     assert (named.name, named.n_particles, named.temperature) == ("smc-5", 5, 0.8)
     assert module.method_named("amc:7@uniform", plan, tuned).name == "amc-7-other"
+    tree = module.method_named("tot:5x3", plan, tuned)
+    assert (tree.name, tree.temperature, tree.tree.width, tree.tree.samples) == ("tot-5x3", 0.6, 5, 3)
 
 
 def test_the_goal_is_its_own_line_or_the_last_line(monkeypatch):

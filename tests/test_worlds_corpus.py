@@ -1,5 +1,6 @@
 """The corpus of dialogues of reproduce/worlds."""
 
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -13,7 +14,10 @@ def corpus():
     """The module, which is in no package."""
     spec = spec_from_file_location("corpus", SCRIPT)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent.parent)
+        patch.setitem(sys.modules, "corpus", module)
+        spec.loader.exec_module(module)
     return module
 
 
