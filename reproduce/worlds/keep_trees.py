@@ -1,6 +1,7 @@
 """Tree search with the scripted policy of the generated Z-machine games.
 
-    python reproduce/worlds/keep_trees.py TASKS VALUE FOLDER
+    python reproduce/worlds/keep_trees.py tune TASKS VALUE FOLDER    # prints the mean return of each size of search
+    python reproduce/worlds/keep_trees.py play TASKS VALUE FOLDER [SEEDS]
 
 A tree search samples turns at states, outside of any particle, so the policy cannot read its world as it does in
 `amc bench`: here it reads the dialogue, from which the expert knows the state just as well. The searches end at their
@@ -13,7 +14,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from amc_agents_jericho import GameTask
@@ -23,9 +25,11 @@ from langchain_core.messages import BaseMessage
 from word_value import WordValue
 
 from amc_agents.bench.methods import LATS, TREE_OF_THOUGHTS
-from amc_agents.bench.records import RunResult
+from amc_agents.bench.records import RunResult, read_run_results
+from amc_agents.bench.report import measured
 from amc_agents.bench.runner import run_seed
 from amc_agents.bench.scores import cost_of, particles_of, scores_of
+from amc_agents.bench.statistics import estimate
 from amc_agents.bench.tree.search import tree_search
 from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.files import JsonLinesFile
@@ -34,11 +38,17 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Task
 
-SEARCHES = {
-    TREE_OF_THOUGHTS: TreeSettings("beam", samples=3, width=5),
-    LATS: TreeSettings("mcts", samples=5, max_calls=345),
+RECORDS = "records.jsonl"
+MOST_CALLS = 345
+"""Policy calls of a search: those of 15 particles in 23 steps."""
+BEAMS, SAMPLES = ((2, 7), (3, 5), (5, 3)), (2, 3, 5, 8)
+"""Width x samples of Tree of Thoughts, and samples per expansion of LATS: the sizes that `tune` tries."""
+TRIED = {
+    **{f"{TREE_OF_THOUGHTS}-{width}x{k}": TreeSettings("beam", samples=k, width=width) for width, k in BEAMS},
+    **{f"{LATS}-{k}": TreeSettings("mcts", samples=k, max_calls=MOST_CALLS) for k in SAMPLES},
 }
-"""As many samples per step, or as many calls, as 15 particles make in 23 steps."""
+SEARCHES = {TREE_OF_THOUGHTS: TRIED[f"{TREE_OF_THOUGHTS}-5x3"], LATS: TRIED[f"{LATS}-3"]}
+"""The best of each kind on 40 training games."""
 
 
 def reading_expert(game: GameTask, error_rate: float) -> ScriptedChatModel:
@@ -56,31 +66,38 @@ def reading_expert(game: GameTask, error_rate: float) -> ScriptedChatModel:
     return ScriptedChatModel(respond=respond)
 
 
-async def search(name: str, method: str, critic: WordValue) -> RunResult:
+async def search(name: str, method: str, settings: TreeSettings, critic: WordValue, seed: int) -> RunResult:
     """Search one game."""
     task: Task = task_of(name)
     model, start = reading_expert(task.payload, policy.error_rate), time.perf_counter()
     run = await tree_search(
-        model, critic, lambda: policy.make_environment(task), task, SEARCHES[method],
-        horizon=policy.horizon, seed=run_seed(0, name, method), success=1.0,
+        model, critic, lambda: policy.make_environment(task), task, settings,
+        horizon=policy.horizon, seed=run_seed(seed, name, method), success=1.0,
     )  # fmt: skip
     scores = scores_of(run, single=False, pick_means_something=False)
-    return RunResult(method, name, 0, scores, cost_of(run, time.perf_counter() - start), particles=particles_of(run))
+    return RunResult(method, name, seed, scores, cost_of(run, time.perf_counter() - start), particles=particles_of(run))
 
 
-def main(tasks: Path, value: str, folder: Path) -> None:
-    """Search every game by every method."""
+def play(tasks: Path, value: str, folder: Path, searches: Mapping[str, TreeSettings], seeds: int) -> list[RunResult]:
+    """Search every game by every method, with every seed."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [json.loads(line)["id"] for line in tasks.read_text(encoding="utf-8").splitlines()]
-    critic, file = WordValue(value), folder / "records.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    done = {(record["task"], record["method"]) for record in map(json.loads, lines)}
-    with JsonLinesFile(file) as records:
-        for name in names:
-            for method in SEARCHES:
-                if (name, method) not in done:
-                    records.append(asyncio.run(search(name, method, critic)).to_json())
+    critic = WordValue(value)
+    done = {record.key for record in read_run_results(folder)} if (folder / RECORDS).is_file() else set()
+    with JsonLinesFile(folder / RECORDS) as records:
+        for seed, name, method in product(range(seeds), names, searches):
+            if (method, name, seed) not in done:
+                records.append(asyncio.run(search(name, method, searches[method], critic, seed)).to_json())
+    return read_run_results(folder)
+
+
+def main(command: str, tasks: str, value: str, folder: str, seeds: str = "1") -> None:
+    """Execute a command."""
+    searches = TRIED if command == "tune" else SEARCHES
+    runs = play(Path(tasks), value, Path(folder), searches, int(seeds))
+    for method in searches:
+        print(method, estimate(measured([run for run in runs if run.method == method], "oracle")))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    main(*sys.argv[1:])
