@@ -72,6 +72,8 @@ class Engine:
         self.capacity: int = (memory_mb - _EMPTY_MB) // _WORLD_MB
         """Most worlds at a time: a full JVM would not fail, it would collect garbage without end."""
         self._n_worlds = 0
+        self._released: list[Any] = []
+        # A released world is loaded again for the next task, which is faster than a new one.
         self._lock = threading.Lock()
         with _engine_errors("start"):
             port, token, process = launch_gateway(
@@ -115,9 +117,10 @@ class Engine:
                     f"the JVM of ScienceWorld holds {self.capacity} worlds, and all are in use: play fewer tasks at a "
                     f"time (--concurrent 1), close worlds, or set {MEMORY_VARIABLE} ({_WORLD_MB} MB for each world)"
                 )
-            server = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+            server = self._released.pop() if self._released else self._new_server()
             possible = ["", "easy", *str(server.getPossibleSimplifications()).split(", ")]
             if unknown := set(simplifications.split(",")) - set(possible):
+                self._released.append(server)
                 raise ConfigurationError(
                     f"unknown simplification {sorted(unknown)[0]!r}; there are {', '.join(possible[1:])}"
                 )
@@ -126,10 +129,13 @@ class Engine:
             return Simulation(self, server)
 
     def release(self, server: Any) -> None:
-        """Let the JVM free a world."""
-        with self._lock, _engine_errors("release a world"):
+        """Keep the interface of a world for the next task."""
+        with self._lock:
             self._n_worlds -= 1
-            self._gateway.detach(server)
+            self._released.append(server)
+
+    def _new_server(self) -> Any:
+        return self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
 
 
 class Simulation:
@@ -172,7 +178,7 @@ def n_variations(name: str) -> int:
         raise ConfigurationError(f"unknown ScienceWorld task {name!r}; there are {', '.join(TASK_NAMES)}"[:400])
     owner = engine()
     with owner.seeded(_LOAD_SEED, "count variations"):
-        return int(owner._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface().getTaskMaxVariations(name))
+        return int(owner._new_server().getTaskMaxVariations(name))
 
 
 @lru_cache(maxsize=len(TASK_NAMES))

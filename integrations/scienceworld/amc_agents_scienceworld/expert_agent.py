@@ -15,7 +15,7 @@ from typing import Any
 from amc_agents import text_agent
 from amc_agents.testing import noisy_expert
 from amc_agents.types import Task, TimeStep
-from amc_agents_scienceworld.tasks import SHORT_TASKS, generate_tasks, task_of
+from amc_agents_scienceworld.tasks import SHORT_TASKS, generate_tasks, payload_of
 from amc_agents_scienceworld.world import HORIZON, ScienceWorld
 
 ERROR_RATE = 0.15
@@ -28,7 +28,7 @@ class ScienceWorldById(ScienceWorld):
 
     async def reset(self, task: Task) -> TimeStep:
         """Start the task of the id."""
-        return await super().reset(task_of(task.id))
+        return await super().reset(Task(task.id, task.instruction, payload_of(task.id)))
 
 
 def make_agent(temperature: float) -> Any:

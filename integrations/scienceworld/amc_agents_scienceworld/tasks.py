@@ -62,9 +62,18 @@ def task_of(name: str) -> Task:
     Raises:
         ConfigurationError: the id is not that of a generated task.
     """
+    return _task(payload_of(name))
+
+
+def payload_of(name: str) -> ScienceWorldTask:
+    """Return the payload of a task's id, without asking the engine.
+
+    Raises:
+        ConfigurationError: the id does not have the form of a generated task's.
+    """
     match name.split("/"):
         case ["scienceworld", kind, number, *rest] if number.isdecimal() and len(rest) <= 1:
-            return _task(ScienceWorldTask(kind, int(number), *rest))
+            return ScienceWorldTask(kind, int(number), *rest)
     raise ConfigurationError(f"expected the id of a ScienceWorld task such as scienceworld/boil/21, got {name!r}")
 
 

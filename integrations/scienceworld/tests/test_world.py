@@ -11,6 +11,7 @@ if shutil.which("java") is None:
     pytest.skip("ScienceWorld needs Java", allow_module_level=True)
 
 from amc_agents_scienceworld import Engine, ScienceWorld, engine, generate_tasks, gold_path, task_of, variations
+from amc_agents_scienceworld.world import instruction
 
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ReplayDivergence, WorldError
 from amc_agents.testing import check_environment
@@ -189,6 +190,24 @@ def test_a_full_jvm_refuses_a_world_until_another_is_closed(monkeypatch):
         owner.load("lifespan-longest-lived", 93)
     first.close()
     owner.load("lifespan-longest-lived", 93).close()
+
+
+def test_a_released_world_is_loaded_again_and_nothing_of_its_last_task_is_left(monkeypatch):
+    owner = engine()
+
+    def play(name: str, variation: int, actions: tuple[str, ...]) -> list[object]:
+        world = owner.load(name, variation, "easy" if name == "boil" else "")
+        seen = [instruction(world), *(world.step(action, 7) for action in actions)]
+        world.close()
+        return seen
+
+    path = gold_path("find-plant", 0)
+    monkeypatch.setattr(owner, "_released", [])
+    first = play("find-plant", 0, path)
+    monkeypatch.setattr(owner, "_new_server", lambda: pytest.fail("a new world was made"))
+    # The second task leaves a fatal mistake, another simplification and a question that waits for an answer.
+    play("boil", 0, ("focus on kitchen", "open door", "wait"))
+    assert play("find-plant", 0, path) == first
 
 
 @pytest.mark.parametrize("memory", ["a lot", "70", "-512", "51.2"])
