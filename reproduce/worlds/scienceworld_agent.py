@@ -1,4 +1,4 @@
-"""Scripted policies of three task families of ScienceWorld, for `amc bench`: gold paths with errors.
+"""Scripted policies of four task families of ScienceWorld, for `amc bench`: gold paths with errors.
 
 An error is an action of the gold path of another training task of the same family: a plausible action in the wrong
 place. The policy then goes on with its own path and does not repair anything.
@@ -26,8 +26,8 @@ from amc_agents.envs import ReplayFork
 from amc_agents.testing import noisy_expert
 from amc_agents.types import Task, TimeStep
 
-FAMILIES = ("find-animal", "find-living-thing", "find-plant")
-"""Each has 150 training, 75 development and 75 test tasks, with gold paths of 8 to 16 actions."""
+FAMILIES = ("find-animal", "find-living-thing", "find-non-living-thing", "find-plant")
+"""Each has 150 training, 75 development and 75 test tasks, with gold paths of 3 to 16 actions."""
 GOLD = Path(__file__).with_name("gold_paths.json")
 """Gold paths by family and variation: the engine needs a second for each, in every process."""
 EVERY = 5
@@ -102,18 +102,20 @@ def write_gold(tasks: str) -> None:
         _, name, number = json.loads(line)["id"].split("/")
         wanted.append((name, int(number)))
     for name, number in wanted:
-        if str(number) not in paths[name]:
+        if str(number) not in paths.setdefault(name, {}):
             paths[name][str(number)] = list(gold_path(name, number))
     GOLD.write_text(json.dumps(paths, indent=0) + "\n", encoding="utf-8")
 
 
-def print_tasks(split: str, n_tasks: int, first: int = 0) -> None:
-    """Print tasks as JSON Lines."""
-    for task in generate_tasks(n_tasks, split, first, names=FAMILIES):
+def print_tasks(split: str, n_tasks: int, first: int = 0, *names: str) -> None:
+    """Print tasks as JSON Lines, of all families or of those named."""
+    for task in generate_tasks(n_tasks, split, first, names=names or FAMILIES):
         # The list of action templates is left out: it is the same in all tasks, and only the critic reads this text.
         goal = task.instruction[task.instruction.index("Goal:") :]
         print(json.dumps({"id": task.id, "instruction": goal, "split": "test" if split == "test" else "train"}))
 
 
 if __name__ == "__main__":
-    write_gold(sys.argv[2]) if sys.argv[1] == "gold" else print_tasks(sys.argv[1], *map(int, sys.argv[2:]))
+    write_gold(sys.argv[2]) if sys.argv[1] == "gold" else print_tasks(
+        sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:]
+    )

@@ -1,7 +1,8 @@
-"""A small trained policy of the tasks "find an animal, a living thing, a plant", as an agent for `amc bench`.
+"""A small trained policy of three task families ("find an animal" and the like), as an agent for `amc bench`.
 
-A Llama of 355,680 parameters, trained from scratch on training tasks (`reproduce/worlds/train_scienceworld.py`). It
-reads the goal and the observations, and writes actions; it reads no other task.
+A Llama of 357,408 parameters, trained from scratch on training tasks (`reproduce/worlds/train_scienceworld.py`), and
+briefly on purpose, so that its runs fail often enough for a search to matter. It reads the goal and the observations,
+and writes actions; it reads no other task.
 
     python -m amc_agents_scienceworld.find_agent 60 > tasks.jsonl
     amc bench amc_agents_scienceworld.find_agent --tasks tasks.jsonl --split all --concurrent 1 --out FOLDER
@@ -21,7 +22,8 @@ from amc_agents_scienceworld.expert_agent import ScienceWorldById
 from amc_agents_scienceworld.tasks import generate_tasks
 from amc_agents_scienceworld.world import HORIZON
 
-FAMILIES = ("find-animal", "find-living-thing", "find-plant")
+FAMILIES = ("find-animal", "find-living-thing", "find-non-living-thing")
+"""The families of its tasks. It was also trained on `find-plant`, where it hardly ever succeeds."""
 MODEL = Path(__file__).with_name("model")
 """A folder for `EmbeddedChatModel`."""
 MAX_TOKENS = 40
