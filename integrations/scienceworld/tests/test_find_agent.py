@@ -18,9 +18,9 @@ SOLVED = 1.0 - 1e-6
 
 async def test_the_trained_policy_solves_a_development_task_and_its_runs_differ():
     own = load_own_agent("amc_agents_scienceworld.find_agent")
-    whole = task_of("scienceworld/find-animal/150")
+    whole = task_of("scienceworld/find-non-living-thing/150")
     task = Task(whole.id, find_agent.shown(whole.instruction))
-    runs = await OwnRollouts(own, 6, 1.0, own.horizon)(task, seed=0)
+    runs = await OwnRollouts(own, 6, 0.5, own.horizon)(task, seed=0)
     assert max(run.return_ for run in runs) >= SOLVED
     assert len({tuple(step.action for step in run.steps) for run in runs}) > 1
 
