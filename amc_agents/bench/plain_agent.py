@@ -22,7 +22,7 @@ from langgraph.types import Overwrite
 
 from amc_agents.messages import turn_of
 from amc_agents.population.saver import ForkSaver
-from amc_agents.runtime.metering import PolicyMeter, policy_meter
+from amc_agents.runtime.metering import WRAPPER_TYPES, PolicyMeter, policy_meter
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.runtime.world import current_environment
 
@@ -74,7 +74,8 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             return await self.model.ainvoke(messages, {"callbacks": callbacks})
         result = await self.model._agenerate(messages)
         run_id, response = uuid4(), LLMResult(generations=[[*result.generations]], llm_output=result.llm_output)
-        if (meter := policy_meter()) is not None:
+        # A model that decides among the answers of another one meters the other's requests itself.
+        if (meter := policy_meter()) is not None and self.model._llm_type not in WRAPPER_TYPES:
             meter.on_llm_end(response, run_id=run_id)
         message = result.generations[0].message
         assert isinstance(message, AIMessage)

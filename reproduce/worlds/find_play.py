@@ -58,10 +58,10 @@ TRIED = Grid(
     steps=((4, 8, 12), (3, 6, 9, 12, 15), (8, 11, 14, 17)),
     betas=(0.05, 0.1),
 )
-CALLS = 100
-"""Policy calls of LATS at most: those of 5 particles, which Tree of Thoughts may also make."""
+CALLS = 200
+"""Policy calls of LATS at most: those of 10 particles, which Tree of Thoughts may also make."""
 TREES = {
-    TREE_OF_THOUGHTS: [{"width": 1, "samples": 5}, {"width": 2, "samples": 2}, {"width": 2, "samples": 3}],
+    TREE_OF_THOUGHTS: [{"width": 2, "samples": 5}, {"width": 3, "samples": 3}, {"width": 5, "samples": 2}],
     LATS: [{"samples": 2}, {"samples": 3}, {"samples": 5}],
 }
 """Settings of the tree searches to try."""

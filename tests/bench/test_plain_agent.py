@@ -10,7 +10,7 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 
 from amc_agents import amc as amc_graph
-from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, react_greedy
+from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, react_greedy, vote
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
@@ -20,7 +20,7 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.run import Run
 
 AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
-METHODS = (amc(AMC), replace(amc_hidden(AMC), finished="keep"), best_of_n(Tuned(temperature=1.0)), react_greedy())
+METHODS = (amc(AMC), replace(amc_hidden(AMC), finished="keep"), best_of_n(Tuned(temperature=1.0)), react_greedy(), vote())
 
 
 def played(plain: bool, method: Method) -> tuple[RunResult, Run]:
