@@ -20,7 +20,8 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.run import Run
 
 AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
-METHODS = (amc(AMC), replace(amc_hidden(AMC), finished="keep"), best_of_n(Tuned(temperature=1.0)), react_greedy(), vote())
+KEEPING = replace(amc_hidden(AMC), finished="keep")
+METHODS = (amc(AMC), KEEPING, best_of_n(Tuned(temperature=1.0)), react_greedy(), vote())
 
 
 def played(plain: bool, method: Method) -> tuple[RunResult, Run]:
