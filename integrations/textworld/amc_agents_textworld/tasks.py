@@ -45,5 +45,7 @@ def _task(name: str, story: str | Path) -> Task:
     return Task(name, instruction(state), TextWorldTask(str(story)))
 
 
-TEXTWORLD = WorldSpec(TextWorldWorld, generate_tasks, horizon=HORIZON)
+MODEL = Path(__file__).parent / "model"
+"""Folder of the small policy of generated games: `EmbeddedChatModel(model=str(MODEL))`."""
+TEXTWORLD = WorldSpec(TextWorldWorld, generate_tasks, horizon=HORIZON, model=str(MODEL))
 """Generated games: the entry point `textworld`."""
