@@ -1,0 +1,213 @@
+"""What makes a value model rank the particles of a task: data and settings, one changed at a time.
+
+    export PYTHONPATH=reproduce/beyond:reproduce/study:reproduce/dose
+    python reproduce/levers/levers.py train      # collects the data and trains a model per lever and seed; resumes
+    python reproduce/levers/levers.py measure    # the AUC of each model within tasks that no model saw; resumes
+    python reproduce/levers/levers.py report     # the table of docs/results/levers
+
+Every lever has 960 trajectories of `crafting-stock-hidden`, played by the shipped policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import torch
+from doses import BOTH
+from draws import Forest
+from filtering import independent
+from judges import ValueModel
+from lockstep import Seat, Together
+from play import Policy
+from playing import _Silent, areas, read
+
+from amc_agents.bench.plain_agent import plain_text_agent
+from amc_agents.bench.statistics import estimate, paired
+from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.envs.registry import world
+from amc_agents.files import replace_file
+from amc_agents.models.embedded import EmbeddedChatModel
+from amc_agents.models.embedded.chat import model_folder
+from amc_agents.training.branching import Branching
+from amc_agents.training.collecting import collect
+from amc_agents.training.dataset import read_trajectories
+from amc_agents.training.value.objective import Objective
+from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.types import Trajectory
+
+RUNS = Path("runs/levers")
+RAW = Path("docs/results/levers/raw/auc.jsonl.gz")
+PAGE = RAW.parents[1] / "README.md"
+FIRST = {"fit": 500_000, "measure": 600_000}
+"""First training tasks, which no other model or experiment uses."""
+MEASURED, TRIES, HEAT = 100, 16, 0.7
+SEEDS = (0, 1)
+SHIPPED, BASE = "shipped", "base"
+POLICY = model_folder(str(world(BOTH).model))
+
+
+@dataclass(frozen=True)
+class Data:
+    """How 960 trajectories are collected."""
+
+    tasks: int = 120
+    temperature: float = HEAT
+    branches: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Names the folder."""
+        return f"{self.tasks}-T{self.temperature:g}-{self.branches or 1}"
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change of the recipe."""
+
+    about: str
+    data: Data = Data()
+    centred: bool = False
+    """Targets are returns minus the mean return of their task: only differences within a task remain."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+BCE = Objective(loss="bce", target="return")
+LEVERS = {
+    BASE: Lever("120 tasks, 8 runs each, temperature .7, cross-entropy"),
+    "hot": Lever("temperature 1", Data(temperature=1.0)),
+    "branches": Lever("each run split into 4: several continuations of a state", Data(branches=4)),
+    "late": Lever("60 tasks, 2 starts each, split into 8", Data(tasks=60, branches=8)),
+    "spread": Lever("480 tasks, 2 runs each", Data(tasks=480)),
+    "contrast": Lever("30 tasks, 32 runs each", Data(tasks=30)),
+    "centred": Lever("squared error of the return minus its task's mean", centred=True),
+    "capacity": Lever("LoRA rank 32 instead of 8", settings={"lora_rank": 32, "lora_alpha": 64}),
+    "td": Lever("TD(.9) instead of returns", settings={"objective": replace(BCE, td_lambda=0.9)}),
+}
+
+
+def collected(data: Data) -> list[Trajectory]:
+    """Play what is missing of the data, and return it."""
+    folder = RUNS / "data" / data.name
+    tasks = list(world(BOTH).tasks(data.tasks, "train", FIRST["fit"]))
+    model = EmbeddedChatModel(model=str(POLICY), temperature=data.temperature)
+    collect(
+        plain_text_agent(model), tasks, world(BOTH).make, 960 // data.tasks, folder, horizon=world(BOTH).horizon,
+        policy="workshop", settings={"temperature": data.temperature},
+        branching=None if data.branches is None else Branching(data.branches),
+    )  # fmt: skip
+    return list(read_trajectories(folder))
+
+
+def train(name: str, seed: int) -> None:
+    """Train a lever's model, unless it exists."""
+    out, lever = RUNS / "models" / f"{name}-{seed}", LEVERS[name]
+    if out.exists():
+        return
+    data = collected(lever.data)
+    objective = Objective(target="return") if lever.centred else BCE
+    settings = replace(EMBEDDED, **{"seed": seed, "objective": objective, **lever.settings})
+    with tempfile.TemporaryDirectory() as scratch:
+        train_value(POLICY, centred(data) if lever.centred else data, scratch, settings, anyway=True)
+        copytree(scratch, out)
+
+
+def centred(data: Sequence[Trajectory]) -> list[Trajectory]:
+    """Subtract the mean return of a trajectory's task from its last reward."""
+    returns = defaultdict[str, list[float]](list)
+    for trajectory in data:
+        returns[trajectory.task.id].append(trajectory.return_)
+
+    def shifted(trajectory: Trajectory) -> Trajectory:
+        *before, last = trajectory.steps
+        reward = last.reward - float(np.mean(returns[trajectory.task.id]))
+        return replace(trajectory, steps=(*before, replace(last, reward=reward)))
+
+    return [shifted(trajectory) for trajectory in data]
+
+
+def measure(names: Sequence[str]) -> None:
+    """Rank the tries of every task by every model, at each step."""
+    path = RUNS / "auc.jsonl"
+    done = {(line["task"], line["model"]) for line in read(path)}
+    critics = {name: EmbeddedCritic(POLICY, _adapter(name)) for name in names}
+    policy = Policy(str(POLICY), 200_000)
+    for task in world(BOTH).tasks(MEASURED, "train", FIRST["measure"]):
+        left = [name for name in names if (task.id, name) not in done]
+        if left:
+            together = Together(Forest(policy, task, world(BOTH).make, 0))
+            seat = Seat(together, _Silent(), (HEAT,), hide_rewards=True)
+            found = asyncio.run(_judged(together, seat, {name: critics[name] for name in left}))
+            with path.open("a", encoding="utf-8") as file:
+                for name, auc in found.items():
+                    file.write(json.dumps({"task": task.id, "model": name, "auc": auc}) + "\n")
+
+
+def _adapter(name: str) -> Path:
+    return POLICY / "value" if name == SHIPPED else RUNS / "models" / name / "adapter"
+
+
+async def _judged(together: Together, seat: Seat, critics: Mapping[str, EmbeddedCritic]) -> dict[str, dict[int, float]]:
+    async def tries() -> Any:
+        return await independent(seat, TRIES, 1.0)
+
+    (pool,) = await together.run([tries()])
+    nodes = [state.node for state in pool.states]
+    return {name: await areas(nodes, ValueModel(critic)) for name, critic in critics.items()}
+
+
+def report() -> None:
+    """Pack the measurements, and write the page's table: means over steps, then tasks; a lever is its seeds' mean."""
+    lines = sorted(read(RUNS / "auc.jsonl"), key=lambda line: (line["task"], line["model"]))
+    RAW.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(RAW, gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), mtime=0))
+    areas_of = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
+    for line in lines:
+        if line["auc"]:
+            lever = line["model"].rpartition("-")[0] or line["model"]
+            areas_of[lever][line["task"]].append(float(np.mean(list(line["auc"].values()))))
+    values: dict[str, dict[tuple[str, int], float]] = {
+        lever: {(task, 0): float(np.mean(found)) for task, found in of.items()} for lever, of in areas_of.items()
+    }
+    rows = ["| lever | within-task AUC | minus base |", "| --- | ---: | ---: |"]
+    for lever in (SHIPPED, *LEVERS):
+        about = LEVERS[lever].about if lever in LEVERS else "the shipped model: 2,880 trajectories of three worlds"
+        mean = estimate(values[lever])
+        cell = ""
+        if lever != BASE:
+            difference = paired(values[lever], values[BASE])
+            cell = f"{difference.difference:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+        rows.append(f"| **{lever}**: {about} | {mean.mean:.3f} ± {mean.standard_error:.3f} | {cell} |")
+    start, end = "<!-- levers -->\n", "<!-- /levers -->"
+    head, rest = PAGE.read_text(encoding="utf-8").split(start)
+    text = head + start + "\n".join(rows) + "\n" + end + rest.split(end)[1]
+    replace_file(PAGE, text.encode())
+
+
+def main(command: str) -> None:
+    """Execute a command."""
+    torch.set_num_threads(1)
+    names = [f"{name}-{seed}" for name in LEVERS for seed in SEEDS]
+    if command == "train":
+        for seed in SEEDS:
+            for name in LEVERS:
+                train(name, seed)
+                print(name, seed, flush=True)
+    elif command == "measure":
+        measure([SHIPPED, *(name for name in names if (RUNS / "models" / name).exists())])
+    else:
+        report()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
