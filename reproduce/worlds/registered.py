@@ -65,7 +65,7 @@ def play(options: argparse.Namespace) -> None:
     """Play tasks by the named methods, a task by all of them before the next."""
     tuned = read_chosen(options.tuned) if options.tuned else {}
     if options.temperature is not None:
-        tuned |= {name: Tuned(temperature=options.temperature) for name in TREES}
+        tuned |= {name: Tuned(temperature=options.temperature) for name in (BEST_OF_N, *TREES)}
     plan = plan_of(options, split=options.split, first=TUNING if options.split == "train" else 0)
     plan = replace(plan, methods=tuple(method_named(text, plan, tuned) for text in options.methods))
     records = run_plan(plan, options.out, resume=True, n_concurrent=2)
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--methods", nargs="+", default=[BEST_OF_N])
     parser.add_argument("--split", choices=["test", "train"], default="test", help="train: the tasks of `tune`")
-    parser.add_argument("--temperature", type=float, help="of the tree searches")
+    parser.add_argument("--temperature", type=float, help="of Best-of-N and the tree searches")
     parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--particles", type=int, default=15)
