@@ -5,7 +5,7 @@
     python reproduce/levers/levers.py measure    # the AUC of each model within tasks that no model saw; resumes
     python reproduce/levers/levers.py report     # the table of docs/results/levers
 
-Every lever has 960 trajectories of `crafting-stock-hidden`, played by the shipped policy.
+Every lever but `more` has 960 trajectories of `crafting-stock-hidden`, played by the shipped policy.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from playing import _Silent, areas, read
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.statistics import estimate, paired
+from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
@@ -53,22 +54,23 @@ FIRST = {"fit": 500_000, "measure": 600_000}
 """First training tasks, which no other model or experiment uses."""
 MEASURED, TRIES, HEAT = 100, 16, 0.7
 SEEDS = (0, 1)
-SHIPPED, BASE = "shipped", "base"
+SHIPPED, BASE, MORE = "shipped", "base", "more"
 POLICY = model_folder(str(world(BOTH).model))
 
 
 @dataclass(frozen=True)
 class Data:
-    """How 960 trajectories are collected."""
+    """How trajectories are collected."""
 
     tasks: int = 120
     temperature: float = HEAT
     branches: int | None = None
+    total: int = 960
 
     @property
     def name(self) -> str:
         """Names the folder."""
-        return f"{self.tasks}-T{self.temperature:g}-{self.branches or 1}"
+        return f"{self.tasks}-T{self.temperature:g}-{self.branches or 1}-{self.total}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ LEVERS = {
     "contrast": Lever("30 tasks, 32 runs each", Data(tasks=30)),
     "centred": Lever("squared error of the return minus its task's mean", centred=True),
     "capacity": Lever("LoRA rank 32 instead of 8", settings={"lora_rank": 32, "lora_alpha": 64}),
+    MORE: Lever("four times the data: 480 tasks, 8 runs each", Data(tasks=480, total=3840)),
     "td": Lever("TD(.9) instead of returns", settings={"objective": replace(BCE, td_lambda=0.9)}),
 }
 
@@ -102,7 +105,7 @@ def collected(data: Data) -> list[Trajectory]:
     tasks = list(world(BOTH).tasks(data.tasks, "train", FIRST["fit"]))
     model = EmbeddedChatModel(model=str(POLICY), temperature=data.temperature)
     collect(
-        plain_text_agent(model), tasks, world(BOTH).make, 960 // data.tasks, folder, horizon=world(BOTH).horizon,
+        plain_text_agent(model), tasks, world(BOTH).make, data.total // data.tasks, folder, horizon=world(BOTH).horizon,
         policy="workshop", settings={"temperature": data.temperature},
         branching=None if data.branches is None else Branching(data.branches),
     )  # fmt: skip
@@ -119,7 +122,8 @@ def train(name: str, seed: int) -> None:
     settings = replace(EMBEDDED, **{"seed": seed, "objective": objective, **lever.settings})
     with tempfile.TemporaryDirectory() as scratch:
         train_value(POLICY, centred(data) if lever.centred else data, scratch, settings, anyway=True)
-        copytree(scratch, out)
+        shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
+        shutil.copytree(Path(scratch, "adapter"), out)
 
 
 def centred(data: Sequence[Trajectory]) -> list[Trajectory]:
@@ -154,7 +158,7 @@ def measure(names: Sequence[str]) -> None:
 
 
 def _adapter(name: str) -> Path:
-    return POLICY / "value" if name == SHIPPED else RUNS / "models" / name / "adapter"
+    return POLICY / "value" if name == SHIPPED else RUNS / "models" / name
 
 
 async def _judged(together: Together, seat: Seat, critics: Mapping[str, EmbeddedCritic]) -> dict[str, dict[int, float]]:
