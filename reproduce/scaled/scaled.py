@@ -1,0 +1,229 @@
+"""A value model with sixteen times the data: does AMC gain with a learned critic?
+
+    export PYTHONPATH=reproduce/dose:reproduce/levers:reproduce/beyond:reproduce/study
+    python reproduce/scaled/scaled.py train WORLD     # collects the data and trains the critic
+    python reproduce/scaled/scaled.py tune WORLD      # each critic's setting, and its Best-of-N, on training tasks
+    python reproduce/scaled/scaled.py play WORLD --tasks 400    # test tasks
+    python reproduce/scaled/scaled.py report          # the tables of docs/results/scaled
+
+All commands resume. The worlds are those of `WORLDS`; the searches and measures are those of reproduce/dose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import doses
+import numpy as np
+import playing
+import torch
+from doses import BOTH, GRID, HARD, LEARNED, TEMPERATURES, Setting
+from levers import BCE
+from play import Policy
+from tries import Tries
+
+from amc_agents.bench import crafting
+from amc_agents.bench.plain_agent import plain_text_agent
+from amc_agents.bench.statistics import paired
+from amc_agents.critics.value.checkpoint import FILE
+from amc_agents.envs.registry import world
+from amc_agents.files import replace_file
+from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.training.collecting import collect
+from amc_agents.training.dataset import read_trajectories
+from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.types import Task
+from report import Lines, Row, interval, row_of, table_of
+from tune import best, metric_of, scores_of
+
+RUNS = Path("runs/scaled")
+PAGE = Path("docs/results/scaled/README.md")
+RAW = PAGE.parent / "raw"
+HERE = Path(__file__).parent
+CHOSEN = HERE / "chosen.json"
+SCALED, ORACLE = "scaled", "oracle"
+CRITICS = (SCALED, LEARNED, ORACLE)
+WORLDS = (BOTH, HARD)
+TASKS, TRIES, HEAT = 3840, 4, 0.7
+"""Training data of the scaled critic: tasks, runs per task and their temperature."""
+BANDS = {"fit": (8, 16), "tune": crafting.BAND, "test": crafting.BAND}
+"""Difficulty of the tasks in crafting."""
+FIRST = {"fit": ("train", 500_000), "tune": ("train", 340_000), "test": ("test", 5_000)}
+"""Split and number of the first task. No other model or experiment uses these tasks."""
+ROUNDS = ((16, 8), (48, 3), (96, 1))
+"""Number of training tasks of each round of successive halving, and how many settings survive it."""
+_CACHE = 200_000
+RECIPE = replace(EMBEDDED, objective=BCE, epochs=2, lora_rank=32, lora_alpha=64)
+
+
+def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
+    """Return the first tasks of a group."""
+    split, first = FIRST[group]
+    if name == HARD:
+        return list(crafting.tasks(n_tasks, BANDS[group], split=split, first=first))
+    return list(world(name).tasks(n_tasks, split, first))
+
+
+def adapter_of(name: str) -> Path:
+    """Folder of a world's scaled critic."""
+    return HERE / "models" / name
+
+
+def train(name: str, n_tasks: int = TASKS) -> None:
+    """Play what is missing of the data, and train the critic unless it exists."""
+    torch.set_num_threads(1)
+    data, spec = RUNS / "data" / name, world(name)
+    collect(
+        plain_text_agent(EmbeddedChatModel(model=str(spec.model), temperature=HEAT)), tasks_of(name, "fit", n_tasks),
+        spec.make, TRIES, data, horizon=spec.horizon, policy=f"embedded:{spec.model}", settings={"temperature": HEAT},
+        n_concurrent=24, play=Tries(Policy(str(spec.model), _CACHE), HEAT, spec.make, TRIES, spec.horizon),
+    )  # fmt: skip
+    if adapter_of(name).exists():
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        checkpoint = train_value(
+            model_folder(str(spec.model)), list(read_trajectories(data)), scratch, RECIPE, anyway=True
+        )
+        shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
+        shutil.copytree(Path(scratch, "adapter"), adapter_of(name))
+    print(name, checkpoint.metrics["ranking"]["sentences"])
+
+
+def prepare() -> None:
+    """Make the scaled critics known to the searches, which write to a folder of this experiment."""
+    playing.RUNS = RUNS
+    for name in WORLDS:
+        doses.MODELS[name, SCALED] = f"embedded:{world(name).model}?adapter={adapter_of(name)}"
+
+
+def tune(name: str, critics: Sequence[str]) -> None:
+    """Choose each critic's setting by successive halving, and the temperature of its Best-of-N on all tuning tasks."""
+    prepare()
+    metric, of_name = metric_of(name), {setting.name: setting for setting in GRID}
+    left: dict[str, list[str]] = {critic: list(of_name) for critic in critics}
+    for n_tasks, kept in ROUNDS:
+        tasks = tasks_of(name, "tune", n_tasks)
+        runs = [(critic, of_name[setting]) for critic in critics for setting in left[critic]]
+        lines = playing.play(name, "tune", 0, tasks, runs, dict.fromkeys(TEMPERATURES, critics))
+        scores, ids = scores_of(lines, metric), [task.id for task in tasks]
+        left = {critic: best(scores, critic, left[critic], ids, kept) for critic in critics}
+        print(name, n_tasks, left, flush=True)
+    pools = [f"pool_T{heat:g}" for heat in TEMPERATURES]
+    table = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
+    for critic in critics:
+        tried = {
+            setting: {"merit": round(float(np.mean(list(of.values()))), 4), "tasks": len(of)}
+            for (judge, setting), of in sorted(scores.items())
+            if judge == critic
+        }
+        chosen = {"amc": left[critic][0], "best_of": best(scores, critic, pools, ids, 1)[0], "tried": tried}
+        table.setdefault(name, {})[critic] = chosen
+    replace_file(CHOSEN, (json.dumps(table, indent=1, sort_keys=True) + "\n").encode())
+
+
+def chosen(name: str, critic: str) -> tuple[Setting, float]:
+    """Return a critic's setting of AMC and its temperature of Best-of-N."""
+    of = json.loads(CHOSEN.read_text(encoding="utf-8"))[name][critic]
+    return next(each for each in GRID if each.name == of["amc"]), float(of["best_of"].removeprefix("pool_T"))
+
+
+def play(name: str, n_tasks: int) -> None:
+    """Play AMC and the pools of all critics, and pack the runs."""
+    prepare()
+    runs, pools = [], dict[float, list[str]]()
+    for critic in CRITICS:
+        setting, heat = chosen(name, critic)
+        runs.append((critic, setting))
+        for each in {heat, setting.temperatures[0]}:
+            pools.setdefault(each, []).append(critic)
+    playing.play(name, "test", 0, tasks_of(name, "test", n_tasks), runs, pools, CRITICS)
+    text = playing.file_of(name, "test", 0).read_text(encoding="utf-8")
+    RAW.mkdir(parents=True, exist_ok=True)
+    replace_file(RAW / f"{name}.jsonl.gz", gzip.compress("".join(sorted(text.splitlines(True))).encode(), mtime=0))
+
+
+def read_packed(name: str) -> dict[tuple[str, str], Lines]:
+    """Return (critic, setting) -> task -> line."""
+    table = defaultdict[tuple[str, str], dict[str, Any]](dict)
+    for text in gzip.decompress((RAW / f"{name}.jsonl.gz").read_bytes()).decode().splitlines():
+        line = json.loads(text)
+        table[line["critic"], line["setting"]][line["task"]] = line
+    return dict(table)
+
+
+def rows_of(name: str) -> dict[str, Row]:
+    """Return each critic's row, with the tokens of critics charged on both sides."""
+    table, rows = read_packed(name), {}
+    for critic in CRITICS:
+        setting, heat = chosen(name, critic)
+        rows[critic] = row_of(name, table, critic, setting.name, heat, charged=True)
+    return rows
+
+
+def share_of_oracle(rows: Mapping[str, Row]) -> tuple[float, float, float]:
+    """Return the scaled critic's gain as a share of the oracle's, with a 95% interval by a bootstrap over tasks."""
+    tasks = sorted(rows[SCALED].picks.keys() & rows[ORACLE].picks.keys())
+    gains = np.array([[rows[who].picks[key] - rows[who].matched[key] for key in tasks] for who in (SCALED, ORACLE)])
+    drawn = np.random.default_rng(0).integers(len(tasks), size=(10_000, len(tasks)))
+    ours, oracles = gains[:, drawn].mean(axis=2)
+    low, high = np.quantile(ours / oracles, [0.025, 0.975])
+    return float(gains[0].mean() / gains[1].mean()), float(low), float(high)
+
+
+def tables(name: str) -> str:
+    """Return a world's tables."""
+    rows = rows_of(name)
+    parts = [table_of(list(rows.values())), ""]
+    scaled, learned, oracle = (rows[critic] for critic in CRITICS)
+    for label, a, b in (
+        ("AMC: scaled minus learned critic", scaled.picks, learned.picks),
+        ("Best-of-M: scaled minus learned critic", scaled.matched, learned.matched),
+        ("AMC, scaled critic, minus Best-of-M with the learned critic", scaled.picks, learned.matched),
+        ("AMC, oracle, minus AMC, scaled critic", oracle.picks, scaled.picks),
+    ):
+        parts.append(f"- {label}: {interval(paired(a, b))}")
+    share, low, high = share_of_oracle(rows)
+    parts.append(f"- The scaled critic's gain as a share of the oracle's: {share:.2f} [{low:.2f}, {high:.2f}]")
+    return "\n".join(parts)
+
+
+def report() -> None:
+    """Write the tables between the page's markers."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name in WORLDS:
+        if (RAW / f"{name}.jsonl.gz").exists():
+            start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+            head, rest = text.split(start)
+            text = head + start + tables(name) + "\n" + end + rest.split(end)[1]
+    replace_file(PAGE, text.encode())
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["train", "tune", "play", "report"])
+    parser.add_argument("world", nargs="?", choices=WORLDS)
+    parser.add_argument("--tasks", type=int, default=400, help="test tasks")
+    options = parser.parse_args()
+    match options.command:
+        case "train":
+            train(options.world)
+        case "tune":
+            tune(options.world, CRITICS)
+        case "play":
+            play(options.world, options.tasks)
+        case _:
+            report()
+
+
+if __name__ == "__main__":
+    main()
