@@ -3,6 +3,7 @@
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from amc_agents.types import Step, Task, Trajectory
@@ -38,3 +39,21 @@ def test_every_lever_but_one_has_as_many_trajectories(levers):
         assert data.total == (3840 if name == levers.MORE else 960)
         assert data.total % data.tasks == 0
         assert data.total // data.tasks % (data.branches or 1) == 0
+
+
+def test_the_ranking_loss_compares_states_of_a_task_at_the_same_step(levers):
+    torch = importlib.import_module("torch")
+    # Two runs of a task with the prompt 7, and one of another task: states 0 and 1 of each.
+    batch = {
+        "input_ids": torch.tensor([[7, 1, 0], [7, 2, 0], [8, 1, 0]]),
+        "mark_rows": torch.tensor([0, 0, 1, 1, 2, 2]),
+        "mark_columns": torch.tensor([0, 1, 0, 1, 0, 1]),
+        "targets": torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
+    }
+    pairwise = importlib.import_module("ranking_loss").pairwise
+    # At step 0 the better run leads by 0, at step 1 by 2.
+    scores = torch.tensor([0.5, 3.0, 0.5, 1.0, 9.0, -9.0])
+    expected = (np.log1p(1.0) + np.log1p(np.exp(-2.0))) / 2
+    assert pairwise(scores, batch).item() == pytest.approx(expected, rel=1e-6)
+    batch["targets"] = torch.zeros(6)
+    assert pairwise(scores, batch).item() == 0

@@ -10,14 +10,15 @@ Every lever but `more` has 960 trajectories of `crafting-stock-hidden`, played b
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gzip
 import json
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from judges import ValueModel
 from lockstep import Seat, Together
 from play import Policy
 from playing import _Silent, areas, read
+from ranking_loss import ranking_loss
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.statistics import estimate, paired
@@ -81,6 +83,8 @@ class Lever:
     data: Data = Data()
     centred: bool = False
     """Targets are returns minus the mean return of their task: only differences within a task remain."""
+    ranked: bool = False
+    """Cross-entropy plus a pairwise loss of the states of a task at the same step."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -94,6 +98,9 @@ LEVERS = {
     "contrast": Lever("30 tasks, 32 runs each", Data(tasks=30)),
     "centred": Lever("squared error of the return minus its task's mean", centred=True),
     "capacity": Lever("LoRA rank 32 instead of 8", settings={"lora_rank": 32, "lora_alpha": 64}),
+    "ranking": Lever(
+        "a pairwise loss within task and step, added to the cross-entropy", ranked=True, settings={"packing": False}
+    ),
     MORE: Lever("four times the data: 480 tasks, 8 runs each", Data(tasks=480, total=3840)),
     "td": Lever("TD(.9) instead of returns", settings={"objective": replace(BCE, td_lambda=0.9)}),
 }
@@ -120,7 +127,7 @@ def train(name: str, seed: int) -> None:
     data = collected(lever.data)
     objective = Objective(target="return") if lever.centred else BCE
     settings = replace(EMBEDDED, **{"seed": seed, "objective": objective, **lever.settings})
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ranking_loss() if lever.ranked else nullcontext():
         train_value(POLICY, centred(data) if lever.centred else data, scratch, settings, anyway=True)
         shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
         shutil.copytree(Path(scratch, "adapter"), out)
@@ -184,7 +191,7 @@ def report() -> None:
         lever: {(task, 0): float(np.mean(found)) for task, found in of.items()} for lever, of in areas_of.items()
     }
     rows = ["| lever | within-task AUC | minus base |", "| --- | ---: | ---: |"]
-    for lever in (SHIPPED, *LEVERS):
+    for lever in (name for name in (SHIPPED, *LEVERS) if name in values):
         about = LEVERS[lever].about if lever in LEVERS else "the shipped model: 2,880 trajectories of three worlds"
         mean = estimate(values[lever])
         cell = ""
@@ -198,20 +205,24 @@ def report() -> None:
     replace_file(PAGE, text.encode())
 
 
-def main(command: str) -> None:
+def main() -> None:
     """Execute a command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["train", "measure", "report"])
+    parser.add_argument("levers", nargs="*", help="default: all")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    names = [f"{name}-{seed}" for name in LEVERS for seed in SEEDS]
-    if command == "train":
-        for seed in SEEDS:
-            for name in LEVERS:
-                train(name, seed)
-                print(name, seed, flush=True)
-    elif command == "measure":
+    models = [(name, seed) for name in options.levers or LEVERS for seed in SEEDS]
+    names = [f"{name}-{seed}" for name, seed in models]
+    if options.command == "train":
+        for name, seed in models:
+            train(name, seed)
+            print(name, seed, flush=True)
+    elif options.command == "measure":
         measure([SHIPPED, *(name for name in names if (RUNS / "models" / name).exists())])
     else:
         report()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
