@@ -19,6 +19,9 @@ from amc_agents.bench.methods import (
     listed_variants,
     react,
     react_greedy,
+    reflact,
+    reflexion,
+    self_plan,
     smc,
     stopping,
     tree_of_thoughts,
@@ -61,6 +64,17 @@ def search_methods(success: float = 1.0) -> list[Method]:
     # Best-of-N in parallel with rewards in sight: f = 0 and no resampling.
     parallel = replace(best_of_n(BEST_OF_N), critic="uniform")
     return [tree_of_thoughts(TREE_OF_THOUGHTS), lats(LATS), stopping(parallel, success), stopping(amc(AMC), success)]
+
+
+def prompted_methods(tuned: Tuned | None = None, k: int = LacSettings.k) -> list[Method]:
+    """Return ReflAct, Self-Plan and Reflexion, whose policy must follow instructions. They run only if named.
+
+    Args:
+        tuned: settings of ReAct, whose temperature they share; None: the shipped ones.
+        k: number of turns among which Self-Plan chooses.
+    """
+    plain = tuned or REACT
+    return [reflact(plain), self_plan(replace(plain, k=k)), reflexion(plain)]
 
 
 def decision_methods(

@@ -114,6 +114,8 @@ REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
 VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
 TREE_OF_THOUGHTS, LATS = "tot", "lats"
 REFLACT, SELF_PLAN, REFLEXION = "reflact", "self-plan", "reflexion"
+PROMPTED = (REFLACT, SELF_PLAN, REFLEXION)
+"""The methods whose policy must follow instructions."""
 LAC_ORACLE, LAC_ORACLE_GREEDY = "lac-oracle", "lac-oracle-greedy"
 VOTE_LIST, LAC_LIST, LAC_LIST_ORACLE = "vote-list", "lac-list", "lac-list-oracle"
 REFLECTING = """\
@@ -129,6 +131,7 @@ ALPHAS = (0.5, 1.0, 2.0, 5.0, 10.0)
 GROUPS = {
     "decisions": (REACT, REACT_GREEDY, VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY),
     "trees": (TREE_OF_THOUGHTS, LATS),
+    "prompted": PROMPTED,
     "alphas": tuple(f"lac-alpha-{alpha:g}" for alpha in ALPHAS),
 }
 """Names of several methods at once."""
@@ -303,7 +306,7 @@ def chosen(methods: Sequence[Method], names: Iterable[str] | None) -> list[Metho
     """
     if names is None:
         return list(methods)
-    wanted = [member for name in names for member in GROUPS.get(name, (name,))]
+    wanted = named(names)
     known = [method.name for method in methods]
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
@@ -312,6 +315,11 @@ def chosen(methods: Sequence[Method], names: Iterable[str] | None) -> list[Metho
             f"no method {', '.join(unknown) or 'given'}; there are: {', '.join(known)}; and for several: {groups}"
         )
     return [method for method in methods if method.name in wanted]
+
+
+def named(names: Iterable[str]) -> list[str]:
+    """Return names with those of groups replaced by their members."""
+    return [member for name in names for member in GROUPS.get(name, (name,))]
 
 
 def plain_size(size: int | Adaptive | None) -> int | str | None:

@@ -13,7 +13,7 @@ from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.engine import Job
 from amc_agents.bench.executors import PROCESSES, execute_job
-from amc_agents.bench.methods import Method
+from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.policies import identity_of, is_embedded, policy_model
 from amc_agents.bench.records import RunResult
@@ -80,6 +80,15 @@ class Plan(Protocol):
 
     def search_methods(self) -> list[Method]:
         """Return tree searches, and the methods that they are compared with."""
+        ...
+
+    @property
+    def cannot_prompt(self) -> str | None:
+        """Why the methods that prompt the policy cannot run; None: they can."""
+        ...
+
+    def prompted_methods(self, tuned: Tuned | None, k: int) -> list[Method]:
+        """Return the methods whose policy must follow instructions, with ReAct's settings."""
         ...
 
     def comparison(self) -> Comparison:
@@ -206,6 +215,20 @@ class ComparisonPlan:
     def search_methods(self) -> list[Method]:
         """Return tree searches, and Best-of-N and AMC that end at the first success as these do."""
         return crafting.search_methods(self.world_spec.success)
+
+    @property
+    def cannot_prompt(self) -> str | None:
+        """Why the methods that prompt the policy cannot run; None: they can."""
+        if not is_embedded(self.policy):
+            return None
+        return (
+            f"the policy {self.policy} was trained for its world and cannot follow instructions: choose a chat model "
+            "(--model provider:model)"
+        )
+
+    def prompted_methods(self, tuned: Tuned | None, k: int) -> list[Method]:
+        """Return ReflAct, Self-Plan and Reflexion if the policy can follow instructions."""
+        return [] if self.cannot_prompt else crafting.prompted_methods(tuned, k)
 
     def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> PlanJob:
         """Return the runs as a job of the engine."""

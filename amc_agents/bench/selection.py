@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from amc_agents.bench.comparison import predicts_return, ready_critic, steered_blindly
-from amc_agents.bench.methods import Method, Tuned, chosen
+from amc_agents.bench.methods import PROMPTED, REACT, Method, Tuned, chosen, named
 from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan, Plan
 from amc_agents.bench.tuning import retuned
+from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.smc import Never
 from amc_agents.smc.schedule import Schedule
@@ -63,7 +64,7 @@ class MethodChoice:
         """Return the plan with these methods, and a note for each group of methods that cannot run.
 
         Raises:
-            ConfigurationError: a method has an unknown name.
+            ConfigurationError: a method has an unknown name, or must prompt a policy that cannot follow instructions.
         """
         methods = [self.changes.applied_to(method) for method in self._named(plan)]
         critic_predicts_return = predicts_return(ready_critic(plan.critic_spec))
@@ -86,4 +87,8 @@ class MethodChoice:
             return methods
         deciding = plan.decision_methods(self.decision_critic, self.candidates)
         searching = retuned(plan.search_methods(), self.tuned)
-        return chosen([*methods, *deciding, *searching], self.names)
+        prompted = [name for name in named(self.names) if name in PROMPTED]
+        if prompted and plan.cannot_prompt:
+            raise ConfigurationError(f"{', '.join(prompted)} cannot run: {plan.cannot_prompt}")
+        prompting = plan.prompted_methods(self.tuned.get(REACT), self.candidates)
+        return chosen([*methods, *deciding, *searching, *prompting], self.names)

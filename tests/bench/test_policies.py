@@ -9,9 +9,10 @@ import pytest
 
 from amc_agents.bench.estimating import estimate_comparison
 from amc_agents.bench.failures import failed_runs
-from amc_agents.bench.methods import Tuned, amc, best_of_n, lac, react, reflact, reflexion, tree_of_thoughts
+from amc_agents.bench.methods import PROMPTED, Tuned, amc, best_of_n, lac, react, reflact, reflexion, tree_of_thoughts
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.policies import policy_model
+from amc_agents.bench.selection import MethodChoice
 from amc_agents.envs.registry import ANY_RULES, world
 from amc_agents.errors import ConfigurationError
 from tests.scripted_http import ScriptedServer, scripted_server
@@ -50,6 +51,28 @@ def test_a_chat_model_reads_the_rules_of_the_world_and_its_temperature_is_the_me
         assert request["messages"][1]["content"].startswith("Crafting commands:")
     assert {request["temperature"] for _, request, _ in server.asked} == {0.3, 1.0}
     assert any("Reflection:" in request["messages"][0]["content"] for _, request, _ in server.asked)
+
+
+def test_the_methods_that_prompt_the_policy_are_chosen_by_name_with_react_s_temperature(server, tmp_path):
+    choice = MethodChoice(("prompted",), {"react": Tuned(0.3)}, candidates=2)
+    plan, notes = choice.applied_to(plan_of())
+    assert ([method.name for method in plan.methods], notes) == (["reflact", "self-plan", "reflexion"], [])
+    calls = {result.method: result.cost.policy_calls for result in run_plan(plan, tmp_path)}
+    # 20 steps; Self-Plan samples two turns at each, which are alike here, so that there is nothing to choose; Reflexion
+    # has three trials and two reflections.
+    assert calls == {"reflact": 20, "self-plan": 2 * 20, "reflexion": 3 * 20 + 2}
+    assert {request["temperature"] for _, request, _ in server.asked} == {0.3}
+
+
+def test_without_names_no_method_prompts_the_policy():
+    plan, _ = MethodChoice().applied_to(plan_of())
+    assert not {method.name for method in plan.methods} & set(PROMPTED)
+
+
+@pytest.mark.parametrize("names", [("react", "reflexion"), ("prompted",)])
+def test_a_policy_that_was_trained_for_its_world_is_not_prompted(names):
+    with pytest.raises(ConfigurationError, match="reflexion cannot run: the policy crafting was trained for its world"):
+        MethodChoice(names).applied_to(ComparisonPlan((), 1))
 
 
 def test_a_request_that_fails_is_a_failure_in_the_table_and_the_others_go_on(server, tmp_path):

@@ -153,6 +153,7 @@ def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
         (["bench", "OWN", "--agent", "OWN", "--tasks", "tasks.jsonl"], "two agents are named"),
         (["bench", "OWN", "--tasks", "tasks.jsonl", "--world", "wordle"], "--world cannot be combined with --agent"),
         (["bench", "OWN", "--tasks", "tasks.jsonl", "--methods", "lac"], "no method lac; there are: react"),
+        (["bench", "OWN", "--tasks", "tasks.jsonl", "--methods", "reflact"], "reflact cannot run: the prompts of"),
         (["bench", "OWN", "--tasks", "none.jsonl"], "--tasks none.jsonl cannot be read"),
         (["bench", "OWN", "--tasks", "tasks.jsonl", "--split", "dev"], '"train", "test" or "all"'),
         (["bench", "nowhere", "--tasks", "tasks.jsonl"], "'nowhere' cannot be imported"),

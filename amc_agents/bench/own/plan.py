@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from amc_agents.bench.methods import Method
+from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.bench.own.comparison import OwnComparison, own_methods, same_agent
 from amc_agents.bench.own.loading import load_own_agent
@@ -110,6 +110,15 @@ class OwnPlan:
 
     def search_methods(self) -> list[Method]:
         """Return no methods: a tree search samples the agent's chat model, which is inside it."""
+        return []
+
+    @property
+    def cannot_prompt(self) -> str:
+        """Why the methods that prompt the policy cannot run."""
+        return f"the prompts of {self.agent} are inside the agent: choose a world of the library (--world, --model)"
+
+    def prompted_methods(self, tuned: Tuned | None, k: int) -> list[Method]:
+        """Return no methods: the agent's prompts are inside it."""
         return []
 
     def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> OwnJob:
