@@ -1,35 +1,89 @@
-"""`amc bench --estimate`: what a comparison would cost."""
+"""`--estimate` of `amc bench`, `amc tune` and `amc collect`: what they would cost."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from amc_agents.bench.estimating import estimate_comparison
+from amc_agents.bench.estimating import estimate_collection, estimate_comparison, estimate_search
+from amc_agents.bench.methods import Method
 from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.tuning import MAKERS
 from amc_agents.cli.json_output import print_json
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.population.conclusion import quiet_notes
+from amc_agents.smc import AtSteps
 
 if TYPE_CHECKING:
     from amc_agents.bench.estimating import MethodEstimate
+    from amc_agents.bench.tuning_search import TuningSearch
+    from amc_agents.training.searching import Search
 
 
 def print_estimate(plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
     """Play the first task by each method, and print what all runs would cost."""
-
-    def show(method: str) -> None:
-        console.print(f"one run of {method} ...")
-
     with quiet_notes():
-        estimates = run_in_background(estimate_comparison(plan.comparison(), show), n_workers=1)
+        estimates = run_in_background(estimate_comparison(plan.comparison(), _shown(console)), n_workers=1)
+    _print(estimates, console, "runs", as_json=as_json)
+
+
+def print_search_estimate(search: TuningSearch, plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
+    """Play the first training task by each method, and print what the search would cost."""
+    # A middle temperature, with the settings from which a search of one setting after the other starts.
+    temperature = sorted(search.grid.temperatures)[len(search.grid.temperatures) // 2]
+    start = replace(search.grid.starts[0], temperature=temperature)
+    sampled = replace(plan, methods=tuple(MAKERS[name](start) for name in search.names))
+    with quiet_notes():
+        estimates = run_in_background(
+            estimate_search(sampled.comparison(), search.planned(), _shown(console)), n_workers=1
+        )
+    _print(estimates, console, "runs", as_json=as_json)
+
+
+def print_collection_estimate(
+    plan: ComparisonPlan | OwnPlan,
+    console: Any,
+    n_trajectories: int,
+    *,
+    temperature: float,
+    horizon: int,
+    search: Search | None,
+    as_json: bool,
+) -> None:
+    """Play the first task once, and print what all trajectories would cost."""
+    name, label = "collect", "collection"
+    method = Method(name, label, temperature, n_particles=1, critic="uniform")
+    if search is not None:
+        method = replace(method, critic=search.critic, resample=AtSteps(*search.at), beta=search.beta)
+    comparison = replace(replace(plan, methods=(method,)).comparison(), horizon=horizon)
+    with quiet_notes():
+        estimates = [run_in_background(estimate_collection(comparison, n_trajectories), n_workers=1)]
+    _print(estimates, console, "trajectories", as_json=as_json)
+
+
+def planned_line(search: TuningSearch, plan: ComparisonPlan | OwnPlan) -> str:
+    """Return how many runs a search makes."""
+    n_runs = sum(runs.n_tasks for runs in search.planned()) * len(plan.seeds)
+    return (
+        f"Planned: up to {n_runs:,} runs of up to {plan.horizon} steps; stored ones are not repeated. "
+        "--estimate prints their cost."
+    )
+
+
+def _shown(console: Any) -> Any:
+    return lambda method: console.print(f"one run of {method} ...")
+
+
+def _print(estimates: Sequence[MethodEstimate], console: Any, what: str, *, as_json: bool) -> None:
+    """Print a table of estimates, and their sum."""
     console.print(_table(estimates))
     known = [each.dollars for each in estimates]
     dollars = None if None in known else sum(each for each in known if each is not None)
     spent = "dollars unknown: a model has no price ([prices] of the configuration file)"
     console.print(
-        f"About {sum(each.n_runs for each in estimates):,} runs, "
+        f"About {sum(each.n_runs for each in estimates):,} {what}, "
         f"{sum(each.policy_tokens + each.critic_tokens for each in estimates):,.0f} tokens, "
         + (spent if dollars is None else f"${dollars:,.2f}")
         + ". One task is a small sample: tasks differ in length.",
@@ -39,7 +93,7 @@ def print_estimate(plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: boo
         print_json([asdict(each) for each in estimates])
 
 
-def _table(estimates: list[MethodEstimate]) -> Any:
+def _table(estimates: Sequence[MethodEstimate]) -> Any:
     from rich.table import Column, Table
 
     headings = ("runs", "policy calls", "policy tokens", "critic calls", "critic tokens", "dollars")

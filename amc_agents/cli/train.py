@@ -122,6 +122,10 @@ def collect(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all trajectories.")] = 0,
     concurrent: Annotated[int, typer.Option(min=1, help="Tasks played at the same time.")] = 8,
     executor: Executor = "processes",
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="Only estimate the cost: the first task, played once, times all trajectories."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Play tasks with a policy and write the trajectories to Parquet files (needs the extra: train).
@@ -144,6 +148,14 @@ def collect(
     if agent is not None:
         refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
+        if estimate:
+            own = plan_of_own.own
+            _print_estimate(
+                plan_of_own, console, trajectories, own.temperature if temperature is None else temperature,
+                horizon or own.horizon, search, branching, as_json,
+            )  # fmt: skip
+            return
+        console.print(_planned(plan_of_own, trajectories, horizon), soft_wrap=True)
         with cluster_of(executor, out) as cluster:
             rollouts = _collect_own(
                 plan_of_own,
@@ -168,6 +180,10 @@ def collect(
     plan = ComparisonPlan(
         (), number_of_tasks(tasks), world=world, band=difficulty, split=split, first=first, model=model
     )
+    if estimate:
+        _print_estimate(plan, console, trajectories, temperature, horizon or plan.horizon, search, branching, as_json)
+        return
+    console.print(_planned(plan, trajectories, horizon), soft_wrap=True)
     chat_model = policy_model(plan.policy, temperature)
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
@@ -185,6 +201,33 @@ def collect(
     console.print(f"{new} new trajectories in {out}. Next: {following}")
     if as_json:
         print_json({"out": str(out), "new": new})
+
+
+def _planned(plan: ComparisonPlan | OwnPlan, n_trajectories: int, horizon: int | None) -> str:
+    """Return how many trajectories are collected."""
+    return (
+        f"Planned: {plan.n_tasks:,} tasks x {n_trajectories} trajectories of up to {horizon or plan.horizon} steps; "
+        "tasks that the dataset has are not repeated. --estimate prints their cost."
+    )
+
+
+def _print_estimate(
+    plan: ComparisonPlan | OwnPlan,
+    console: PlainConsole,
+    n_trajectories: int,
+    temperature: float,
+    horizon: int,
+    search: Search | None,
+    branching: Branching | None,
+    as_json: bool,
+) -> None:
+    from amc_agents.cli.comparison_estimate import print_collection_estimate
+
+    if branching is not None:
+        console.print("Branches share their first steps, which the estimate counts for each: it is too high.")
+    print_collection_estimate(
+        plan, console, n_trajectories, temperature=temperature, horizon=horizon, search=search, as_json=as_json
+    )
 
 
 def _world_rollouts(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.tuning import Cell, Grid, Score, Setting, Tuning
+    from amc_agents.bench.tuning import Cell, Setting, Tuning
     from amc_agents.cli.console import PlainConsole
 
 UNTOUCHED = 500_000
@@ -113,6 +113,12 @@ def tune(
     workers: Workers = None,
     concurrent: Concurrent = 8,
     executor: Executor = "processes",
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate", help="Only estimate the cost: the first task, played once by each method, times all runs."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose each method's temperature, resampling steps and beta on training tasks, for `amc bench` and `amc()`.
@@ -120,8 +126,10 @@ def tune(
     With your own agent: amc tune --agent my_agent --tasks tasks.jsonl --critic hf:value --out tuning
     """
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan
-    from amc_agents.bench.tuning import choose, tuning_grid
+    from amc_agents.bench.tuning import tuning_grid
+    from amc_agents.bench.tuning_search import TuningSearch
     from amc_agents.cli.comparison import print_files
+    from amc_agents.cli.comparison_estimate import planned_line, print_search_estimate
 
     console = console_beside(as_json)
     sizes = _sizes(particles, joint=joint)
@@ -146,11 +154,18 @@ def tune(
         )  # fmt: skip
     names = [name.strip() for name in (methods or _methods_for(plan)).split(",")]
     grid = tuning_grid(names, plan, chosen, positive("--success-reward", success_reward))
+    search = TuningSearch(
+        names, replace(grid, n_particles=sizes), _n_searched(plan, regret), full, joint, max_calls, regret
+    )
+    if estimate:
+        print_search_estimate(search, plan, console, as_json=as_json)
+        return
+    console.print(planned_line(search, plan), soft_wrap=True)
     run = Runs(workers or available_cpus(), console, concurrent, executor)
-    if joint:
-        tuning = _jointly(names, replace(grid, n_particles=sizes), plan, out, run, max_calls, regret)
-    else:
-        tuning = choose(names, grid, run.scored(plan, out / "runs"), full=full)
+    tuning = search.carry_out(
+        lambda settings, n: run.score(settings, plan.part(0, n), out / "runs"),
+        lambda settings, n: run.score(settings, plan.part(search.n_tasks, n), out / "check"),
+    )
     console.print(_table(tuning))
     for name, lost in tuning.regret.items():
         console.print(
@@ -228,12 +243,8 @@ class Runs:
     n_concurrent: int
     executor: str
 
-    def scored(self, plan: ComparisonPlan | OwnPlan, runs: Path) -> Score:
-        """Return a function that scores settings by running them in the plan; every run is stored in `runs`."""
-        return lambda settings: self.score(settings, plan, runs)
-
     def score(self, settings: Sequence[Setting], plan: ComparisonPlan | OwnPlan, runs: Path) -> list[Cell]:
-        """Score settings by running them in the plan."""
+        """Score settings by running them in the plan; every run is stored in `runs`."""
         from amc_agents.bench.failures import failed_runs
         from amc_agents.bench.tuning import cells_of, method_of, without_failed_tasks
         from amc_agents.cli.comparison import run_with_bar
@@ -251,39 +262,16 @@ class Runs:
         return cells_of(settings, kept)
 
 
-def _jointly(
-    names: Sequence[str],
-    grid: Grid,
-    plan: ComparisonPlan | OwnPlan,
-    out: Path,
-    run: Runs,
-    max_calls: float | None,
-    regret: int | None,
-) -> Tuning:
-    """Tune jointly; with `regret`, also measure what a search of one setting after the other would lose."""
-    from amc_agents.bench.joint import choose_jointly, regret_of
+def _n_searched(plan: ComparisonPlan | OwnPlan, regret: int | None) -> int:
+    """Return the number of tasks that the search plays; a file's last ones are kept to measure the regret."""
     from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.tuning import choose
 
-    held_out = 0 if regret is None or isinstance(plan, ComparisonPlan) else regret
-    n_tasks = plan.n_tasks - held_out
+    n_tasks = plan.n_tasks - (0 if regret is None or isinstance(plan, ComparisonPlan) else regret)
     if n_tasks < 1:
         raise ConfigurationError(
             f"--regret {regret} needs more than {regret} training tasks, and the file has {plan.n_tasks}"
         )
-
-    def score(settings: Sequence[Setting], n: int) -> list[Cell]:
-        return run.score(settings, plan.part(0, n), out / "runs")
-
-    tuning = choose_jointly(names, grid, score, n_tasks, max_calls=max_calls)
-    if regret is None:
-        return tuning
-    other = choose(names, replace(grid, n_particles=()), run.scored(plan.part(0, n_tasks), out / "runs"))
-
-    def check(settings: Sequence[Setting], n: int) -> list[Cell]:
-        return run.score(settings, plan.part(n_tasks, n), out / "check")
-
-    return replace(tuning, regret=regret_of(tuning.best, other.best, check, regret))
+    return n_tasks
 
 
 def _sizes(particles: str, *, joint: bool) -> tuple[int, ...]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from amc_agents.bench.estimating import estimate_comparison
+from amc_agents.bench.estimating import estimate_collection, estimate_comparison, estimate_search
 from amc_agents.bench.failures import failed_runs
 from amc_agents.bench.methods import PROMPTED, Tuned, amc, best_of_n, lac, react, reflact, reflexion, tree_of_thoughts
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.policies import policy_model
 from amc_agents.bench.selection import MethodChoice
+from amc_agents.bench.tuning import Grid
+from amc_agents.bench.tuning_search import TuningSearch
 from amc_agents.envs.registry import ANY_RULES, world
 from amc_agents.errors import ConfigurationError
 from tests.scripted_http import ScriptedServer, scripted_server
@@ -102,6 +105,25 @@ def test_an_estimate_plays_each_method_once_and_multiplies(server):
     assert estimates["amc"].policy_tokens == 110 * estimates["amc"].policy_calls
     assert estimates["amc"].dollars is None  # "m" has no price
     assert len(server.asked) == horizon * (1 + 1 + 1 + 2)
+
+
+def test_an_estimate_of_a_search_counts_every_setting_and_n(server):
+    grid = Grid(temperatures=(0.3, 0.6), n_particles=(2, 5))
+    search = TuningSearch(("react", "best-of-n"), grid, 5, joint=True, max_calls=999)
+    plan = plan_of(react(Tuned(0.6)), best_of_n(Tuned(0.6)), seeds=(0, 1), n_tasks=5)
+    estimates = {each.method: each for each in asyncio.run(estimate_search(plan.comparison(), search.planned()))}
+    horizon, n_played = 20, 2 * 5 * 2  # temperatures x tasks x seeds
+    assert (estimates["react"].n_runs, estimates["best-of-n"].n_runs) == (n_played, 2 * n_played)
+    assert estimates["react"].policy_calls == n_played * horizon
+    assert estimates["best-of-n"].policy_calls == n_played * (2 + 5) * horizon
+    assert len(server.asked) == 2 * horizon
+
+
+def test_an_estimate_of_a_collection_plays_one_trajectory(server):
+    plan = plan_of(react(Tuned(0.6)), n_tasks=5)
+    estimated = asyncio.run(estimate_collection(replace(plan.comparison(), horizon=7), 8))
+    assert (estimated.n_runs, estimated.policy_calls, estimated.policy_tokens) == (40, 40 * 7, 40 * 7 * 110)
+    assert len(server.asked) == 7
 
 
 def test_a_trained_policy_gets_no_rules_and_a_world_without_rules_gets_general_ones():

@@ -125,6 +125,40 @@ def test_tune_jointly_and_compare_with_one_setting_after_the_other(command, own,
         assert "on 2 other tasks: pick" in out
 
 
+def test_the_cost_is_estimated_before_anything_is_stored(command, own, tmp_path):
+    tune = (
+        "tune", "--agent", own, "--out", "tuning", *SMALL, "--particles", "2", "--temperatures", "0.5,1",
+        "--methods", "react,best-of-n", "--estimate",
+    )  # fmt: skip
+    code, out, err = command(*tune)
+    assert code == 0, err
+    assert "one run of best-of-n" in out
+    assert "About 12 runs, " in out  # two methods, two temperatures, three tasks
+    amounts = {each["method"]: each for each in json.loads(command(*tune, "--json")[1])}
+    assert amounts["react"]["n_runs"] == amounts["best-of-n"]["n_runs"] == 6
+    collect = ("collect", "--agent", own, "--tasks", "tasks.jsonl", "--out", "data", "--trajectories", "4")
+    code, out, err = command(*collect, "--branches", "2", "--estimate")
+    assert code == 0, err
+    assert "About 12 trajectories, " in out
+    assert "Branches share their first steps" in out
+    searched = json.loads(command(*collect, "--critic", f"{own}:Share", "--estimate", "--json")[1])
+    assert searched[0]["n_runs"] == 12
+    assert not (tmp_path / "tuning").exists()
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_number_of_runs_is_printed_before_they_start(command, own):
+    code, out, err = command(
+        "tune", "--agent", own, "--out", "t", *SMALL, "--temperatures", "0.5", "--methods", "react"
+    )
+    assert code == 0, err
+    assert "Planned: up to 3 runs of up to 6 steps; stored ones are not repeated. --estimate prints their cost." in out
+    pytest.importorskip("pyarrow")
+    code, out, err = command("collect", "--agent", own, "--tasks", "tasks.jsonl", "--out", "d", "--trajectories", "2")
+    assert code == 0, err
+    assert "Planned: 3 tasks x 2 trajectories of up to 6 steps" in out
+
+
 def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
     from amc_agents.bench.methods import Tuned
     from amc_agents.bench.own.plan import OwnPlan
