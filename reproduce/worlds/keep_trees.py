@@ -21,7 +21,7 @@ from pathlib import Path
 from amc_agents_jericho import GameTask
 from amc_agents_jericho.expert_agent import task_of
 from keep_agent import policy
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from word_value import WordValue
 
 from amc_agents.bench.methods import LATS, TREE_OF_THOUGHTS
@@ -55,7 +55,7 @@ def reading_expert(game: GameTask, error_rate: float) -> ScriptedChatModel:
     """Return the expert with errors, which reads the commands and answers of the dialogue."""
 
     def respond(messages: Sequence[BaseMessage]) -> str:
-        rng, said = particle_rng(), [turn_of(message)[1] for message in messages if message.type == "ai"]
+        rng, said = particle_rng(), [turn_of(message)[1] for message in messages if isinstance(message, AIMessage)]
         answers = [message.text for message in messages if message.type == "human"][1:]
         assert rng is not None
         assert game.expert is not None

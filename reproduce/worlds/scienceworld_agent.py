@@ -116,6 +116,8 @@ def print_tasks(split: str, n_tasks: int, first: int = 0, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    write_gold(sys.argv[2]) if sys.argv[1] == "gold" else print_tasks(
-        sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:]
-    )
+    if sys.argv[1] == "gold":
+        write_gold(sys.argv[2])
+    else:
+        wanted, *others = sys.argv[2:]
+        print_tasks(sys.argv[1], int(wanted), int(others[0]) if others else 0, *others[1:])

@@ -49,9 +49,10 @@ def _features(seen: set[str], newest: Sequence[Step], earned: float, number: int
     found = Counter({f"seen {word}": 1.0 for word in seen})
     for age, step in enumerate(reversed(newest)):
         found.update(f"{age} {word}" for word in set(_words(step)))
-    found[f"score {earned}"] = 1.0
-    found[f"score {earned} x steps"] = number / 10
-    found[f"steps {number // 2}"] = 1.0
+    # A Counter may hold floats, but its type knows integers only.
+    found[f"score {earned}"] = 1.0  # type: ignore[assignment]
+    found[f"score {earned} x steps"] = number / 10  # type: ignore[assignment]
+    found[f"steps {number // 2}"] = 1.0  # type: ignore[assignment]
     return found
 
 
