@@ -167,12 +167,8 @@ def tune(
         lambda settings, n: run.score(settings, plan.part(search.n_tasks, n), out / "check"),
     )
     console.print(_table(tuning))
-    for name, lost in tuning.regret.items():
-        console.print(
-            f"{name}: joint search minus one setting after the other, on {lost.tasks} other tasks: pick "
-            f"{lost.difference:+.3f} [{lost.low:+.3f}, {lost.high:+.3f}]",
-            soft_wrap=True,
-        )
+    for line in _regret_lines(tuning) if regret else ():
+        console.print(line, soft_wrap=True)
     files = _write_files(tuning, plan, out)
     console.print("Written:")
     print_files(files, console)
@@ -180,6 +176,17 @@ def tune(
     _print_next(plan, tuning, files, console)
     if as_json:
         print_json({name: cell.as_plain() for name, cell in tuning.best.items()})
+
+
+def _regret_lines(tuning: Tuning) -> list[str]:
+    """Return a line for each method: what one setting after the other loses, or that both searches agree."""
+    return [
+        f"{name}: joint search minus one setting after the other, on {lost.tasks} other tasks: pick "
+        f"{lost.difference:+.3f} [{lost.low:+.3f}, {lost.high:+.3f}]"
+        if (lost := tuning.regret.get(name))
+        else f"{name}: a search of one setting after the other chose the same setting, so it loses nothing here"
+        for name in tuning.best
+    ]
 
 
 def _methods_for(plan: ComparisonPlan | OwnPlan) -> str:

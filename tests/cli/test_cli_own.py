@@ -123,6 +123,22 @@ def test_tune_jointly_and_compare_with_one_setting_after_the_other(command, own,
     if "regret" in content:  # the two searches can agree
         assert content["regret"]["amc-hidden"]["tasks"] == 2
         assert "on 2 other tasks: pick" in out
+    else:
+        assert "amc-hidden: a search of one setting after the other chose the same setting" in out
+
+
+def test_the_regret_is_shown_of_every_method():
+    from amc_agents.bench.methods import Tuned
+    from amc_agents.bench.statistics import Paired
+    from amc_agents.bench.tuning import Cell, Tuning
+    from amc_agents.cli.tune import _regret_lines
+
+    best = {name: Cell(name, Tuned(), {}) for name in ("smc", "amc")}
+    lost = Paired(0.02, low=-0.01, high=0.05, standard_error=0.015, tasks=9, seeds=1)
+    assert _regret_lines(Tuning((), best, {"amc": lost})) == [
+        "smc: a search of one setting after the other chose the same setting, so it loses nothing here",
+        "amc: joint search minus one setting after the other, on 9 other tasks: pick +0.020 [-0.010, +0.050]",
+    ]
 
 
 def test_the_cost_is_estimated_before_anything_is_stored(command, own, tmp_path):
