@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from amc_agents.bench.joint import ScoreOn, choose_jointly, regret_of
@@ -52,41 +53,41 @@ class TuningSearch:
             score: runs and scores settings on the first training tasks.
             check: runs and scores settings on the further tasks, to measure the regret.
         """
-        tuning, other = self._choices(score)
+        tuning, other = self._choices(score, score)
         if other is None or self.regret is None:
             return tuning
         return replace(tuning, regret=regret_of(tuning.best, other.best, check, self.regret))
 
     def planned(self) -> list[PlannedRuns]:
-        """Count the runs, without playing any. `max_calls` and choices that agree can make them fewer."""
-        most: dict[Setting, int] = {}
-
-        def count(settings: Sequence[Setting], n_tasks: int) -> list[Cell]:
-            # Runs are stored, so a setting that goes on plays only the tasks that it has not played.
-            most.update((setting, max(n_tasks, most.get(setting, 0))) for setting in settings)
-            # Which settings go on depends on scores, their number does not.
-            return [Cell(name, tuned, dict.fromkeys(SCORED, _ALIKE)) for name, tuned in settings]
-
-        self._choices(count)
+        """Count the runs at most, without playing any. `max_calls`, and settings that meet again, make them fewer."""
+        # Which settings both searches try depends on scores: they are counted apart.
+        searches: tuple[dict[Setting, int], dict[Setting, int]] = ({}, {})
+        self._choices(*(partial(_count, most) for most in searches))
         total: dict[tuple[str, int | None], int] = {}
-        for (name, tuned), n_tasks in most.items():
-            total[name, tuned.n_particles] = total.get((name, tuned.n_particles), 0) + n_tasks
+        for most in searches:
+            for (name, tuned), n_tasks in most.items():
+                total[name, tuned.n_particles] = total.get((name, tuned.n_particles), 0) + n_tasks
         for key in list(total) if self.regret else ():
             total[key] += 2 * (self.regret or 0)
         return [PlannedRuns(*key, n_tasks) for key, n_tasks in total.items()]
 
-    def _choices(self, score: ScoreOn) -> tuple[Tuning, Tuning | None]:
+    def _choices(self, score: ScoreOn, score_other: ScoreOn) -> tuple[Tuning, Tuning | None]:
         """Return the choice, and the other search's if the regret is measured."""
-
-        def score_all(settings: Sequence[Setting]) -> list[Cell]:
-            return score(settings, self.n_tasks)
-
         if not self.joint:
-            return choose(self.names, self.grid, score_all, full=self.full), None
+            return choose(self.names, self.grid, lambda settings: score(settings, self.n_tasks), full=self.full), None
         tuning = choose_jointly(self.names, self.grid, score, self.n_tasks, max_calls=self.max_calls)
         if self.regret is None:
             return tuning, None
-        return tuning, choose(self.names, replace(self.grid, n_particles=()), score_all)
+        grid = replace(self.grid, n_particles=())
+        return tuning, choose(self.names, grid, lambda settings: score_other(settings, self.n_tasks))
+
+
+def _count(most: dict[Setting, int], settings: Sequence[Setting], n_tasks: int) -> list[Cell]:
+    """Count the tasks of settings in the place of scoring them, in `most`."""
+    # Runs are stored, so a setting that goes on plays only the tasks that it has not played.
+    most.update((setting, max(n_tasks, most.get(setting, 0))) for setting in settings)
+    # Which settings go on depends on scores, their number does not.
+    return [Cell(name, tuned, dict.fromkeys(SCORED, _ALIKE)) for name, tuned in settings]
 
 
 _ALIKE = Estimate(0.0, None, 1, 1)
