@@ -104,6 +104,22 @@ def page(tables, tmp_path):
     return page
 
 
+def test_packed_records_are_packed_again_together_with_those_of_a_folder(tables, tmp_path):
+    for name, task in (("a", "t0"), ("b", "t1")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "records.jsonl").write_text(json.dumps(asdict(result("amc", task, [1.0], calls=1))) + "\n")
+    packed, both = tmp_path / "a.jsonl.gz", tmp_path / "both.jsonl.gz"
+    tables.pack([tmp_path / "a"], packed)
+    tables.pack([packed, tmp_path / "b"], both)
+    assert set(tables.unpack(both, "amc")) == {("t0", 0), ("t1", 0)}
+    expected = both.read_bytes()
+    tables.pack([both, tmp_path / "a"], both)
+    assert both.read_bytes() == expected
+    (tmp_path / "a" / "records.jsonl").write_text(json.dumps(asdict(result("amc", "t0", [0.0], calls=1))) + "\n")
+    with pytest.raises(ValueError, match="another record"):
+        tables.pack([both, tmp_path / "a"], both)
+
+
 def test_a_call_that_draws_several_turns_counts_several_times(tables, page):
     row = {"label": "vote", "n": 1, "file": "vote.jsonl.gz", "method": "vote", "samples": 2}
     (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
@@ -116,6 +132,17 @@ def test_fewer_calls_than_those_of_a_single_run_are_compared_with_a_single_run(t
     (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
     assert "| 5 |" in tables.table(page)
     assert tables.table(page).splitlines()[-1].endswith("(M = 1.0) |")
+
+
+def test_the_whole_pool_stands_for_slightly_more_calls_and_only_for_those(tables, page):
+    def cell(samples):
+        row = {"label": "vote", "n": 1, "file": "vote.jsonl.gz", "method": "vote", "samples": samples}
+        (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
+        return tables.table(page).splitlines()[-1]
+
+    assert cell(4.05).endswith("(M = 4.0) |")
+    with pytest.raises(ValueError, match="play a larger pool"):
+        cell(4.2)
 
 
 def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tmp_path):

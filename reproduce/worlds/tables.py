@@ -1,6 +1,6 @@
 """Tables of the pages in docs/results/worlds, from the raw results of `amc bench`.
 
-    python reproduce/worlds/tables.py pack RUNS... PAGE/raw/NAME.jsonl.gz   # the records of folders of `amc bench`
+    python reproduce/worlds/tables.py pack RUNS... PAGE/raw/NAME.jsonl.gz   # records of `amc bench`, or packed ones
     python reproduce/worlds/tables.py write PAGE                            # PAGE/README.md, between its markers
     python reproduce/worlds/tables.py overview FILE PAGES...                # a row per page, between FILE's markers
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.statistics import Measured, estimate, paired
+from amc_agents.bench.work import ItemKey
 
 Pool = Mapping[tuple[str, int], RunResult]
 """(task, seed) -> the run."""
@@ -40,21 +41,35 @@ OVERVIEW_HEADING = (
 )
 SOLVED = 1.0 - 1e-6
 """Returns are sums of floating-point rewards."""
+SLIGHTLY_MORE = 1.02
+"""Calls of a row, relative to those of the whole pool, up to which the pool is taken for equal calls."""
 
 
 def pack(runs: Sequence[Path], file: Path) -> None:
-    """Store the records of folders in one compressed file, whose bytes depend on the records only."""
-    records = sorted((record for folder in runs for record in read_run_results(folder)), key=lambda record: record.key)
-    text = "".join(json.dumps(record.to_json()) + "\n" for record in records)
+    """Store the records of folders and packed files in one compressed file, whose bytes depend on the records only.
+
+    Raises:
+        ValueError: two sources have different records of the same run.
+    """
+    records: dict[ItemKey, RunResult] = {}
+    for source in runs:
+        for record in read_run_results(source) if source.is_dir() else read_packed(source):
+            if records.setdefault(record.key, record) != record:
+                raise ValueError(f"{source} has another record of {record.key} than an earlier source: leave one out")
+    text = "".join(json.dumps(records[key].to_json()) + "\n" for key in sorted(records))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
+def read_packed(file: Path) -> list[RunResult]:
+    """Return the records of a packed file."""
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    return [RunResult.from_json(json.loads(line)) for line in lines]
+
+
 def unpack(file: Path, method: str) -> Pool:
     """Return the runs of a method."""
-    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
-    records = [RunResult.from_json(json.loads(line)) for line in lines]
-    return {(record.task, record.seed): record for record in records if record.method == method}
+    return {(record.task, record.seed): record for record in read_packed(file) if record.method == method}
 
 
 def expected_best(values: Sequence[float], size: float) -> float:
@@ -133,6 +148,10 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     common = {key: pool[key] for key in runs}
     # A row that makes fewer calls than a single run is compared with a single run.
     equal = max(1.0, calls / _calls_of_a_run(common))
+    # The whole pool stands for a row that makes slightly more calls.
+    most = min(run.scores.particles for run in common.values())
+    if most < equal <= SLIGHTLY_MORE * most:
+        equal = float(most)
     cells = [
         f"{row['label']} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
         f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
