@@ -145,9 +145,13 @@ def started(story: str, *, guide: bool = False) -> tuple[Any, Any]:
     try:
         with _quiet():
             game = textworld.start(story, infos)
-            return game, game.reset()
+            state = game.reset()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"TextWorld cannot play {story}: {error}"[:400]) from error
+    # Every state holds the description of the game, which never changes: a deep copy of it took most of a fork.
+    description = state.game
+    description.__deepcopy__ = lambda memo: description
+    return game, state
 
 
 def instruction(state: Any) -> str:

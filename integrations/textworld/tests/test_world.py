@@ -66,6 +66,17 @@ async def test_the_instruction_is_rules_goal_surroundings_and_inventory(small):
     assert "$$" not in small.instruction
 
 
+async def test_a_fork_shares_the_description_of_the_game_which_is_slow_to_copy(small):
+    world = TextWorldWorld()
+    await world.reset(small)
+    fork = await world.fork(0)
+    await fork.step("look")
+    await world.step("look")
+    assert fork._state.game is world._state.game
+    await fork.close()
+    await world.close()
+
+
 async def test_asking_for_advice_late_in_a_fork_or_at_every_step_makes_no_difference(larger):
     asking, silent, rng = TextWorldWorld(), TextWorldWorld(), np.random.default_rng(1)
     await asking.reset(larger)
