@@ -65,7 +65,7 @@ def test_a_target_may_hold_colons_and_slashes(monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("unifrom", r"embedded, foa, goal, hf, judge, openhands, uniform, verdict, vllm.*did you mean 'uniform'"),
+        ("unifrom", r"embedded, foa, goal, hf, judge, openhands, .*uniform, verdict, vllm.*did you mean 'uniform'"),
         ("embeded:crafting", r"did you mean 'embedded'"),
         ("hf", "needs a target, as in hf:path/to/value"),
         ("hf:x?devise=cuda", r"no option 'devise': it takes device, dtype, batch_size; did you mean 'device'"),
