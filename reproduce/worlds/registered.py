@@ -92,7 +92,7 @@ def plan_of(options: argparse.Namespace, *, split: str, first: int) -> Compariso
     """Return the plan without methods."""
     return ComparisonPlan(
         methods=(), n_tasks=options.tasks, world=options.world, split=split, first=first, critic=options.critic,
-        model=options.model, n_particles=options.particles, seeds=tuple(range(options.seeds)), plain=True,
+        model=options.model, n_particles=options.particles, seeds=tuple(range(options.first_seed, options.first_seed + options.seeds)), plain=True,
     )  # fmt: skip
 
 
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, help="of Best-of-N and the tree searches")
     parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--particles", type=int, default=15)
     parser.add_argument("--model", help="policy; default: the world's own")
     parser.add_argument("--critic", help="default: the value model of the policy")
