@@ -90,9 +90,10 @@ def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) ->
 
 def plan_of(options: argparse.Namespace, *, split: str, first: int) -> ComparisonPlan:
     """Return the plan without methods."""
+    seeds = tuple(range(options.first_seed, options.first_seed + options.seeds))
     return ComparisonPlan(
         methods=(), n_tasks=options.tasks, world=options.world, split=split, first=first, critic=options.critic,
-        model=options.model, n_particles=options.particles, seeds=tuple(range(options.first_seed, options.first_seed + options.seeds)), plain=True,
+        model=options.model, n_particles=options.particles, seeds=seeds, plain=True,
     )  # fmt: skip
 
 
