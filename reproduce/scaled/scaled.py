@@ -17,8 +17,10 @@ import json
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import torch
 from doses import BOTH, GRID, HARD, LEARNED, TEMPERATURES, Setting
 from levers import BCE
 from play import Policy
+from taught import planner_targets
 from tries import Tries
 
 from amc_agents.bench import crafting
@@ -37,6 +40,7 @@ from amc_agents.bench.statistics import paired
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
+from amc_agents.markdown import table as table_in_markdown
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
@@ -50,8 +54,8 @@ PAGE = Path("docs/results/scaled/README.md")
 RAW = PAGE.parent / "raw"
 HERE = Path(__file__).parent
 CHOSEN = HERE / "chosen.json"
-SCALED, ORACLE = "scaled", "oracle"
-CRITICS = (SCALED, LEARNED, ORACLE)
+SCALED, TAUGHT, ORACLE = "scaled", "taught", "oracle"
+CRITICS = (SCALED, LEARNED, ORACLE, TAUGHT)
 WORLDS = (BOTH, HARD)
 TASKS, TRIES, HEAT = 3840, 4, 0.7
 """Training data of the scaled critic: tasks, runs per task and their temperature."""
@@ -73,36 +77,36 @@ def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
     return list(world(name).tasks(n_tasks, split, first))
 
 
-def adapter_of(name: str) -> Path:
-    """Folder of a world's scaled critic."""
-    return HERE / "models" / name
+def adapter_of(name: str, critic: str) -> Path:
+    """Folder of a critic that this experiment trains."""
+    return HERE / "models" / name / critic
 
 
-def train(name: str, n_tasks: int = TASKS) -> None:
-    """Play what is missing of the data, and train the critic unless it exists."""
+def train(name: str, critic: str) -> None:
+    """Play what is missing of the data, and train a critic unless it exists."""
     torch.set_num_threads(1)
-    data, spec = RUNS / "data" / name, world(name)
+    folder, spec, tasks = RUNS / "data" / name, world(name), tasks_of(name, "fit", TASKS)
     collect(
-        plain_text_agent(EmbeddedChatModel(model=str(spec.model), temperature=HEAT)), tasks_of(name, "fit", n_tasks),
-        spec.make, TRIES, data, horizon=spec.horizon, policy=f"embedded:{spec.model}", settings={"temperature": HEAT},
+        plain_text_agent(EmbeddedChatModel(model=str(spec.model), temperature=HEAT)), tasks, spec.make, TRIES, folder,
+        horizon=spec.horizon, policy=f"embedded:{spec.model}", settings={"temperature": HEAT},
         n_concurrent=24, play=Tries(Policy(str(spec.model), _CACHE), HEAT, spec.make, TRIES, spec.horizon),
     )  # fmt: skip
-    if adapter_of(name).exists():
+    if adapter_of(name, critic).exists():
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = train_value(
-            model_folder(str(spec.model)), list(read_trajectories(data)), scratch, RECIPE, anyway=True
-        )
+    data, by_id = list(read_trajectories(folder)), {task.id: task for task in tasks}
+    labels = planner_targets(data, by_id, spec.make) if critic == TAUGHT else nullcontext()
+    with tempfile.TemporaryDirectory() as scratch, labels:
+        checkpoint = train_value(model_folder(str(spec.model)), data, scratch, RECIPE, anyway=True)
         shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
-        shutil.copytree(Path(scratch, "adapter"), adapter_of(name))
-    print(name, checkpoint.metrics["ranking"]["sentences"])
+        shutil.copytree(Path(scratch, "adapter"), adapter_of(name, critic))
+    print(name, critic, checkpoint.metrics["ranking"]["sentences"])
 
 
 def prepare() -> None:
     """Make the scaled critics known to the searches, which write to a folder of this experiment."""
     playing.RUNS = RUNS
-    for name in WORLDS:
-        doses.MODELS[name, SCALED] = f"embedded:{world(name).model}?adapter={adapter_of(name)}"
+    for name, critic in product(WORLDS, (SCALED, TAUGHT)):
+        doses.MODELS[name, critic] = f"embedded:{world(name).model}?adapter={adapter_of(name, critic)}"
 
 
 def tune(name: str, critics: Sequence[str]) -> None:
@@ -136,16 +140,21 @@ def chosen(name: str, critic: str) -> tuple[Setting, float]:
     return next(each for each in GRID if each.name == of["amc"]), float(of["best_of"].removeprefix("pool_T"))
 
 
+def tuned(name: str) -> list[str]:
+    """Return the critics that have settings."""
+    return [critic for critic in CRITICS if critic in json.loads(CHOSEN.read_text(encoding="utf-8")).get(name, {})]
+
+
 def play(name: str, n_tasks: int) -> None:
     """Play AMC and the pools of all critics, and pack the runs."""
     prepare()
     runs, pools = [], dict[float, list[str]]()
-    for critic in CRITICS:
+    for critic in tuned(name):
         setting, heat = chosen(name, critic)
         runs.append((critic, setting))
         for each in {heat, setting.temperatures[0]}:
             pools.setdefault(each, []).append(critic)
-    playing.play(name, "test", 0, tasks_of(name, "test", n_tasks), runs, pools, CRITICS)
+    playing.play(name, "test", 0, tasks_of(name, "test", n_tasks), runs, pools, tuned(name))
     text = playing.file_of(name, "test", 0).read_text(encoding="utf-8")
     RAW.mkdir(parents=True, exist_ok=True)
     replace_file(RAW / f"{name}.jsonl.gz", gzip.compress("".join(sorted(text.splitlines(True))).encode(), mtime=0))
@@ -163,37 +172,43 @@ def read_packed(name: str) -> dict[tuple[str, str], Lines]:
 def rows_of(name: str) -> dict[str, Row]:
     """Return each critic's row, with the tokens of critics charged on both sides."""
     table, rows = read_packed(name), {}
-    for critic in CRITICS:
+    for critic in tuned(name):
         setting, heat = chosen(name, critic)
         rows[critic] = row_of(name, table, critic, setting.name, heat, charged=True)
     return rows
 
 
-def share_of_oracle(rows: Mapping[str, Row]) -> tuple[float, float, float]:
-    """Return the scaled critic's gain as a share of the oracle's, with a 95% interval by a bootstrap over tasks."""
-    tasks = sorted(rows[SCALED].picks.keys() & rows[ORACLE].picks.keys())
-    gains = np.array([[rows[who].picks[key] - rows[who].matched[key] for key in tasks] for who in (SCALED, ORACLE)])
+def share_of_oracle(ours: Row, oracle: Row) -> str:
+    """Return a critic's gain as a share of the oracle's, with a 95% interval by a bootstrap over tasks.
+
+    Without a gain of the oracle whose interval excludes 0, there is no share.
+    """
+    if ours is oracle or paired(oracle.picks, oracle.matched).low <= 0:
+        return ""
+    tasks = sorted(ours.picks.keys() & oracle.picks.keys())
+    gains = np.array([[row.picks[key] - row.matched[key] for key in tasks] for row in (ours, oracle)])
     drawn = np.random.default_rng(0).integers(len(tasks), size=(10_000, len(tasks)))
-    ours, oracles = gains[:, drawn].mean(axis=2)
-    low, high = np.quantile(ours / oracles, [0.025, 0.975])
-    return float(gains[0].mean() / gains[1].mean()), float(low), float(high)
+    low, high = np.quantile(np.divide(*gains[:, drawn].mean(axis=2)), [0.025, 0.975])
+    return f"{np.divide(*gains.mean(axis=1)):.2f} [{low:.2f}, {high:.2f}]"
 
 
 def tables(name: str) -> str:
     """Return a world's tables."""
     rows = rows_of(name)
-    parts = [table_of(list(rows.values())), ""]
-    scaled, learned, oracle = (rows[critic] for critic in CRITICS)
-    for label, a, b in (
-        ("AMC: scaled minus learned critic", scaled.picks, learned.picks),
-        ("Best-of-M: scaled minus learned critic", scaled.matched, learned.matched),
-        ("AMC, scaled critic, minus Best-of-M with the learned critic", scaled.picks, learned.matched),
-        ("AMC, oracle, minus AMC, scaled critic", oracle.picks, scaled.picks),
-    ):
-        parts.append(f"- {label}: {interval(paired(a, b))}")
-    share, low, high = share_of_oracle(rows)
-    parts.append(f"- The scaled critic's gain as a share of the oracle's: {share:.2f} [{low:.2f}, {high:.2f}]")
-    return "\n".join(parts)
+    header = ["critic", "AMC minus AMC, learned", "Best-of-M minus Best-of-M, learned", "AMC minus Best-of-M, learned"]
+    header += ["gain as a share of the oracle's"]
+    learned = rows[LEARNED]
+    body = [
+        [
+            critic,
+            *(interval(paired(a, b)) if critic != LEARNED or b is not a else "" for a, b in (
+                (row.picks, learned.picks), (row.matched, learned.matched), (row.picks, learned.matched)
+            )),
+            share_of_oracle(row, rows[ORACLE]),
+        ]
+        for critic, row in rows.items()
+    ]  # fmt: skip
+    return "\n\n".join([table_of(list(rows.values())), table_in_markdown(header, body, "lrrrr")])
 
 
 def report() -> None:
@@ -212,13 +227,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["train", "tune", "play", "report"])
     parser.add_argument("world", nargs="?", choices=WORLDS)
+    parser.add_argument("--critics", nargs="+", choices=CRITICS, default=[SCALED, LEARNED, ORACLE], help="train, tune")
     parser.add_argument("--tasks", type=int, default=400, help="test tasks")
     options = parser.parse_args()
     match options.command:
         case "train":
-            train(options.world)
+            for critic in {SCALED, TAUGHT}.intersection(options.critics):
+                train(options.world, critic)
         case "tune":
-            tune(options.world, CRITICS)
+            tune(options.world, options.critics)
         case "play":
             play(options.world, options.tasks)
         case _:
