@@ -81,6 +81,8 @@ def distill(
         soft_wrap=True,
     )
     model = out if embedded else f"hf:{out}"
-    console.print(f"Written: {out}. Try it: amc bench --model {model} --methods react,react-greedy --out RESULTS")
+    console.print(
+        f"Written: {out}. Try it: amc bench --model {model} --methods react,react-greedy --out RESULTS", soft_wrap=True
+    )
     if as_json:
         print_json({"out": str(out), "metrics": metrics})

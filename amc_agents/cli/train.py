@@ -198,7 +198,7 @@ def collect(
     following = (
         f"amc train value --data {out} --out VALUE" if search is None else f"amc distill --data {out} --out POLICY"
     )
-    console.print(f"{new} new trajectories in {out}. Next: {following}")
+    console.print(f"{new} new trajectories in {out}. Next: {following}", soft_wrap=True)
     if as_json:
         print_json({"out": str(out), "new": new})
 
@@ -507,7 +507,7 @@ def value(
             warn=lambda warning: console.print(f"Warning: {warning}"),
         )  # fmt: skip
     print_metrics(checkpoint.metrics, console)
-    console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS")
+    console.print(f"Written: {out}. Try it: amc bench --critic hf:{out} --out RESULTS", soft_wrap=True)
     console.print("With your own agent: amc bench MODULE --tasks FILE, with the same options")
     if as_json and not console.quiet:
         print_json({"out": str(out), "metrics": checkpoint.metrics})

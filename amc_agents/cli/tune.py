@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from amc_agents.bench.tuning import Cell, Setting, Tuning
     from amc_agents.cli.console import PlainConsole
 
-UNTOUCHED = 500_000
-"""The first training task of the crafting world on which no shipped model was trained."""
-
 
 def tune(
     out: Annotated[
@@ -60,7 +57,9 @@ def tune(
     first: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Number of the first training task. Default: 0; in crafting, a task unseen by shipped models."
+            min=0,
+            help="Number of the first training task. Default: one from which on the shipped models have seen none; "
+            "0 for your own agent.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions of every task.")] = 1,
@@ -125,11 +124,12 @@ def tune(
 
     With your own agent: amc tune --agent my_agent --tasks tasks.jsonl --critic hf:value --out tuning
     """
-    from amc_agents.bench.plan import CRAFTING, ComparisonPlan
+    from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.tuning import tuning_grid
     from amc_agents.bench.tuning_search import TuningSearch
     from amc_agents.cli.comparison import print_files
     from amc_agents.cli.comparison_estimate import planned_line, print_search_estimate
+    from amc_agents.envs.registry import world as registered_world
 
     console = console_beside(as_json)
     sizes = _sizes(particles, joint=joint)
@@ -149,7 +149,7 @@ def tune(
     else:
         plan = ComparisonPlan(
             methods=(), n_tasks=number_of_tasks(tasks), world=world, band=band, split="train",
-            first=(UNTOUCHED if world == CRAFTING else 0) if first is None else first, seeds=tuple(range(seeds)),
+            first=registered_world(world).unseen_from if first is None else first, seeds=tuple(range(seeds)),
             model=model, plain=True, **common,
         )  # fmt: skip
     names = [name.strip() for name in (methods or _methods_for(plan)).split(",")]
@@ -204,7 +204,7 @@ def _print_next(
     from amc_agents.bench.plan import ComparisonPlan
 
     if isinstance(plan, ComparisonPlan):
-        console.print(f"Compare on test tasks: amc bench --tuned {files[0]} --out FOLDER")
+        console.print(f"Compare on test tasks: amc bench --tuned {files[0]} --out FOLDER", soft_wrap=True)
         return
     critic = f" --critic {plan.critic}" if plan.critic else ""
     console.print(

@@ -56,6 +56,8 @@ class WorldSpec:
     """The possible actions at every step; None: they cannot be listed."""
     rules: str = ANY_RULES
     """How to act, for a chat model that was not trained for the world: its system message."""
+    unseen_from: int = 0
+    """Number of the first training task that the shipped models have not seen; `amc tune` begins there."""
 
 
 def world(name: str) -> WorldSpec:
@@ -101,6 +103,7 @@ def _crafting() -> WorldSpec:
         model="crafting",
         oracle="amc_agents.bench.planner_critic:PlannerCritic",
         rules=RULES,
+        unseen_from=500_000,
     )
 
 
@@ -112,7 +115,7 @@ def _textcraft_renamed() -> WorldSpec:
         raise ConfigurationError(
             f"the world textcraft-renamed needs the official recipes: set {TEXTCRAFT_VARIABLE} to their folder"
         )
-    return replace(_crafting(), tasks=partial(renamed_tasks, path))
+    return replace(_crafting(), tasks=partial(renamed_tasks, path), unseen_from=0)
 
 
 def _workshop(kind: Kind) -> WorldSpec:
@@ -126,6 +129,7 @@ def _workshop(kind: Kind) -> WorldSpec:
         model="workshop",
         oracle="amc_agents.bench.workshop_critic:WorkshopCritic",
         rules=rules_of(kind),
+        unseen_from=100_000,
     )
 
 

@@ -9,6 +9,7 @@ from amc_agents.bench.report import Results
 from amc_agents.bench.statistics import Estimate
 from amc_agents.bench.tuning import Cell, Grid, choose, config_text, read_chosen, retuned, tune
 from amc_agents.config import Config
+from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
 from amc_agents.smc import AtSteps
 
@@ -134,6 +135,7 @@ def test_bench_uses_the_settings_that_tune_chose(command, tmp_path):
     table = json.loads((tmp_path / "t" / "tuning.json").read_text())
     assert table["command"].startswith("amc tune --out")
     assert table["settings"]["split"] == "train"
+    assert table["settings"]["first_task"] == world("crafting").unseen_from
     assert Config.load(tmp_path / "t" / "amc.toml").amc.beta == chosen[AMC].beta
     tuned = tmp_path / "t" / "tuning.json"
     code, _, err = command("bench", "--out", tmp_path / "b", "--tuned", tuned, "--methods", "amc,amc-hidden", *given)

@@ -222,7 +222,7 @@ def test_collect_by_a_search_and_distill_the_policy(command, tmp_path):
     collected = ["collect", "--out", data, "--tasks", "5", "--trajectories", "4", "--band", "2", "3", "--horizon", "4"]
     code, text, err = command(*collected, "--critic", "uniform", "--resample-at", "2", "--beta", "0.1")
     assert code == 0, err
-    assert f"amc distill --data {data} --out POLICY" in "".join(text.split("\n"))
+    assert f"amc distill --data {data} --out POLICY" in text
     code, text, err = command("distill", "--data", data, "--out", out, "--epochs", "1", "--json")
     assert code == 0, err
     assert json.loads(text)["metrics"] == json.loads((tmp_path / "policy" / "amc_policy.json").read_text())["metrics"]

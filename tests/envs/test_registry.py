@@ -43,6 +43,13 @@ async def test_the_library_s_own_world_is_there():
     assert "crafting" in worlds()
 
 
+@pytest.mark.parametrize("name", ["crafting", "crafting-hidden", "crafting-stock", "crafting-stock-hidden"])
+def test_settings_are_not_tuned_on_tasks_of_the_shipped_models(name):
+    # The value models were trained on the first few hundred tasks.
+    assert world(name).model is not None
+    assert world(name).unseen_from >= 100_000
+
+
 def test_an_installed_package_s_world_is_found_by_its_entry_point(installed, monkeypatch):
     installed(harbour=f"{__name__}:OFFERED", absent="no_such_package_anywhere:WORLD")
     monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(OFFERED=OFFERED))

@@ -114,7 +114,7 @@ def _instruction(payload: AlfworldTask) -> str:
 
 MODEL = Path(__file__).parent / "model"
 """Folder of the small policy of generated rooms, with its value model: `EmbeddedChatModel(model=str(MODEL))`."""
-ALFWORLD = WorldSpec(AlfworldWorld, generate_tasks, horizon=HORIZON, model=str(MODEL))
+ALFWORLD = WorldSpec(AlfworldWorld, generate_tasks, horizon=HORIZON, model=str(MODEL), unseen_from=100_000)
 """Generated rooms: the entry point `alfworld`."""
 OFFICIAL = WorldSpec(AlfworldWorld, official_tasks, horizon=OFFICIAL_HORIZON)
 """ALFWorld's own games: the entry point `alfworld-official`."""

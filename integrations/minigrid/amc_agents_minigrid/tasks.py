@@ -94,8 +94,9 @@ def pick_up(n_tasks: int, split: str, first: int) -> Iterator[Task]:
 
 
 GO_TO = WorldSpec(
-    BabyAIWorld, go_to, HORIZON, model=str(MODEL), success=LEAST_RETURN, oracle=ORACLE, actions=tuple(ACTIONS)
-)
+    BabyAIWorld, go_to, HORIZON, model=str(MODEL), success=LEAST_RETURN, oracle=ORACLE, actions=tuple(ACTIONS),
+    unseen_from=100_000,
+)  # fmt: skip
 """Go to one of eight objects in a room: the entry point `babyai-go-to`."""
 PICK_UP = replace(GO_TO, tasks=pick_up)
 """Pick up one of eight objects in a room: the entry point `babyai-pick-up`."""
