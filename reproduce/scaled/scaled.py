@@ -59,9 +59,9 @@ CRITICS = (SCALED, LEARNED, ORACLE, TAUGHT)
 WORLDS = (BOTH, HARD)
 TASKS, TRIES, HEAT = 3840, 4, 0.7
 """Training data of the scaled critic: tasks, runs per task and their temperature."""
-BANDS = {"fit": (8, 16), "tune": crafting.BAND, "test": crafting.BAND}
+BANDS = {"fit": (8, 16), "tune": crafting.BAND, "test": crafting.BAND, "fresh": crafting.BAND}
 """Difficulty of the tasks in crafting."""
-FIRST = {"fit": ("train", 500_000), "tune": ("train", 340_000), "test": ("test", 5_000)}
+FIRST = {"fit": ("train", 500_000), "tune": ("train", 340_000), "test": ("test", 5_000), "fresh": ("test", 5_400)}
 """Split and number of the first task. No other model or experiment uses these tasks."""
 ROUNDS = ((16, 8), (48, 3), (96, 1))
 """Number of training tasks of each round of successive halving, and how many settings survive it."""
@@ -155,15 +155,21 @@ def play(name: str, n_tasks: int) -> None:
         for each in {heat, setting.temperatures[0]}:
             pools.setdefault(each, []).append(critic)
     playing.play(name, "test", 0, tasks_of(name, "test", n_tasks), runs, pools, tuned(name))
-    text = playing.file_of(name, "test", 0).read_text(encoding="utf-8")
+    pack(name, "test")
+
+
+def pack(name: str, group: str) -> None:
+    """Keep a group's runs with the results."""
+    text = playing.file_of(name, group, 0).read_text(encoding="utf-8")
     RAW.mkdir(parents=True, exist_ok=True)
-    replace_file(RAW / f"{name}.jsonl.gz", gzip.compress("".join(sorted(text.splitlines(True))).encode(), mtime=0))
+    whole = "".join(sorted(text.splitlines(True))).encode()
+    replace_file(RAW / f"{name}-{group}.jsonl.gz", gzip.compress(whole, mtime=0))
 
 
-def read_packed(name: str) -> dict[tuple[str, str], Lines]:
+def read_packed(name: str, group: str) -> dict[tuple[str, str], Lines]:
     """Return (critic, setting) -> task -> line."""
     table = defaultdict[tuple[str, str], dict[str, Any]](dict)
-    for text in gzip.decompress((RAW / f"{name}.jsonl.gz").read_bytes()).decode().splitlines():
+    for text in gzip.decompress((RAW / f"{name}-{group}.jsonl.gz").read_bytes()).decode().splitlines():
         line = json.loads(text)
         table[line["critic"], line["setting"]][line["task"]] = line
     return dict(table)
@@ -171,7 +177,7 @@ def read_packed(name: str) -> dict[tuple[str, str], Lines]:
 
 def rows_of(name: str) -> dict[str, Row]:
     """Return each critic's row, with the tokens of critics charged on both sides."""
-    table, rows = read_packed(name), {}
+    table, rows = read_packed(name, "test"), {}
     for critic in tuned(name):
         setting, heat = chosen(name, critic)
         rows[critic] = row_of(name, table, critic, setting.name, heat, charged=True)
@@ -213,13 +219,16 @@ def tables(name: str) -> str:
 
 def report() -> None:
     """Write the tables between the page's markers."""
-    text = PAGE.read_text(encoding="utf-8")
     for name in WORLDS:
-        if (RAW / f"{name}.jsonl.gz").exists():
-            start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-            head, rest = text.split(start)
-            text = head + start + tables(name) + "\n" + end + rest.split(end)[1]
-    replace_file(PAGE, text.encode())
+        if (RAW / f"{name}-test.jsonl.gz").exists():
+            write_table(name, tables(name))
+
+
+def write_table(marker: str, table: str) -> None:
+    """Replace what is between a marker of the page and its end."""
+    start, end = f"<!-- {marker} -->\n", f"<!-- /{marker} -->"
+    head, rest = PAGE.read_text(encoding="utf-8").split(start)
+    replace_file(PAGE, f"{head}{start}{table}\n{end}{rest.split(end)[1]}".encode())
 
 
 def main() -> None:
