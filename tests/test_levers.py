@@ -1,11 +1,14 @@
 """The data of reproduce/levers."""
 
+import asyncio
 import importlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from amc_agents.envs.registry import world
+from amc_agents.envs.workshop import solution_from
 from amc_agents.types import Step, Task, Trajectory
 
 REPRODUCE = Path(__file__).parent.parent / "reproduce"
@@ -31,6 +34,33 @@ def test_centred_returns_differ_within_a_task_only(levers):
     centred = levers.centred(runs)
     assert [each.return_ for each in centred] == pytest.approx([1 / 3, 1 / 3, -2 / 3, 0, 0])
     assert [each.steps[0] for each in centred] == [each.steps[0] for each in runs]
+
+
+def test_a_taught_model_s_targets_are_the_planner_s_grades(levers):
+    taught, noise, rows = (
+        importlib.import_module(name) for name in ("taught", "noise", "amc_agents.training.value.row_building")
+    )
+    spec = world("crafting-stock")
+    (task,) = spec.tasks(1, "train", 700_000)
+
+    async def wasteful():
+        place, trajectory = spec.make(), Trajectory(task)
+        await place.reset(task)
+        best = solution_from(task.payload, place)
+        for action in ("no such action", *best.actions):
+            answer = await place.step(action)
+            step = Step(action, answer.observation, reward=answer.reward)
+            trajectory = trajectory.extended(step, done=answer.done)
+        return best, trajectory
+
+    best, played = asyncio.run(wasteful())
+    assert played.return_ > 0
+    usual = rows.state_returns(played, levers.BCE)
+    with taught.planner_targets([played], {task.id: task}, spec.make):
+        targets = rows.state_returns(played, levers.BCE)
+    wasted, left = 0.5 / noise.HORIZON, noise.HORIZON - best.n_steps
+    assert targets == pytest.approx([0.5 + wasted * left, *[0.5 + wasted * (left - 1)] * best.n_steps, 1.0])
+    assert rows.state_returns(played, levers.BCE) == pytest.approx(usual)
 
 
 def test_every_lever_but_one_has_as_many_trajectories(levers):

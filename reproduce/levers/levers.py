@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ from doses import BOTH
 from draws import Forest
 from filtering import independent
 from judges import ValueModel
-from lockstep import Seat, Together
+from lockstep import Judge, Seat, Together
+from noise import Level, NoisyPlanner
 from play import Policy
 from playing import _Silent, areas, read
 from ranking_loss import ranking_loss
+from taught import planner_targets
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.statistics import estimate, paired
@@ -47,7 +49,7 @@ from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.training import EMBEDDED, train_value
-from amc_agents.types import Trajectory
+from amc_agents.types import Task, Trajectory
 
 RUNS = Path("runs/levers")
 RAW = Path("docs/results/levers/raw/auc.jsonl.gz")
@@ -56,7 +58,11 @@ FIRST = {"fit": 500_000, "measure": 600_000}
 """First training tasks, which no other model or experiment uses."""
 MEASURED, TRIES, HEAT = 100, 16, 0.7
 SEEDS = (0, 1)
-SHIPPED, BASE, MORE = "shipped", "base", "more"
+SHIPPED, BASE, MORE, TAUGHT, ORACLE = "shipped", "base", "more", "taught", "oracle"
+ABOUT = {
+    SHIPPED: "the shipped model: 2,880 trajectories of three worlds",
+    ORACLE: "the planner's grade itself, not a model",
+}
 POLICY = model_folder(str(world(BOTH).model))
 
 
@@ -85,6 +91,8 @@ class Lever:
     """Targets are returns minus the mean return of their task: only differences within a task remain."""
     ranked: bool = False
     """Cross-entropy plus a pairwise loss of the states of a task at the same step."""
+    taught: bool = False
+    """Targets are the planner's grades of the states."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -103,13 +111,19 @@ LEVERS = {
     ),
     MORE: Lever("four times the data: 480 tasks, 8 runs each", Data(tasks=480, total=3840)),
     "td": Lever("TD(.9) instead of returns", settings={"objective": replace(BCE, td_lambda=0.9)}),
+    TAUGHT: Lever("the planner's grade of each state as its target, instead of the return", taught=True),
 }
+
+
+def tasks_of(data: Data) -> list[Task]:
+    """Return the tasks that the data is collected on."""
+    return list(world(BOTH).tasks(data.tasks, "train", FIRST["fit"]))
 
 
 def collected(data: Data) -> list[Trajectory]:
     """Play what is missing of the data, and return it."""
     folder = RUNS / "data" / data.name
-    tasks = list(world(BOTH).tasks(data.tasks, "train", FIRST["fit"]))
+    tasks = tasks_of(data)
     model = EmbeddedChatModel(model=str(POLICY), temperature=data.temperature)
     collect(
         plain_text_agent(model), tasks, world(BOTH).make, data.total // data.tasks, folder, horizon=world(BOTH).horizon,
@@ -127,7 +141,13 @@ def train(name: str, seed: int) -> None:
     data = collected(lever.data)
     objective = Objective(target="return") if lever.centred else BCE
     settings = replace(EMBEDDED, **{"seed": seed, "objective": objective, **lever.settings})
-    with tempfile.TemporaryDirectory() as scratch, ranking_loss() if lever.ranked else nullcontext():
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        if lever.ranked:
+            stack.enter_context(ranking_loss())
+        if lever.taught:
+            tasks = {task.id: task for task in tasks_of(lever.data)}
+            stack.enter_context(planner_targets(data, tasks, world(BOTH).make))
         train_value(POLICY, centred(data) if lever.centred else data, scratch, settings, anyway=True)
         shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
         shutil.copytree(Path(scratch, "adapter"), out)
@@ -151,14 +171,16 @@ def measure(names: Sequence[str]) -> None:
     """Rank the tries of every task by every model, at each step."""
     path = RUNS / "auc.jsonl"
     done = {(line["task"], line["model"]) for line in read(path)}
-    critics = {name: EmbeddedCritic(POLICY, _adapter(name)) for name in names}
+    critics = {name: ValueModel(EmbeddedCritic(POLICY, _adapter(name))) for name in names if name != ORACLE}
     policy = Policy(str(POLICY), 200_000)
     for task in world(BOTH).tasks(MEASURED, "train", FIRST["measure"]):
         left = [name for name in names if (task.id, name) not in done]
         if left:
             together = Together(Forest(policy, task, world(BOTH).make, 0))
             seat = Seat(together, _Silent(), (HEAT,), hide_rewards=True)
-            found = asyncio.run(_judged(together, seat, {name: critics[name] for name in left}))
+            # The oracle remembers the states of a single task.
+            judges = {name: critics.get(name) or NoisyPlanner(Level(0), 0) for name in left}
+            found = asyncio.run(_judged(together, seat, judges))
             with path.open("a", encoding="utf-8") as file:
                 for name, auc in found.items():
                     file.write(json.dumps({"task": task.id, "model": name, "auc": auc}) + "\n")
@@ -168,13 +190,13 @@ def _adapter(name: str) -> Path:
     return POLICY / "value" if name == SHIPPED else RUNS / "models" / name
 
 
-async def _judged(together: Together, seat: Seat, critics: Mapping[str, EmbeddedCritic]) -> dict[str, dict[int, float]]:
+async def _judged(together: Together, seat: Seat, judges: Mapping[str, Judge]) -> dict[str, dict[int, float]]:
     async def tries() -> Any:
         return await independent(seat, TRIES, 1.0)
 
     (pool,) = await together.run([tries()])
     nodes = [state.node for state in pool.states]
-    return {name: await areas(nodes, ValueModel(critic)) for name, critic in critics.items()}
+    return {name: await areas(nodes, judge) for name, judge in judges.items()}
 
 
 def report() -> None:
@@ -191,8 +213,8 @@ def report() -> None:
         lever: {(task, 0): float(np.mean(found)) for task, found in of.items()} for lever, of in areas_of.items()
     }
     rows = ["| lever | within-task AUC | minus base |", "| --- | ---: | ---: |"]
-    for lever in (name for name in (SHIPPED, *LEVERS) if name in values):
-        about = LEVERS[lever].about if lever in LEVERS else "the shipped model: 2,880 trajectories of three worlds"
+    for lever in (name for name in (SHIPPED, *LEVERS, ORACLE) if name in values):
+        about = LEVERS[lever].about if lever in LEVERS else ABOUT[lever]
         mean = estimate(values[lever])
         cell = ""
         if lever != BASE:
@@ -219,7 +241,7 @@ def main() -> None:
             train(name, seed)
             print(name, seed, flush=True)
     elif options.command == "measure":
-        measure([SHIPPED, *(name for name in names if (RUNS / "models" / name).exists())])
+        measure([SHIPPED, ORACLE, *(name for name in names if (RUNS / "models" / name).exists())])
     else:
         report()
 
