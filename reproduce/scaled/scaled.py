@@ -17,10 +17,7 @@ import json
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +28,6 @@ import torch
 from doses import BOTH, GRID, HARD, LEARNED, TEMPERATURES, Setting
 from levers import BCE
 from play import Policy
-from taught import planner_targets
 from tries import Tries
 
 from amc_agents.bench import crafting
@@ -54,8 +50,8 @@ PAGE = Path("docs/results/scaled/README.md")
 RAW = PAGE.parent / "raw"
 HERE = Path(__file__).parent
 CHOSEN = HERE / "chosen.json"
-SCALED, TAUGHT, ORACLE = "scaled", "taught", "oracle"
-CRITICS = (SCALED, LEARNED, ORACLE, TAUGHT)
+SCALED, ORACLE = "scaled", "oracle"
+CRITICS = (SCALED, LEARNED, ORACLE)
 WORLDS = (BOTH, HARD)
 TASKS, TRIES, HEAT = 3840, 4, 0.7
 """Training data of the scaled critic: tasks, runs per task and their temperature."""
@@ -77,13 +73,13 @@ def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
     return list(world(name).tasks(n_tasks, split, first))
 
 
-def adapter_of(name: str, critic: str) -> Path:
-    """Folder of a critic that this experiment trains."""
-    return HERE / "models" / name / critic
+def adapter_of(name: str) -> Path:
+    """Folder of a world's scaled critic."""
+    return HERE / "models" / name / SCALED
 
 
-def train(name: str, critic: str) -> None:
-    """Play what is missing of the data, and train a critic unless it exists."""
+def train(name: str) -> None:
+    """Play what is missing of the data, and train the critic unless it exists."""
     torch.set_num_threads(1)
     folder, spec, tasks = RUNS / "data" / name, world(name), tasks_of(name, "fit", TASKS)
     collect(
@@ -91,39 +87,38 @@ def train(name: str, critic: str) -> None:
         horizon=spec.horizon, policy=f"embedded:{spec.model}", settings={"temperature": HEAT},
         n_concurrent=24, play=Tries(Policy(str(spec.model), _CACHE), HEAT, spec.make, TRIES, spec.horizon),
     )  # fmt: skip
-    if adapter_of(name, critic).exists():
+    if adapter_of(name).exists():
         return
-    data, by_id = list(read_trajectories(folder)), {task.id: task for task in tasks}
-    labels = planner_targets(data, by_id, spec.make) if critic == TAUGHT else nullcontext()
-    with tempfile.TemporaryDirectory() as scratch, labels:
+    data = list(read_trajectories(folder))
+    with tempfile.TemporaryDirectory() as scratch:
         checkpoint = train_value(model_folder(str(spec.model)), data, scratch, RECIPE, anyway=True)
         shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
-        shutil.copytree(Path(scratch, "adapter"), adapter_of(name, critic))
-    print(name, critic, checkpoint.metrics["ranking"]["sentences"])
+        shutil.copytree(Path(scratch, "adapter"), adapter_of(name))
+    print(name, checkpoint.metrics["ranking"]["sentences"])
 
 
 def prepare() -> None:
     """Make the scaled critics known to the searches, which write to a folder of this experiment."""
     playing.RUNS = RUNS
-    for name, critic in product(WORLDS, (SCALED, TAUGHT)):
-        doses.MODELS[name, critic] = f"embedded:{world(name).model}?adapter={adapter_of(name, critic)}"
+    for name in WORLDS:
+        doses.MODELS[name, SCALED] = f"embedded:{world(name).model}?adapter={adapter_of(name)}"
 
 
-def tune(name: str, critics: Sequence[str]) -> None:
+def tune(name: str) -> None:
     """Choose each critic's setting by successive halving, and the temperature of its Best-of-N on all tuning tasks."""
     prepare()
     metric, of_name = metric_of(name), {setting.name: setting for setting in GRID}
-    left: dict[str, list[str]] = {critic: list(of_name) for critic in critics}
+    left: dict[str, list[str]] = {critic: list(of_name) for critic in CRITICS}
     for n_tasks, kept in ROUNDS:
         tasks = tasks_of(name, "tune", n_tasks)
-        runs = [(critic, of_name[setting]) for critic in critics for setting in left[critic]]
-        lines = playing.play(name, "tune", 0, tasks, runs, dict.fromkeys(TEMPERATURES, critics))
+        runs = [(critic, of_name[setting]) for critic in CRITICS for setting in left[critic]]
+        lines = playing.play(name, "tune", 0, tasks, runs, dict.fromkeys(TEMPERATURES, CRITICS))
         scores, ids = scores_of(lines, metric), [task.id for task in tasks]
-        left = {critic: best(scores, critic, left[critic], ids, kept) for critic in critics}
+        left = {critic: best(scores, critic, left[critic], ids, kept) for critic in CRITICS}
         print(name, n_tasks, left, flush=True)
     pools = [f"pool_T{heat:g}" for heat in TEMPERATURES]
     table = json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
-    for critic in critics:
+    for critic in CRITICS:
         tried = {
             setting: {"merit": round(float(np.mean(list(of.values()))), 4), "tasks": len(of)}
             for (judge, setting), of in sorted(scores.items())
@@ -140,21 +135,16 @@ def chosen(name: str, critic: str) -> tuple[Setting, float]:
     return next(each for each in GRID if each.name == of["amc"]), float(of["best_of"].removeprefix("pool_T"))
 
 
-def tuned(name: str) -> list[str]:
-    """Return the critics that have settings."""
-    return [critic for critic in CRITICS if critic in json.loads(CHOSEN.read_text(encoding="utf-8")).get(name, {})]
-
-
 def play(name: str, n_tasks: int) -> None:
     """Play AMC and the pools of all critics, and pack the runs."""
     prepare()
     runs, pools = [], dict[float, list[str]]()
-    for critic in tuned(name):
+    for critic in CRITICS:
         setting, heat = chosen(name, critic)
         runs.append((critic, setting))
         for each in {heat, setting.temperatures[0]}:
             pools.setdefault(each, []).append(critic)
-    playing.play(name, "test", 0, tasks_of(name, "test", n_tasks), runs, pools, tuned(name))
+    playing.play(name, "test", 0, tasks_of(name, "test", n_tasks), runs, pools, CRITICS)
     pack(name, "test")
 
 
@@ -178,7 +168,7 @@ def read_packed(name: str, group: str) -> dict[tuple[str, str], Lines]:
 def rows_of(name: str) -> dict[str, Row]:
     """Return each critic's row, with the tokens of critics charged on both sides."""
     table, rows = read_packed(name, "test"), {}
-    for critic in tuned(name):
+    for critic in CRITICS:
         setting, heat = chosen(name, critic)
         rows[critic] = row_of(name, table, critic, setting.name, heat, charged=True)
     return rows
@@ -236,15 +226,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["train", "tune", "play", "report"])
     parser.add_argument("world", nargs="?", choices=WORLDS)
-    parser.add_argument("--critics", nargs="+", choices=CRITICS, default=[SCALED, LEARNED, ORACLE], help="train, tune")
     parser.add_argument("--tasks", type=int, default=400, help="test tasks")
     options = parser.parse_args()
     match options.command:
         case "train":
-            for critic in {SCALED, TAUGHT}.intersection(options.critics):
-                train(options.world, critic)
+            train(options.world)
         case "tune":
-            tune(options.world, options.critics)
+            tune(options.world)
         case "play":
             play(options.world, options.tasks)
         case _:
