@@ -53,6 +53,7 @@ def play(
     runs: Sequence[Run],
     pools: Mapping[float, Sequence[str]],
     ranked: Sequence[str] = (),
+    n_tries: int = POOL,
 ) -> list[dict[str, Any]]:
     """Play the runs and pools that a world's file lacks, and return everything in it.
 
@@ -64,6 +65,7 @@ def play(
         runs: critics and settings.
         pools: temperature -> the critics that judge the pool of independent tries.
         ranked: the critics whose AUC is measured on these pools.
+        n_tries: size of a pool.
     """
     path = file_of(name, group, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def play(
             heat: [critic for critic in critics if (task.id, critic, f"pool_T{heat:g}") not in known]
             for heat, critics in pools.items()
         }
-        lines = asyncio.run(_played(name, task, seed, left, unread, ranked))
+        lines = asyncio.run(_played(name, task, seed, left, unread, ranked, n_tries))
         with path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
     return read(path)
@@ -92,6 +94,7 @@ async def _played(
     runs: Sequence[Run],
     pools: Mapping[float, Sequence[str]],
     ranked: Sequence[str],
+    n_tries: int,
 ) -> list[dict[str, Any]]:
     make, policy, hidden = world(name).make, _policy(str(world(name).model)), name in HIDDEN
     together = Together(Forest(policy, task, make, seed))
@@ -111,7 +114,8 @@ async def _played(
     for heat, critics in pools.items():
         if critics:
             seat = Seat(together, _Silent(), (heat,), hidden)
-            searches.append(_pool(task, heat, {critic: judge(critic, heat) for critic in critics}, seat, ranked))
+            of_heat = {critic: judge(critic, heat) for critic in critics}
+            searches.append(_pool(task, heat, of_heat, seat, ranked, n_tries))
     return [line for lines in await together.run(searches) for line in lines]
 
 
@@ -140,10 +144,10 @@ async def _run(task: Task, seed: int, run: Run, seat: Seat) -> list[dict[str, An
 
 
 async def _pool(
-    task: Task, heat: float, judges: Mapping[str, Judge], seat: Seat, ranked: Sequence[str]
+    task: Task, heat: float, judges: Mapping[str, Judge], seat: Seat, ranked: Sequence[str], n_tries: int
 ) -> list[dict[str, Any]]:
     """Judge independent tries: their final values, and how each step's values rank them."""
-    nodes = [state.node for state in (await independent(seat, POOL, 1.0)).states]
+    nodes = [state.node for state in (await independent(seat, n_tries, 1.0)).states]
     returns = [node.trajectory.return_ for node in nodes]
     seat.critic_tokens, seat.judged = 0, set()
     for node in nodes:

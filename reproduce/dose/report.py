@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from dose_figure import draw
-from doses import BOTH, LEARNED, LEVELS, PROPOSALS, ROLLOUTS, WORLDS
+from doses import BOTH, HIDDEN, LEARNED, LEVELS, PROPOSALS, ROLLOUTS, WORLDS
 from held_out import PAGE, RAW
 from playing import read_particles
 
@@ -74,11 +74,12 @@ def row_of(
         critic: the critic.
         setting: of AMC.
         heat: temperature of Best-of-M.
-        charged: whether the critic's tokens count, on both sides.
+        charged: whether the critic's tokens count; Best-of-M asks it only where no reward shows the best try.
     """
     metric, runs, pool = metric_of(name), table[critic, setting], table[critic, f"pool_T{heat:g}"]
     common = sorted(runs.keys() & pool.keys())
-    per_try = np.mean([tokens(pool[task], charged=charged) / len(pool[task]["returns"]) for task in common])
+    asked = charged and name in HIDDEN
+    per_try = np.mean([tokens(pool[task], charged=asked) / len(pool[task]["returns"]) for task in common])
     tries = float(np.mean([tokens(runs[task], charged=charged) for task in common]) / per_try)
     amc_heat = setting.split("_")[0]
     ranked = table.get((critic, f"pool_{amc_heat}"), {})

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import playing
-from doses import Setting
+from doses import BOTH, HARD, Setting
 from scaled import RAW, SCALED, WORLDS, chosen, pack, prepare, read_packed, tasks_of, write_table
 
 from amc_agents.bench.statistics import paired
@@ -24,6 +24,8 @@ from tune import best, metric_of, scores_of
 CHOSEN = Path(__file__).parent / "proposals.json"
 TRIED = tuple(Setting(*each) for each in product(((0.5, 0.7, 0.9), (0.7, 0.9, 1.1)), (2, 3), (0.1, 0.25)))
 N_TUNING = 96
+POOLS = {BOTH: 20, HARD: 25}
+"""Independent tries of a fresh task. In crafting, the tokens of AMC and its critic pay for more than 20."""
 GROUP = "fresh"
 
 
@@ -50,7 +52,7 @@ def play(name: str, n_tasks: int) -> None:
     prepare()
     heat = chosen(name, SCALED)[1]
     runs = [(SCALED, setting) for setting in settings_of(name)]
-    playing.play(name, GROUP, 0, tasks_of(name, GROUP, n_tasks), runs, {heat: [SCALED]}, [SCALED])
+    playing.play(name, GROUP, 0, tasks_of(name, GROUP, n_tasks), runs, {heat: [SCALED]}, [SCALED], POOLS[name])
     pack(name, GROUP)
 
 
