@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,14 @@ class Row:
         return paired(self.picks, self.matched)
 
 
-def lines_of(name: str) -> dict[tuple[str, str], Lines]:
+def _packed(name: str) -> Path:
+    return RAW / f"{name}.jsonl.gz"
+
+
+def lines_of(packed: Path) -> dict[tuple[str, str], Lines]:
     """Return (critic, setting) -> task -> line."""
     table: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
-    for text in gzip.decompress((RAW / f"{name}.jsonl.gz").read_bytes()).decode().splitlines():
+    for text in gzip.decompress(packed.read_bytes()).decode().splitlines():
         line = json.loads(text)
         table[line["critic"], line["setting"]][line["task"]] = line
     return dict(table)
@@ -111,7 +116,7 @@ def ending(pool: Lines) -> float:
 
 def rows_of(name: str) -> list[Row]:
     """Return the critics of the curve, at equal policy tokens."""
-    table, rows = lines_of(name), []
+    table, rows = lines_of(_packed(name)), []
     for critic in CRITICS:
         setting, heat = chosen(name, critic)
         if (critic, setting.name) in table:
@@ -125,7 +130,7 @@ def rows_of(name: str) -> list[Row]:
 
 def endpoint_rows(name: str) -> list[Row]:
     """Return the learned critic's rows with its tokens charged; in the first world, also several proposals."""
-    table, (setting, heat) = lines_of(name), chosen(name, LEARNED)
+    table, (setting, heat) = lines_of(_packed(name)), chosen(name, LEARNED)
     settings = [setting.name, *([PROPOSALS.name] if name == BOTH else [])]
     return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
 
@@ -175,7 +180,7 @@ def interval(difference: Paired) -> str:
 def main() -> None:
     """Write the tables between the page's markers, and the figure."""
     text = PAGE.read_text(encoding="utf-8")
-    curves = {name: rows_of(name) for name in WORLDS if (RAW / f"{name}.jsonl.gz").exists()}
+    curves = {name: rows_of(name) for name in WORLDS if _packed(name).exists()}
     for name, rows in curves.items():
         parts = {
             f"{name}-endpoint": table_of(endpoint_rows(name)),

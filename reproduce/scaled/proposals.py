@@ -7,18 +7,17 @@ python reproduce/scaled/proposals.py report        # the tables of the page
 
 from __future__ import annotations
 
-import argparse
 import json
 from itertools import product
 from pathlib import Path
 
 import playing
 from doses import BOTH, HARD, Setting
-from scaled import RAW, SCALED, WORLDS, chosen, pack, prepare, read_packed, tasks_of, write_table
+from scaled import SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of, write_table
 
 from amc_agents.bench.statistics import paired
 from amc_agents.files import replace_file
-from report import interval, row_of, table_of
+from report import interval, lines_of, row_of, table_of
 from tune import best, metric_of, scores_of
 
 CHOSEN = Path(__file__).parent / "proposals.json"
@@ -59,8 +58,8 @@ def play(name: str, n_tasks: int) -> None:
 def report() -> None:
     """Write the tables between the page's markers."""
     for name in WORLDS:
-        if (RAW / f"{name}-{GROUP}.jsonl.gz").exists():
-            table, heat = read_packed(name, GROUP), chosen(name, SCALED)[1]
+        if packed(name, GROUP).exists():
+            table, heat = lines_of(packed(name, GROUP)), chosen(name, SCALED)[1]
             several, single = (
                 row_of(name, table, SCALED, setting.name, heat, charged=True) for setting in settings_of(name)
             )
@@ -71,12 +70,8 @@ def report() -> None:
 
 
 def main() -> None:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["tune", "play", "report"])
-    parser.add_argument("world", nargs="?", choices=WORLDS)
-    parser.add_argument("--tasks", type=int, default=400, help="test tasks")
-    options = parser.parse_args()
+    """Execute a command."""
+    options = parsed(__doc__, ["tune", "play", "report"])
     match options.command:
         case "tune":
             tune(options.world)

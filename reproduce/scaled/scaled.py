@@ -16,10 +16,8 @@ import gzip
 import json
 import shutil
 import tempfile
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import doses
 import numpy as np
@@ -42,7 +40,7 @@ from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.training import EMBEDDED, train_value
 from amc_agents.types import Task
-from report import Lines, Row, interval, row_of, table_of
+from report import Row, interval, lines_of, row_of, table_of
 from tune import best, metric_of, scores_of
 
 RUNS = Path("runs/scaled")
@@ -75,7 +73,7 @@ def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
 
 def adapter_of(name: str) -> Path:
     """Folder of a world's scaled critic."""
-    return HERE / "models" / name / SCALED
+    return HERE / "models" / name
 
 
 def train(name: str) -> None:
@@ -153,21 +151,17 @@ def pack(name: str, group: str) -> None:
     text = playing.file_of(name, group, 0).read_text(encoding="utf-8")
     RAW.mkdir(parents=True, exist_ok=True)
     whole = "".join(sorted(text.splitlines(True))).encode()
-    replace_file(RAW / f"{name}-{group}.jsonl.gz", gzip.compress(whole, mtime=0))
+    replace_file(packed(name, group), gzip.compress(whole, mtime=0))
 
 
-def read_packed(name: str, group: str) -> dict[tuple[str, str], Lines]:
-    """Return (critic, setting) -> task -> line."""
-    table = defaultdict[tuple[str, str], dict[str, Any]](dict)
-    for text in gzip.decompress((RAW / f"{name}-{group}.jsonl.gz").read_bytes()).decode().splitlines():
-        line = json.loads(text)
-        table[line["critic"], line["setting"]][line["task"]] = line
-    return dict(table)
+def packed(name: str, group: str) -> Path:
+    """The file of a group's runs."""
+    return RAW / f"{name}-{group}.jsonl.gz"
 
 
 def rows_of(name: str) -> dict[str, Row]:
-    """Return each critic's row, with the tokens of critics charged on both sides."""
-    table, rows = read_packed(name, "test"), {}
+    """Return each critic's row, with the tokens of critics charged."""
+    table, rows = lines_of(packed(name, "test")), {}
     for critic in CRITICS:
         setting, heat = chosen(name, critic)
         rows[critic] = row_of(name, table, critic, setting.name, heat, charged=True)
@@ -210,7 +204,7 @@ def tables(name: str) -> str:
 def report() -> None:
     """Write the tables between the page's markers."""
     for name in WORLDS:
-        if (RAW / f"{name}-test.jsonl.gz").exists():
+        if packed(name, "test").exists():
             write_table(name, tables(name))
 
 
@@ -221,13 +215,18 @@ def write_table(marker: str, table: str) -> None:
     replace_file(PAGE, f"{head}{start}{table}\n{end}{rest.split(end)[1]}".encode())
 
 
-def main() -> None:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["train", "tune", "play", "report"])
+def parsed(about: str | None, commands: list[str]) -> argparse.Namespace:
+    """Parse the command line of a script with these commands."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=commands)
     parser.add_argument("world", nargs="?", choices=WORLDS)
     parser.add_argument("--tasks", type=int, default=400, help="test tasks")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Execute a command."""
+    options = parsed(__doc__, ["train", "tune", "play", "report"])
     match options.command:
         case "train":
             train(options.world)

@@ -46,6 +46,6 @@ def _task(name: str, story: str | Path) -> Task:
 
 
 MODEL = Path(__file__).parent / "model"
-"""Folder of the small policy of generated games: `EmbeddedChatModel(model=str(MODEL), unseen_from=100_000)`."""
+"""Folder of the small policy of generated games: `EmbeddedChatModel(model=str(MODEL))`."""
 TEXTWORLD = WorldSpec(TextWorldWorld, generate_tasks, horizon=HORIZON, model=str(MODEL), unseen_from=100_000)
 """Generated games: the entry point `textworld`."""
