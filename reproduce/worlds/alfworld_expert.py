@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from amc_agents_alfworld import Room, generate_room
 from amc_agents_alfworld.tasks import SEEDS_PER_SPLIT, SPLITS
-from amc_agents_alfworld.world import HORIZON, Episode
+from amc_agents_alfworld.world import HORIZON, AlfworldWorld
 
 from amc_agents.types import Task
 
@@ -177,7 +177,7 @@ async def play(
     task: Task, rng: np.random.Generator, error_rate: float, horizon: int = HORIZON
 ) -> list[tuple[str, str]]:
     """Play a dialogue of at most `horizon` steps: [(expert's message, world's answer), ...]."""
-    world = Episode()
+    world = AlfworldWorld()
     await world.reset(task)
     expert, rounds = expert_of(task, rng, error_rate), []
     for _ in range(horizon):
@@ -191,6 +191,6 @@ async def play(
     return rounds
 
 
-def _careless_action(world: Episode, rng: np.random.Generator) -> str:
+def _careless_action(world: AlfworldWorld, rng: np.random.Generator) -> str:
     actions = (world.random_action(rng) for _ in iter(int, 1))
     return next(action for action in actions if action != "help")

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 from alfworld_expert import expert_of
 from amc_agents_alfworld import generate_tasks
-from amc_agents_alfworld.world import HORIZON, Episode
+from amc_agents_alfworld.world import HORIZON, AlfworldWorld
 from goal_value import relative
 from word_value import train
 
@@ -25,7 +25,7 @@ ERROR_RATE = 0.4
 
 async def play(task: Task, seed: int) -> Trajectory:
     """Play an episode."""
-    rng, world, steps, done = np.random.default_rng([seed, len(task.id)]), Episode(), list[Step](), False
+    rng, world, steps, done = np.random.default_rng([seed, len(task.id)]), AlfworldWorld(), list[Step](), False
     await world.reset(task)
     expert = expert_of(task, rng, ERROR_RATE)
     while not done and len(steps) < HORIZON:

@@ -74,7 +74,9 @@ def policy(temperature: float) -> EmbeddedChatModel:
     return EmbeddedChatModel(model=str(MODEL), temperature=temperature, max_tokens=MAX_TOKENS)
 
 
-def run(tasks: str, value: str, folder: Path, methods: Sequence[Method]) -> list[RunResult]:
+def run(
+    tasks: str, value: str, folder: Path, methods: Sequence[Method], seeds: Sequence[int] = (0,)
+) -> list[RunResult]:
     """Play every task by every method, and return all results of the folder."""
     comparison = Comparison(
         policy=policy,
@@ -82,6 +84,7 @@ def run(tasks: str, value: str, folder: Path, methods: Sequence[Method]) -> list
         agent=plain_text_agent,
         tasks=read_tasks(tasks),
         methods=methods,
+        seeds=tuple(seeds),
         critic=WordValue(value),
         n_particles=N,
         horizon=horizon,
@@ -160,10 +163,10 @@ def method_named(text: str, tuned: Path) -> Method:
     return replace(method_of(name, chosen[name]), name=shown, n_particles=int(size) if size else N)
 
 
-def play(tasks: str, value: str, folder: Path, names: Sequence[str], tuned: Path) -> None:
+def play(tasks: str, value: str, folder: Path, names: Sequence[str], tuned: Path, seeds: Sequence[int] = (0,)) -> None:
     """Play every task by the named methods."""
     methods = [method_named(name, tuned) for name in names]
-    records = run(tasks, value, folder, methods)
+    records = run(tasks, value, folder, methods, seeds)
     for method in methods:
         print(method.name, scores([record for record in records if record.method == method.name]))
 
@@ -177,6 +180,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("methods", nargs="*")
     parser.add_argument("--tuned", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of `play`")
     given = parser.parse_args()
     where = (given.tasks, given.value, given.folder)
     match given.command:
@@ -185,7 +189,7 @@ def main() -> None:
         case "tune-trees":
             tune_trees(*where)
         case _:
-            play(*where, given.methods, given.tuned)
+            play(*where, given.methods, given.tuned, given.seeds)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 TextWorld's engine translates a game for its planner four times per start, parses the grammar of each command at every
 step, and never gives back its copy of the planner's library, which takes 33 MB of disk. The answers are the same here.
+A twin of a game repeats the planner's operators alone, and takes what they mean in words from its origin.
 """
 
 # mypy: allow-untyped-calls
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv, logic, textgen
 from textworld.logic import Rule
+
+from amc_agents.errors import ForkError
 
 N_GAMES = 256
 """Number of games that are kept translated, at about 1 MB each."""
@@ -40,17 +44,48 @@ class Game(NamedTuple):
 
 
 class Engine(PddlEnv):  # type: ignore[misc]  # TextWorld has no types.
-    """A game that `load` reads, `reset` starts, `step` plays and `close` ends."""
+    """A game that `load` reads, `reset` starts, `step` plays, `twin` copies and `close` ends."""
 
     def __init__(self) -> None:
         super(PddlEnv, self).__init__(textworld.EnvInfos(admissible_commands=True, won=True))
         self.downward_lib = _planner()
+        self._applied: list[tuple[int, int]] = []
+        """Number of each operator that was applied, and of its effects."""
 
     def load(self, data: Mapping[str, str]) -> None:
         """Read a game."""
         self._game_data, self.walkthrough = data, None
         self._game = _read(data["pddl_domain"], data["grammar"], data["pddl_problem"])
         self._logic, self._entity_infos = self._game.logic, self._game.entities
+
+    def step(self, command: str) -> Any:
+        """Play a command: (state, score, whether the game has ended)."""
+        operators = self._pddl_state._operators
+        answer = super().step(command)
+        if self._last_action is not None:
+            number = self._last_action.id
+            self._applied.append((number, operators[number].nb_effect_atoms))
+        return answer
+
+    def twin(self) -> Engine:
+        """Return an independent copy of the game in progress.
+
+        Raises:
+            ForkError: the planner is in another state after the same operators.
+        """
+        twin = Engine()
+        try:
+            planner = twin.downward_lib
+            twin.__dict__.update(self.__dict__, downward_lib=planner, _applied=list(self._applied))
+            twin._pddl_state = _copied(self._pddl_state, planner)
+            for number, n_effects in self._applied:
+                planner.apply_operator(number, (fast_downward.Atom * n_effects)())
+            if _facts(planner) != _facts(self.downward_lib):
+                raise ForkError("ALFWorld's planner is in another state after the same operators: report this")
+        except BaseException:
+            twin.close()
+            raise
+        return twin
 
     def plan(self) -> list[str]:
         """Return the commands that reach the goal from the current state; empty if there are none."""
@@ -93,6 +128,25 @@ class Engine(PddlEnv):  # type: ignore[misc]  # TextWorld has no types.
 
 def _planner() -> Any:
     return _unused_planners.pop() if _unused_planners else fast_downward.load_lib()
+
+
+def _copied(state: Any, planner: Any) -> Any:
+    """Return a copy of a state that uses another copy of the planner, which is at the game's start."""
+    planner.load_sas(state.sas.encode())
+    planner.load_sas_replan(state.sas_replan.encode())
+    twin = copy(state)
+    twin.downward_lib = planner
+    for name in ("_vars_by_name", "_var_counts"):
+        setattr(twin, name, getattr(state, name).copy())
+    for name in ("_facts", "_vars_by_type"):
+        setattr(twin, name, defaultdict(set, {key: set(members) for key, members in getattr(state, name).items()}))
+    return twin
+
+
+def _facts(planner: Any) -> bytes:
+    atoms = (fast_downward.Atom * planner.get_state_size())()
+    planner.get_state(atoms)
+    return bytes(atoms)
 
 
 @lru_cache(maxsize=N_GAMES)

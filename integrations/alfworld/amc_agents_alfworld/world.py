@@ -1,4 +1,4 @@
-"""An ALFWorld game as an `Environment`: the official engine, reward 1 for the goal, forks by replay."""
+"""An ALFWorld game as an `Environment`: the official engine, reward 1 for the goal, forks copy the game."""
 
 # mypy: allow-untyped-calls
 
@@ -15,7 +15,6 @@ from typing import Any
 import alfworld
 import numpy as np
 
-from amc_agents.envs import ReplayFork
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.types import Task, TimeStep
 from amc_agents_alfworld.engine import Engine
@@ -35,10 +34,10 @@ class AlfworldTask:
     """One of `TASK_TYPES`."""
 
 
-class Episode:
-    """One episode of an ALFWorld game, without forks. Use `AlfworldWorld`."""
+class AlfworldWorld:
+    """One episode of an ALFWorld game. The world is deterministic; a fork copies the game."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         self._game: Any = None
         self._done = False
 
@@ -49,6 +48,7 @@ class Episode:
                 f"AlfworldWorld.reset expected a Task with an AlfworldTask payload, got {type(task.payload).__name__} "
                 f"(task {task.id!r}): create tasks with generate_tasks or official_tasks"
             )
+        await self.close()
         self._game, self._state = started(task.payload.game)
         self._done = False
         return TimeStep.restart(shown(self._state.feedback))
@@ -60,6 +60,17 @@ class Episode:
         self._state, _, self._done = self._game.step(command)
         text = shown(self._state.feedback)
         return TimeStep.termination(text, 1.0) if self._done else TimeStep.transition(text)
+
+    async def fork(self, seed: int) -> AlfworldWorld:
+        """Copy the game. The seed is unused, since the world is deterministic.
+
+        Raises:
+            ForkError: the planner of the copy is in another state after the same operators.
+        """
+        twin = AlfworldWorld()
+        if self._game is not None:
+            twin._game, twin._state, twin._done = self._game.twin(), self._state, self._done
+        return twin
 
     async def close(self) -> None:
         """End the game; safe to call twice."""
@@ -83,13 +94,6 @@ class Episode:
         if self._game is None or ended:
             when = "after the episode's end" if ended else "before reset or after close"
             raise EnvironmentStateError(f"AlfworldWorld.{method} was called {when}: call reset(task) first")
-
-
-class AlfworldWorld(ReplayFork):
-    """An ALFWorld game. The world is deterministic; a fork replays the past in a new game and compares every answer."""
-
-    def __init__(self) -> None:
-        super().__init__(Episode)
 
 
 def started(game: Mapping[str, str]) -> tuple[Any, Any]:

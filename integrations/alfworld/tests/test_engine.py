@@ -14,6 +14,8 @@ from amc_agents_alfworld.engine import Engine
 from amc_agents_alfworld.world import started
 from textworld.envs.pddl import PddlEnv
 
+from amc_agents.errors import ForkError
+
 TASKS = list(generate_tasks(6, "train", 6))
 VENDOR = """
 import json, sys, textworld
@@ -65,6 +67,38 @@ def test_a_remembered_command_is_that_of_the_grammar(task):
     again._gather_infos()
     assert again.state["_valid_commands"] == engine.state["_valid_commands"]
     assert again.state["admissible_commands"] == state.admissible_commands
+    engine.close()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.payload.task_type)
+def test_a_twin_continues_as_its_origin_would(task):
+    commands, states = random_play(task.payload.game, seed=2)
+    engine, _ = started(task.payload.game)
+    for depth, command in enumerate(commands):
+        twin = engine.twin()
+        assert twin.plan() == engine.plan()
+        if depth % 3 == 1:  # Otherwise the next twins are those of an engine that was reset.
+            engine.close()
+            engine = twin.twin()
+        for later, expected in zip(commands[depth:], states[depth + 1 :], strict=True):
+            state, _, _ = twin.step(later)
+            assert [state.feedback, state.admissible_commands, bool(state.won)] == expected
+        twin.close()
+        engine.step(command)
+    engine.close()
+
+
+def test_a_twin_in_another_state_is_refused_and_gives_its_planner_back():
+    from amc_agents_alfworld import engine as module
+
+    engine, state = started(TASKS[0].payload.game)
+    engine.step(next(command for command in state.admissible_commands if command.startswith("go to")))
+    engine._applied.clear()
+    Engine().close()
+    before = len(module._unused_planners)
+    with pytest.raises(ForkError, match="another state after the same operators"):
+        engine.twin()
+    assert len(module._unused_planners) == before
     engine.close()
 
 

@@ -43,7 +43,7 @@ async def test_the_shipped_value_model_prefers_a_reached_goal_to_a_search_withou
     world, reached, thought = AlfworldWorld(), [], "find plate"
     answer = await world.reset(task)
     while not answer.done:
-        action = world.world.expert_action()
+        action = world.expert_action()
         answer = await world.step(action)
         reached.append(Step(action, answer.observation, thought))
     await world.close()

@@ -31,7 +31,7 @@ async def expert_play(task, error_rate=0.0):
     actions, answers = [], []
     while not (answers and answers[-1].done) and len(actions) < 60:
         wrong = rng.random() < error_rate
-        actions.append(world.world.random_action(rng) if wrong else world.world.expert_action())
+        actions.append(world.random_action(rng) if wrong else world.expert_action())
         answers.append(await world.step(actions[-1]))
     await world.close()
     return actions, answers
