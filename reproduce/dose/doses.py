@@ -26,7 +26,6 @@ LEVELS = (
 LEARNED, SHUFFLED, ROLLOUTS = "learned", "shuffled", "rollouts"
 MODELS = {
     (BOTH, LEARNED): "embedded:workshop",
-    (BOTH, SHUFFLED): "embedded:workshop?adapter=reproduce/dose/models/shuffled",
     (HARD, LEARNED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
     (HARD, SHUFFLED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned-shuffled",
 }
@@ -58,7 +57,7 @@ class Setting:
 
 TEMPERATURES = (0.5, 0.7, 0.9, 1.1)
 GRID = tuple(Setting((heat,), every, beta) for heat, every, beta in product(TEMPERATURES, (1, 3), (0.02, 0.07, 0.25)))
-ROUNDS = ((6, 8), (14, 3), (32, 1))
+ROUNDS = {BOTH: ((6, 8), (14, 3), (32, 1)), HARD: ((8, 8), (24, 3), (64, 1))}
 """Number of training tasks of each round of successive halving, and how many settings survive it."""
 PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)
 """Several proposals, as docs/results/beyond has them."""

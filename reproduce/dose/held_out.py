@@ -19,7 +19,7 @@ from doses import BOTH, LEARNED, PROPOSALS, ROLLOUTS, WORLDS, Setting, tasks_of
 from playing import Run, file_of, play
 
 from amc_agents.files import replace_file
-from tune import CRITICS, chosen
+from tune import chosen, critics_of
 
 PAGE = Path("docs/results/dose/README.md")
 RAW = PAGE.parent / "raw"
@@ -64,7 +64,7 @@ def main() -> None:
     if options.rollouts:
         run_rollouts(options.world, options.tasks)
     elif not options.pack:
-        run(options.world, CRITICS, 0, options.tasks)
+        run(options.world, critics_of(options.world), 0, options.tasks)
         run(options.world, [LEARNED], options.tasks, options.more)
     pack(options.world)
 

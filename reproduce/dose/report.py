@@ -25,7 +25,7 @@ from amc_agents.files import replace_file
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.training.value.metrics import auc
 from subsampling import expected_pick
-from tune import CRITICS, chosen, metric_of
+from tune import chosen, critics_of, metric_of
 
 Lines = Mapping[str, Mapping[str, Any]]
 """Task -> line."""
@@ -117,7 +117,7 @@ def ending(pool: Lines) -> float:
 def rows_of(name: str) -> list[Row]:
     """Return the critics of the curve, at equal policy tokens."""
     table, rows = lines_of(_packed(name)), []
-    for critic in CRITICS:
+    for critic in critics_of(name):
         setting, heat = chosen(name, critic)
         if (critic, setting.name) in table:
             rows.append(row_of(name, table, critic, setting.name, heat))

@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from doses import GRID, HIDDEN, LEARNED, LEVELS, ROUNDS, TEMPERATURES, WORLDS, N, Setting, tasks_of
+from doses import GRID, HIDDEN, LEVELS, MODELS, ROUNDS, TEMPERATURES, WORLDS, N, Setting, tasks_of
 from playing import play, read_particles
 
 from amc_agents.files import replace_file
 from subsampling import best_of
 
 CHOSEN = Path("reproduce/dose/chosen.json")
-CRITICS = (*(level.name for level in LEVELS), LEARNED)
 Scores = Mapping[tuple[str, str], Mapping[str, float]]
 """(critic, setting) -> task -> merit."""
+
+
+def critics_of(name: str) -> tuple[str, ...]:
+    """Return the levels and the value models of a world."""
+    return (*(level.name for level in LEVELS), *(critic for of, critic in MODELS if of == name))
 
 
 def metric_of(name: str) -> str:
@@ -52,7 +56,7 @@ def tune(name: str, critics: Sequence[str]) -> None:
     """Tune all critics side by side, so that they share draws."""
     metric, of_name = metric_of(name), {setting.name: setting for setting in GRID}
     left: dict[str, list[str]] = {critic: list(of_name) for critic in critics}
-    for n_tasks, kept in ROUNDS:
+    for n_tasks, kept in ROUNDS[name]:
         tasks = tasks_of(name, "tune", n_tasks)
         runs = [(critic, of_name[setting]) for critic in critics for setting in left[critic]]
         scores = scores_of(play(name, "tune", 0, tasks, runs, dict.fromkeys(TEMPERATURES, critics)), metric)
@@ -84,7 +88,7 @@ def main() -> None:
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("critics", nargs="*")
     options = parser.parse_args()
-    tune(options.world, options.critics or list(CRITICS))
+    tune(options.world, options.critics or critics_of(options.world))
 
 
 if __name__ == "__main__":
