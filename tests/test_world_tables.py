@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict, replace
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +125,30 @@ def test_a_call_that_draws_several_turns_counts_several_times(tables, page):
     (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
     line = tables.table(page).splitlines()[-1]
     assert "| 20 | **+0.750 [+0.750, +0.750]** | **+0.500 [+0.500, +0.500]** (M = 2.0) |" in line
+
+
+def test_the_tries_until_a_success_are_those_of_all_orders(tables):
+    returns = [0.3, 1.0, 0.0, 1.0, -1.0]
+
+    def tries(size):
+        first = [[*(value == 1.0 for value in order[:size]), True].index(True) + 1 for order in permutations(returns)]
+        return np.mean(np.minimum(first, size))
+
+    for size in range(1, 6):
+        assert tables.tries_until_success(returns, size) == pytest.approx(tries(size))
+    assert tables.tries_until_success(returns, 1.5) == pytest.approx((tries(1) + tries(2)) / 2)
+
+
+def test_a_row_that_stops_is_compared_with_tries_that_stop(tables, page):
+    # Of 4 tries one succeeds, each has 10 calls: 10, 17.5, 22.5 and 25 calls until the first success or the last try.
+    def cell(calls):
+        row = {"label": "tree", "n": 2, "file": "vote.jsonl.gz", "method": "vote", "samples": calls / 10, "stops": True}
+        (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
+        return tables.table(page).splitlines()[-1]
+
+    assert "**+0.500 [+0.500, +0.500]** (M = 2.0, stopping)" in cell(17.5)
+    assert "**+0.375 [+0.375, +0.375]** (M = 2.5, stopping)" in cell(20)
+    assert "(M = 4.0, stopping)" in cell(100)
 
 
 def test_fewer_calls_than_those_of_a_single_run_are_compared_with_a_single_run(tables, page):

@@ -7,9 +7,10 @@
 PAGE/rows.json names the rows: `pool` is the file of a large Best-of-N, and each of `rows` has a label, N, a file and a
 method. The pool stands for every smaller Best-of-M: the table has its expected best of M trajectories drawn without
 replacement, which has less noise than a single draw. "Equal calls" takes the M whose policy calls are those of the row,
-between two whole numbers if need be. A row whose calls each draw K turns, such as a vote, has K as its `samples`. Each
-of `differences`, if there are any, has a label and two rows a and b, as [file, method]. For the overview, `overview`
-has the world, the policy, and the N of the rows "smc" and "amc" to be shown, the first ones with this N.
+between two whole numbers if need be. A row whose calls each draw K turns, such as a vote, has K as its `samples`; one
+that `stops` at its first success is compared with a Best-of-M that plays one trajectory after the other and stops, too.
+Each of `differences`, if there are any, has a label and two rows a and b, as [file, method]. For the overview,
+`overview` has the world, the policy, and the N of the rows "smc" and "amc" to be shown, the first ones with this N.
 """
 
 from __future__ import annotations
@@ -97,6 +98,29 @@ def best_of(pool: Pool, size: float, score: Callable[[float], float]) -> Measure
     }
 
 
+def tries_until_success(returns: Sequence[float], size: float) -> float:
+    """Return the expected number of tries, of at most `size` in random order, up to the first success."""
+    failures = sum(not solved(value) for value in returns)
+    # A further try is made where all before it have failed.
+    made = [math.comb(failures, before) / math.comb(len(returns), before) for before in range(math.ceil(size))]
+    whole = math.floor(size)
+    return sum(made[:whole]) + (size - whole) * sum(made[whole:])
+
+
+def stopping_size(pool: Pool, calls: float) -> float:
+    """Return the M whose Best-of-M that stops at its first success makes so many calls; the whole pool at most.
+
+    A try is taken to make the mean calls of its task's tries, which is exact for independent tries (Wald's identity).
+    """
+    sizes = range(1, min(run.scores.particles for run in pool.values()) + 1)
+    each = [(run.cost.policy_calls / run.scores.particles, run.particles) for run in pool.values()]
+    costs = [
+        np.mean([mean * tries_until_success(tries.returns, size) for mean, tries in each if tries is not None])
+        for size in sizes
+    ]
+    return float(np.interp(calls, costs, sizes))
+
+
 def solved(value: float) -> float:
     """Return 1 for the return of a success."""
     return float(value >= SOLVED)
@@ -152,11 +176,14 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     most = min(run.scores.particles for run in common.values())
     if most < equal <= SLIGHTLY_MORE * most:
         equal = float(most)
+    stops = bool(row.get("stops"))
+    if stops:
+        equal = stopping_size(common, calls)
     cells = [
         f"{row['label']} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
         f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
         _difference(success, best_of(common, row["n"], solved)),
-        f"{_difference(success, best_of(common, equal, solved))} (M = {equal:.1f})",
+        f"{_difference(success, best_of(common, equal, solved))} (M = {equal:.1f}{', stopping' * stops})",
     ]
     return f"| {' | '.join(cells)} |"
 
