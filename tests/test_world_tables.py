@@ -264,6 +264,8 @@ def test_methods_of_a_registered_world_are_named_with_size_and_critic(tmp_path, 
     named = module.method_named("smc:5", plan, tuned)
     assert (named.name, named.n_particles, named.temperature) == ("smc-5", 5, 0.8)
     assert module.method_named("amc:7@uniform", plan, tuned).name == "amc-7-other"
+    stopping = module.method_named("smc-stop:5", plan, tuned)
+    assert (stopping.name, stopping.n_particles, stopping.temperature, stopping.stop_at) == ("smc-5-stop", 5, 0.8, 1.0)
     tree = module.method_named("tot:5x3", plan, tuned)
     assert (tree.name, tree.temperature, tree.tree.width, tree.tree.samples) == ("tot-5x3", 0.6, 5, 3)
 

@@ -113,6 +113,8 @@ REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
 )  # fmt: skip
 VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
 TREE_OF_THOUGHTS, LATS = "tot", "lats"
+STOPPING = "-stop"
+"""Ends the name of a method that ends at its first success."""
 REFLACT, SELF_PLAN, REFLEXION = "reflact", "self-plan", "reflexion"
 PROMPTED = (REFLACT, SELF_PLAN, REFLEXION)
 """The methods whose policy must follow instructions."""
@@ -201,7 +203,7 @@ def with_reflection(method: Method) -> Method:
 
 def stopping(method: Method, success: float = 1.0) -> Method:
     """Return the method with the end at its first success, as tree search ends, for comparisons at equal calls."""
-    name, label = f"{method.name}-stop", f"{method.label}, first success ends it"
+    name, label = f"{method.name}{STOPPING}", f"{method.label}, first success ends it"
     return replace(method, name=name, label=label, hide_rewards=False, stop_at=success)
 
 

@@ -367,15 +367,23 @@ def read_chosen(path: Path) -> dict[str, Tuned]:
 def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method]:
     """Return the methods with the settings chosen for them; a method without a chosen setting stays unchanged.
 
-    A method that hides rewards uses AMC's setting if it has no setting of its own.
+    A method that hides rewards uses AMC's setting if it has no setting of its own, and a method that ends at its first
+    success uses that of the method that goes on.
     """
     tuned = dict(chosen)
     if methods.AMC in tuned:
         tuned.setdefault(methods.AMC_HIDDEN, tuned[methods.AMC])
-    return [
-        replace(_made(method.name, tuned[method.name]), label=method.label) if method.name in tuned else method
-        for method in given
-    ]
+    return [_with_setting(method, tuned) for method in given]
+
+
+def _with_setting(method: Method, tuned: Mapping[str, Tuned]) -> Method:
+    goes_on = method.name.removesuffix(methods.STOPPING)
+    if method.name in tuned:
+        return replace(_made(method.name, tuned[method.name]), label=method.label)
+    if method.stop_at is not None and goes_on in tuned:
+        kept = {name: getattr(method, name) for name in ("name", "label", "critic", "hide_rewards", "stop_at")}
+        return replace(_made(goes_on, tuned[goes_on]), **kept)
+    return method
 
 
 def config_text(tuned: Tuned, *, critic: str, n_particles: int | Adaptive, horizon: int, comment: str) -> str:

@@ -5,9 +5,9 @@
         --tuned runs/tune/tuning.json
 
 Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. For a tree search, N is
-WIDTHxSAMPLES (tot:3x5) or the number of samples (lats:3). The plain loop gives the results of the agent's
-graph in half the time. Settings are chosen on training tasks from `TUNING` on; value models are trained on lower
-numbers, and policies on higher ones.
+WIDTHxSAMPLES (tot:3x5) or the number of samples (lats:3). amc-stop:15 is amc:15 that ends at its first success, as the
+tree searches do. The plain loop gives the results of the agent's graph in half the time. Settings are chosen on
+training tasks from `TUNING` on; value models are trained on lower numbers, and policies on higher ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from amc_agents.bench.methods import AMC, BEST_OF_N, LATS, SMC, TREE_OF_THOUGHTS, Method, Tuned, lats, tree_of_thoughts
+from amc_agents.bench.methods import (
+    AMC,
+    BEST_OF_N,
+    LATS,
+    SMC,
+    TREE_OF_THOUGHTS,
+    Method,
+    Tuned,
+    lats,
+    stopping,
+    tree_of_thoughts,
+)
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import measured
 from amc_agents.bench.selection import MethodChoice
@@ -77,6 +88,9 @@ def play(options: argparse.Namespace) -> None:
 
 def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) -> Method:
     """Return the method of NAME[:N][@CRITIC] with its tuned settings."""
+    if "-stop" in text:
+        method = method_named(text.replace("-stop", "", 1), plan, tuned)
+        return replace(stopping(method), name=f"{method.name}-stop")
     text, _, critic = text.partition("@")
     name, _, size = text.partition(":")
     if name in TREES:

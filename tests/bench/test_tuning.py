@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from amc_agents.bench import crafting
 from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, SMC, Tuned, amc, amc_hidden, best_of_n, react
 from amc_agents.bench.report import Results
 from amc_agents.bench.statistics import Estimate
@@ -11,7 +12,7 @@ from amc_agents.bench.tuning import Cell, Grid, choose, config_text, read_chosen
 from amc_agents.config import Config
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
-from amc_agents.smc import AtSteps
+from amc_agents.smc import AtSteps, Never
 
 GRID = Grid(temperatures=(0.5, 1.0), steps=((4, 8), (6,), (2, 4, 6)), betas=(0.05, 0.1, 0.2))
 
@@ -110,6 +111,16 @@ def test_methods_get_the_chosen_settings():
     assert told[3].name == AMC_HIDDEN
     assert told[3].hide_rewards
     assert told[3].resample == AtSteps(3)
+
+
+def test_a_method_that_ends_at_a_success_has_the_settings_of_the_one_that_goes_on():
+    given = crafting.search_methods(success=0.5)[2:]
+    parallel, searching = retuned(given, {AMC: Tuned(0.7, (3,), 0.2), BEST_OF_N: Tuned(0.9)})
+    assert (parallel.name, parallel.temperature, parallel.resample) == ("best-of-n-stop", 0.9, Never())
+    assert (searching.name, searching.temperature, searching.resample) == ("amc-stop", 0.7, AtSteps(3))
+    assert [(one.label, one.critic, one.stop_at, one.hide_rewards) for one in (parallel, searching)] == [
+        (one.label, one.critic, 0.5, False) for one in given
+    ]
 
 
 def test_the_written_configuration_file_can_be_loaded(tmp_path):
