@@ -11,6 +11,7 @@ from amc_agents.bench.methods import Tuned, amc_hidden, best_of_n, react
 from amc_agents.bench.own import OwnPlan, load_own_agent
 from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import markdown
+from amc_agents.bench.selection import MethodChoice
 from amc_agents.errors import AmcError, ConfigurationError
 from tests.bench.own_agents import write_agent, write_tasks
 
@@ -41,6 +42,20 @@ def test_the_plain_agent_and_a_deployable_pick(folder):
     hidden = [record.scores.deployable for record in records if record.method == "amc-hidden"]
     plain = [record.scores.deployable for record in records if record.method == "react"]
     assert sum(hidden) > sum(plain)  # the critic knows the score
+
+
+def test_a_run_ends_at_its_first_success(folder):
+    name = write_agent(folder)
+    write_tasks(folder, 8)
+    plan, notes = MethodChoice(["best-of-n-stop", "amc-stop"]).applied_to(
+        plan_of(folder, name, [], critic=f"{name}:Share")
+    )
+    assert notes == []
+    records = run(plan, folder / "out")
+    assert len(records) == plan.n_runs == 16
+    assert any(record.scores.success for record in records)
+    for record in records:
+        assert record.scores.success == any("stopped at return 1" in note for note in record.notes)
 
 
 def test_commit_tools_never_run(folder):

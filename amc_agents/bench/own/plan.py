@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from amc_agents.bench.crafting import stopping_methods
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.bench.own.comparison import OwnComparison, own_methods, same_agent
@@ -109,8 +110,8 @@ class OwnPlan:
         return []
 
     def search_methods(self) -> list[Method]:
-        """Return no methods: a tree search samples the agent's chat model, which is inside it."""
-        return []
+        """Return the methods that end at the first success; a tree search samples the agent's chat model, inside it."""
+        return stopping_methods(self.own.success)
 
     @property
     def cannot_prompt(self) -> str:
