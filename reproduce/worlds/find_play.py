@@ -6,8 +6,8 @@
 
 TASKS is a file of `amc_agents_scienceworld.find_agent`, and VALUE a critic of `word_value.py`. A method is NAME[:N];
 without N it has N = 5. The results call it NAME or NAME-N, and Best-of-N always by its name. The tree searches ask the
-critic and end at their first success. Results are stored as `amc bench` stores them, a task by all methods before the
-next; a second call goes on.
+critic and end at their first success, and so does amc-stop:N. Results are stored as `amc bench` stores them, a task by
+all methods before the next; a second call goes on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from amc_agents.bench.methods import (
     LATS,
     REACT_GREEDY,
     SMC,
+    STOPPING,
     TREE_OF_THOUGHTS,
     VOTE,
     Method,
     Tuned,
     lats,
     react_greedy,
+    stopping,
     tree_of_thoughts,
     vote,
 )
@@ -151,6 +153,8 @@ def _merit(cell: Mapping[str, Any]) -> tuple[float, float, float]:
 
 def method_named(text: str, tuned: Path) -> Method:
     """Return the method of NAME[:N] with its tuned settings; greedy play has none, and a vote takes Best-of-N's."""
+    if STOPPING in text:
+        return stopping(method_named(text.replace(STOPPING, "", 1), tuned), SOLVED)
     name, _, size = text.partition(":")
     chosen = read_chosen(tuned / "tuning.json")
     if name in TREES:

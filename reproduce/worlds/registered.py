@@ -24,6 +24,7 @@ from amc_agents.bench.methods import (
     BEST_OF_N,
     LATS,
     SMC,
+    STOPPING,
     TREE_OF_THOUGHTS,
     Method,
     Tuned,
@@ -88,9 +89,8 @@ def play(options: argparse.Namespace) -> None:
 
 def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) -> Method:
     """Return the method of NAME[:N][@CRITIC] with its tuned settings."""
-    if "-stop" in text:
-        method = method_named(text.replace("-stop", "", 1), plan, tuned)
-        return replace(stopping(method), name=f"{method.name}-stop")
+    if STOPPING in text:
+        return stopping(method_named(text.replace(STOPPING, "", 1), plan, tuned))
     text, _, critic = text.partition("@")
     name, _, size = text.partition(":")
     if name in TREES:
