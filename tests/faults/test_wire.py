@@ -20,7 +20,7 @@ from tests.faults.leftovers import alone, nothing_left
 from tests.faults.outcomes import DEGRADED, LOST_ONE, RETRIED, WAITED, Case, cases
 from tests.faults.surfaces import KEY, WORLD, Limits, N, Seen, Surface, surfaces
 from tests.faults.upstream import CHAT, upstream
-from tests.faults.wire import FOREVER, LATE, TOO_MANY, Wire, wire
+from tests.faults.wire import FOREVER, GZIP, LATE, TOO_MANY, Wire, wire
 
 __all__ = ["folder"]
 
@@ -58,7 +58,9 @@ def happened(case: Case, surface: Surface, proxy: Wire, right: Seen) -> tuple[st
 
 
 ALL = list(cases())
-QUICK = [case for number, case in enumerate(ALL) if number % 37 == 0 and not case.fault.patience]
+# An explorer asks so often that unpacking a bomb each time takes most of a minute.
+SLOW = [case for case in ALL if case.fault.patience or (case.surface.startswith("explore") and case.fault in GZIP)]
+QUICK = [case for number, case in enumerate(ALL) if number % 37 == 0 and case not in SLOW]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +102,15 @@ def paid_and_asked(surface: Surface, meter: Meter, proxy: Wire) -> tuple[int, in
 
 
 def check_paid(case: Case, surface: Surface, proxy: Wire, meter: Meter) -> None:
-    """A call that was refused has its price, too: each request is counted once, also failed and cancelled requests."""
+    """A call that was refused has its price, too: each request is counted once, also if it failed or was cancelled."""
     paid, asked = paid_and_asked(surface, meter, proxy)
     if surface.path == WORLD or surface.name.startswith("train"):
         assert paid == 0  # A training that failed has no card, which would report it.
     elif case.fault in TOO_MANY and not surface.name.endswith("policy"):
         assert 0 < paid <= asked  # The client repeated it until it lost patience.
     elif not case.fault.patience:
-        assert paid == asked
+        # LangChain does not say whether a call that another one's failure cancelled had been sent by then: it counts.
+        assert asked <= paid <= asked + (N if surface.path == CHAT else 0)
 
 
 def check_calls(case: Case, surface: Surface, proxy: Wire, seen: Seen, outcome: str) -> None:
