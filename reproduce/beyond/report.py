@@ -24,7 +24,7 @@ from search_settings import BLIND, BOTH, HARD, HIDDEN, STOCK, Search
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
-from amc_agents.files import replace_file
+from amc_agents.markdown import write_parts
 from packed import packed, unpack
 from subsampling import expected_pick
 
@@ -65,12 +65,7 @@ def tokens_of(record: RunResult) -> float:
 
 def main() -> None:
     """Write the tables of the results' page, from the packed runs."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, (world, groups) in TABLES.items():
-        before, rest = text.split(f"<!-- {name} -->\n")
-        text = "\n".join([f"{before}<!-- {name} -->", *table(world, groups), f"<!-- /{name} -->"])
-        text += rest.split(f"<!-- /{name} -->")[1]
-    replace_file(PAGE, text.encode())
+    write_parts(PAGE, {name: "\n".join(table(world, groups)) for name, (world, groups) in TABLES.items()})
 
 
 def table(world: str, groups: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from distil import AMC, ARMS, BEFORE, BEST_OF, HEATS, RUNS, TRIES_AT
 
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from amc_agents.files import replace_file
-from amc_agents.markdown import table
+from amc_agents.markdown import table, write_parts
 from subsampling import expected_top
 
 PAGE = Path("docs/results/distill/README.md")
@@ -147,7 +147,6 @@ def shown(difference: Paired) -> str:
 def main() -> None:
     """Write the tables between the page's markers."""
     pack()
-    text = PAGE.read_text(encoding="utf-8")
     of_training = [f"training tasks, T {heat:g}" for heat in HEATS]
     parts = {
         "collected": table(
@@ -170,10 +169,7 @@ def main() -> None:
         ),
         "comparisons": table(["", "score or difference"], comparisons(), "lr"),
     }
-    for marker, written in parts.items():
-        before, rest = text.split(f"<!-- {marker} -->\n")
-        text = f"{before}<!-- {marker} -->\n{written}\n<!-- /{marker} -->" + rest.split(f"<!-- /{marker} -->")[1]
-    replace_file(PAGE, text.encode())
+    write_parts(PAGE, parts)
 
 
 if __name__ == "__main__":

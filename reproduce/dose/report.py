@@ -21,8 +21,8 @@ from held_out import PAGE, RAW
 from playing import read_particles
 
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
-from amc_agents.files import replace_file
 from amc_agents.markdown import table as table_in_markdown
+from amc_agents.markdown import write_parts
 from amc_agents.training.value.metrics import auc
 from subsampling import expected_pick
 from tune import chosen, critics_of, metric_of
@@ -179,18 +179,13 @@ def interval(difference: Paired) -> str:
 
 def main() -> None:
     """Write the tables between the page's markers, and the figure."""
-    text = PAGE.read_text(encoding="utf-8")
     curves = {name: rows_of(name) for name in WORLDS if _packed(name).exists()}
     for name, rows in curves.items():
         parts = {
             f"{name}-endpoint": table_of(endpoint_rows(name)),
             f"{name}-curve": f"{table_of(rows)}\n\nSlope of the gain over the AUC: {interval(slope(rows))}.",
         }
-        for marker, written in parts.items():
-            before, rest = text.split(f"<!-- {marker} -->\n")
-            after = rest.split(f"<!-- /{marker} -->")[1]
-            text = "\n".join([f"{before}<!-- {marker} -->", written, f"<!-- /{marker} -->"]) + after
-    replace_file(PAGE, text.encode())
+        write_parts(PAGE, parts)
     draw(curves)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import playing
 from doses import BOTH, HARD, Setting
-from scaled import SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of, write_table
+from scaled import PAGE, SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of
 
 from amc_agents.bench.statistics import paired
 from amc_agents.files import replace_file
+from amc_agents.markdown import write_parts
 from report import interval, lines_of, row_of, table_of
 from tune import best, metric_of, scores_of
 
@@ -64,9 +65,8 @@ def report() -> None:
                 row_of(name, table, SCALED, setting.name, heat, charged=True) for setting in settings_of(name)
             )
             difference = interval(paired(several.picks, single.picks))
-            write_table(
-                f"{name}-{GROUP}", f"{table_of([several, single])}\n\nAMC's pick, several minus single: {difference}."
-            )
+            part = f"{table_of([several, single])}\n\nAMC's pick, several minus single: {difference}."
+            write_parts(PAGE, {f"{name}-{GROUP}": part})
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
 from amc_agents.markdown import table as table_in_markdown
+from amc_agents.markdown import write_parts
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
@@ -205,14 +206,7 @@ def report() -> None:
     """Write the tables between the page's markers."""
     for name in WORLDS:
         if packed(name, "test").exists():
-            write_table(name, tables(name))
-
-
-def write_table(marker: str, table: str) -> None:
-    """Replace what is between a marker of the page and its end."""
-    start, end = f"<!-- {marker} -->\n", f"<!-- /{marker} -->"
-    head, rest = PAGE.read_text(encoding="utf-8").split(start)
-    replace_file(PAGE, f"{head}{start}{table}\n{end}{rest.split(end)[1]}".encode())
+            write_parts(PAGE, {name: tables(name)})
 
 
 def parsed(about: str | None, commands: list[str]) -> argparse.Namespace:

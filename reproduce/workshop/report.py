@@ -30,6 +30,7 @@ from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
+from amc_agents.markdown import write_parts
 
 PAGE = RAW.parent / "README.md"
 LABELS = {
@@ -43,17 +44,8 @@ LABELS = {
 
 def main() -> None:
     """Replace the text between the page's markers."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in (
-        ("picks", picks()),
-        ("deployable", deployable()),
-        ("dead-ends", dead_ends()),
-        ("signs", signs()),
-    ):
-        before, _, rest = text.partition(f"<!-- {name} -->\n")
-        _, _, after = rest.partition(f"<!-- /{name} -->")
-        text = f"{before}<!-- {name} -->\n{table}\n<!-- /{name} -->{after}"
-    PAGE.write_text(text, encoding="utf-8")
+    parts = {"picks": picks(), "deployable": deployable(), "dead-ends": dead_ends(), "signs": signs()}
+    write_parts(PAGE, parts)
 
 
 def finished(world: str) -> dict[str, tuple[Method, list[RunResult]]]:

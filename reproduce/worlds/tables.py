@@ -29,6 +29,7 @@ import numpy as np
 from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.statistics import Measured, estimate, paired
 from amc_agents.bench.work import ItemKey
+from amc_agents.markdown import write_parts
 
 Pool = Mapping[tuple[str, int], RunResult]
 """(task, seed) -> the run."""
@@ -250,25 +251,18 @@ def _difference(a: Measured, b: Measured) -> str:
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
-def write(file: Path, name: str, content: str) -> None:
-    """Replace the text between the markers `<!-- name -->` and `<!-- /name -->` of a file."""
-    before, _, rest = file.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
-    _, _, after = rest.partition(f"<!-- /{name} -->")
-    file.write_text(f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->{after}", encoding="utf-8")
-
-
 def main(command: str, *given: str) -> None:
     """Execute a command."""
     paths = [Path(path) for path in given]
     if command == "pack":
         pack(paths[:-1], paths[-1])
     elif command == "overview":
-        write(paths[0], "overview", overview(paths[1:], paths[0]))
+        write_parts(paths[0], {"overview": overview(paths[1:], paths[0])})
     else:
         page, readme = paths[0], paths[0] / "README.md"
-        write(readme, "results", table(page))
+        write_parts(readme, {"results": table(page)})
         if "<!-- deployable -->" in readme.read_text(encoding="utf-8"):
-            write(readme, "deployable", deployable(page))
+            write_parts(readme, {"deployable": deployable(page)})
 
 
 if __name__ == "__main__":
