@@ -17,12 +17,14 @@ from jericho.jericho import UnsupportedGameWarning
 
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.types import Task, TimeStep
+from amc_agents_textworld.interpreter import reuse_interpreters
 
 HORIZON = 30
 RULES = (
     "You play a text adventure. Each action is a short command, such as `look`, `inventory`, `go north`, `open chest`, "
     "`take key from table` or `insert key into chest`."
 )
+reuse_interpreters()
 _REFUSED = re.compile(r"\s*(save|restore|restart|quit|q|undo|script|transcript)\b", re.IGNORECASE)
 _UNTYPED = re.compile(r"[^\x20-\x7e]+")
 _PROMPT = re.compile(r"\s*>\s*(-=.*)?\Z")

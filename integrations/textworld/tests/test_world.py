@@ -4,6 +4,7 @@ import pytest
 pytest.importorskip("textworld", reason="the package textworld is not installed")
 
 from amc_agents_textworld import GameSize, TextWorldWorld, generate_tasks, generated_game, story_task
+from jericho import FrotzEnv
 
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.testing import check_environment
@@ -75,6 +76,28 @@ async def test_a_fork_shares_the_description_of_the_game_which_is_slow_to_copy(s
     assert fork._state.game is world._state.game
     await fork.close()
     await world.close()
+
+
+async def test_a_fork_in_a_used_interpreter_continues_as_its_origin_would(larger, monkeypatch):
+    loaded, load = [], FrotzEnv.__init__
+    monkeypatch.setattr(
+        FrotzEnv, "__init__", lambda self, *given, **named: loaded.append(1) or load(self, *given, **named)
+    )
+    await expert_play(larger)  # Leaves an interpreter whose game is won.
+    commands, _ = await expert_play(larger, error_rate=0.3)
+    world = TextWorldWorld()
+    await world.reset(larger)
+    answers = [await world.step(command) for command in commands]
+    await world.close()
+    await world.reset(larger)
+    before = len(loaded)
+    for depth, command in enumerate(commands):
+        fork = await world.fork(depth)
+        assert [await fork.step(later) for later in commands[depth:]] == answers[depth:]
+        await fork.close()
+        assert await world.step(command) == answers[depth]
+    await world.close()
+    assert len(loaded) == before
 
 
 async def test_asking_for_advice_late_in_a_fork_or_at_every_step_makes_no_difference(larger):
