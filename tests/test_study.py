@@ -279,7 +279,6 @@ def test_the_curve_pairs_each_size_with_its_own_subsets(study):
 @pytest.mark.parametrize(
     ("page", "table"),
     [
-        ("README.md", "readme.md"),
         ("docs/results/study/README.md", "summary.md"),
         ("docs/results/study/README.md", "room.md"),
     ],

@@ -44,8 +44,12 @@ def draw(curves: Mapping[str, Sequence[Point]]) -> None:
     for each, (name, points) in zip(axes, curves.items(), strict=True):
         _panel(each, points)
         each.set_title(name, loc="left", color=INK, fontsize=11)
-    axes[0].set_ylabel("AMC's pick minus Best-of-M's", color=INK)
-    axes[0].legend(frameon=False, fontsize=9, loc="lower right")
+    axes[0].set_ylabel("success: AMC's pick minus Best-of-M's", color=INK)
+    shown: dict[str, Any] = {}
+    for each in axes:
+        handles, labels = each.get_legend_handles_labels()
+        shown |= zip(labels, handles, strict=True)
+    axes[0].legend(shown.values(), shown.keys(), frameon=False, fontsize=9, loc="lower right")
     figure.tight_layout()
     save_figure(figure, FILE)
 
