@@ -23,7 +23,7 @@ from amc_agents.bench.methods import (
     reflexion,
     self_plan,
     smc,
-    stopping,
+    stopping_methods,
     tree_of_thoughts,
     vote,
     without_critic_first,
@@ -61,18 +61,8 @@ def search_methods(success: float = 1.0) -> list[Method]:
     Args:
         success: smallest return that counts as a success.
     """
-    return [tree_of_thoughts(TREE_OF_THOUGHTS), lats(LATS), *stopping_methods(success)]
-
-
-def stopping_methods(success: float = 1.0) -> list[Method]:
-    """Return Best-of-N and AMC that end at the first success. They run only if named.
-
-    Args:
-        success: smallest return that counts as a success.
-    """
-    # Best-of-N in parallel with rewards in sight: f = 0 and no resampling.
-    parallel = replace(best_of_n(BEST_OF_N), critic="uniform")
-    return [stopping(parallel, success), stopping(amc(AMC), success)]
+    ending = stopping_methods(best_of_n(BEST_OF_N), amc(AMC), success)
+    return [tree_of_thoughts(TREE_OF_THOUGHTS), lats(LATS), *ending]
 
 
 def prompted_methods(tuned: Tuned | None = None, k: int = LacSettings.k) -> list[Method]:

@@ -207,6 +207,12 @@ def stopping(method: Method, success: float = 1.0) -> Method:
     return replace(method, name=name, label=label, hide_rewards=False, stop_at=success)
 
 
+def stopping_methods(parallel: Method, steered: Method, success: float) -> list[Method]:
+    """Return Best-of-N and AMC that end at their first success."""
+    # Best-of-N in parallel with rewards in sight: f = 0 and no resampling.
+    return [stopping(replace(parallel, critic="uniform"), success), stopping(steered, success)]
+
+
 def vote(tuned: Tuned = Tuned(), *, greedy: bool = False) -> Method:
     """Take the most frequent of K samples at each step: LAC without a critic.
 

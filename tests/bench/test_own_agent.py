@@ -47,10 +47,13 @@ def test_the_plain_agent_and_a_deployable_pick(folder):
 def test_a_run_ends_at_its_first_success(folder):
     name = write_agent(folder)
     write_tasks(folder, 8)
-    plan, notes = MethodChoice(["best-of-n-stop", "amc-stop"]).applied_to(
-        plan_of(folder, name, [], critic=f"{name}:Share")
-    )
+    own = plan_of(folder, name, [], critic=f"{name}:Share")
+    plan, notes = MethodChoice(["best-of-n-stop", "amc-stop"]).applied_to(own)
     assert notes == []
+    goes_on = {method.name: method for method in own.standard_methods()}
+    for method in plan.methods:
+        other = goes_on[method.name.removesuffix("-stop")]
+        assert (method.temperature, method.resample, method.beta) == (other.temperature, other.resample, other.beta)
     records = run(plan, folder / "out")
     assert len(records) == plan.n_runs == 16
     assert any(record.scores.success for record in records)

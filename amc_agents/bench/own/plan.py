@@ -8,8 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from amc_agents.bench.crafting import stopping_methods
-from amc_agents.bench.methods import Method, Tuned
+from amc_agents.bench.methods import AMC, BEST_OF_N, Method, Tuned, stopping_methods
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.bench.own.comparison import OwnComparison, own_methods, same_agent
 from amc_agents.bench.own.loading import load_own_agent
@@ -111,7 +110,8 @@ class OwnPlan:
 
     def search_methods(self) -> list[Method]:
         """Return the methods that end at the first success; a tree search samples the agent's chat model, inside it."""
-        return stopping_methods(self.own.success)
+        goes_on = {method.name: method for method in self.standard_methods()}
+        return stopping_methods(goes_on[BEST_OF_N], goes_on[AMC], self.own.success)
 
     @property
     def cannot_prompt(self) -> str:

@@ -31,7 +31,7 @@ def _copy(self: Any) -> Any:
 
 
 def _copied(interpreter: Any) -> Any:
-    spare = next((each for each in reversed(_unused) if each.story_file == interpreter.story_file), None)
+    spare = next((each for each in reversed(_unused) if _story(each) == _story(interpreter)), None)
     if spare is None:
         return interpreter.copy()
     _unused.remove(spare)
@@ -39,6 +39,11 @@ def _copied(interpreter: Any) -> Any:
     spare.reset()  # What a state does not hold, such as a game's end, is forgotten.
     spare.set_state(interpreter.get_state())
     return spare
+
+
+def _story(interpreter: Any) -> bytes:
+    """Return what was read from the story's file, which may have changed since."""
+    return bytes(interpreter._cache[interpreter.story_file.decode()][0])
 
 
 def _close(self: Any) -> None:
