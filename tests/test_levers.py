@@ -36,31 +36,83 @@ def test_centred_returns_differ_within_a_task_only(levers):
     assert [each.steps[0] for each in centred] == [each.steps[0] for each in runs]
 
 
-def test_a_taught_model_s_targets_are_the_planner_s_grades(levers):
+@pytest.fixture
+def grades(levers, tmp_path):
+    """Grades of one trajectory's unfinished states, in a file."""
+    taught, play = (importlib.import_module(name) for name in ("taught", "play"))
+    spec = world("crafting-stock")
+
+    def graded(played, task, how):
+        policy = play.Policy(str(levers.POLICY))
+        return taught.grades_of([played], {task.id: task}, spec.make, policy, how, tmp_path / "grades.jsonl")
+
+    return graded
+
+
+async def wasteful(spec, task):
+    """Play a step that is wasted, then the planner's solution."""
+    place, trajectory = spec.make(), Trajectory(task)
+    await place.reset(task)
+    best = solution_from(task.payload, place)
+    for action in ("no such action", *best.actions):
+        answer = await place.step(action)
+        step = Step(action, answer.observation, reward=answer.reward)
+        trajectory = trajectory.extended(step, done=answer.done)
+    return best, trajectory
+
+
+def test_a_taught_model_s_targets_are_the_planner_s_grades(levers, grades):
     taught, noise, rows = (
         importlib.import_module(name) for name in ("taught", "noise", "amc_agents.training.value.row_building")
     )
     spec = world("crafting-stock")
     (task,) = spec.tasks(1, "train", 700_000)
-
-    async def wasteful():
-        place, trajectory = spec.make(), Trajectory(task)
-        await place.reset(task)
-        best = solution_from(task.payload, place)
-        for action in ("no such action", *best.actions):
-            answer = await place.step(action)
-            step = Step(action, answer.observation, reward=answer.reward)
-            trajectory = trajectory.extended(step, done=answer.done)
-        return best, trajectory
-
-    best, played = asyncio.run(wasteful())
+    best, played = asyncio.run(wasteful(spec, task))
     assert played.return_ > 0
     usual = rows.state_returns(played, levers.BCE)
-    with taught.planner_targets([played], {task.id: task}, spec.make):
+    with taught.targets(grades(played, task, taught.by_planner)):
         targets = rows.state_returns(played, levers.BCE)
     wasted, left = 0.5 / noise.HORIZON, noise.HORIZON - best.n_steps
     assert targets == pytest.approx([0.5 + wasted * left, *[0.5 + wasted * (left - 1)] * best.n_steps, 1.0])
     assert rows.state_returns(played, levers.BCE) == pytest.approx(usual)
+    # The file answers the second time: another way to grade is not asked.
+    assert list(grades(played, task, taught.by_rollouts(0.7, 1)).values()) == pytest.approx(targets[:-1])
+
+
+def test_grades_by_rollouts_are_mean_returns_of_the_policy(levers, grades):
+    spec = world("crafting-stock")
+    (task,) = spec.tasks(1, "train", 700_000)
+    best, played = asyncio.run(wasteful(spec, task))
+    taught = importlib.import_module("taught")
+    found = list(grades(played, task, taught.by_rollouts(0.7, 8)).values())
+    assert len(found) == best.n_steps + 1
+    assert all(8 * grade == round(8 * grade) and 0 <= grade <= 1 for grade in found)
+    # A step from the end, the policy has the world's other steps left to make it.
+    assert found[-1] > found[0]
+
+
+def test_a_transcript_that_the_world_does_not_repeat_is_not_graded(levers, grades):
+    spec = world("crafting-stock")
+    (task,) = spec.tasks(1, "train", 700_000)
+    _, played = asyncio.run(wasteful(spec, task))
+    first, *others = played.steps
+    changed = Trajectory(task, (Step(first.action, "something else"), *others), done=True)
+    with pytest.raises(ValueError, match="not as recorded"):
+        grades(changed, task, importlib.import_module("taught").by_planner)
+
+
+def test_verdicts_on_actions_are_summed_along_the_path(levers):
+    summed, draws = importlib.import_module("summed"), importlib.import_module("draws")
+    root = draws.Node(Trajectory(Task("t", "play")), None, (0,))
+    good = draws.Node(root.trajectory, None, (0, 1), root)
+    bad = draws.Node(root.trajectory, None, (0, 1, 2), good)
+
+    class Odds:
+        async def values(self, nodes):
+            return np.array([{good: 0.9, bad: 0.2}[node] for node in nodes])
+
+    values = asyncio.run(summed.Summed(Odds()).values([good, bad]))
+    assert values == pytest.approx([np.log(9), np.log(9) + np.log(0.25)])
 
 
 def test_every_lever_but_one_has_as_many_trajectories(levers):

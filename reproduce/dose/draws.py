@@ -92,7 +92,7 @@ class Forest:
             heat = np.array([temperature for (_, temperature), _ in some])
             said, _ = self._policy.said(prompts, partial(_at, uniforms), heat)
             for (place, _), tokens in zip(some, said, strict=True):
-                node = await self._after(place[0], self._policy.decode(tokens))
+                node = await self.after(place[0], self._policy.decode(tokens))
                 self._draws.setdefault(place, []).append(Drawn(node, len(tokens)))
 
     def _uniforms(self, place: Place, number: int) -> FloatArray:
@@ -100,7 +100,8 @@ class Forest:
         at = zlib.crc32(np.array(node.dialogue, np.int32).tobytes())
         return np.random.default_rng([*self._seed, at, round(1000 * temperature), number]).random(MAX_TOKENS)
 
-    async def _after(self, node: Node, turn: str) -> Node:
+    async def after(self, node: Node, turn: str) -> Node:
+        """Return the state after a turn, whether or not the policy would say it."""
         world = await node.world.fork(0)
         thought, action = split_turn(turn)
         answer = await world.step(action)

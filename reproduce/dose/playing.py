@@ -167,22 +167,22 @@ async def _pool(
 
 async def areas(nodes: Sequence[Node], judge: Judge) -> dict[int, float]:
     """Step -> AUC of the values of unfinished states after it against the outcome, among a task's tries."""
-    pasts = [list(_past(node)) for node in nodes]
+    paths = [list(past(node)) for node in nodes]
     found = {}
-    for step in range(1, max(map(len, pasts))):
-        here = [past for past in pasts if len(past) > step + 1]
-        success = np.array([past[-1].trajectory.return_ > 0 for past in here])
+    for step in range(1, max(map(len, paths))):
+        here = [path for path in paths if len(path) > step + 1]
+        success = np.array([path[-1].trajectory.return_ > 0 for path in here])
         if success.any() and not success.all():
-            area = auc(await judge.values([past[step] for past in here]), success)
+            area = auc(await judge.values([path[step] for path in here]), success)
             if area is not None:
                 found[step] = round(area, 4)
     return found
 
 
-def _past(node: Node) -> Iterable[Node]:
+def past(node: Node) -> Iterable[Node]:
     """The states up to a node, the first one first."""
     if node.parent is not None:
-        yield from _past(node.parent)
+        yield from past(node.parent)
     yield node
 
 

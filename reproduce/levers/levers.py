@@ -28,13 +28,14 @@ import torch
 from doses import BOTH
 from draws import Forest
 from filtering import independent
-from judges import ValueModel
+from judges import Rollouts, ValueModel
 from lockstep import Judge, Seat, Together
 from noise import Level, NoisyPlanner
 from play import Policy
 from playing import _Silent, areas, read
 from ranking_loss import ranking_loss
-from taught import planner_targets
+from summed import Summed
+from taught import Grade, Key, by_planner, by_rollouts, grades_of, targets
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.statistics import estimate, paired
@@ -58,12 +59,18 @@ FIRST = {"fit": 500_000, "measure": 600_000}
 """First training tasks, which no other model or experiment uses."""
 MEASURED, TRIES, HEAT = 100, 16, 0.7
 SEEDS = (0, 1)
-SHIPPED, BASE, MORE, TAUGHT, ORACLE = "shipped", "base", "more", "taught", "oracle"
+N_ROLLOUTS = 8
+SHIPPED, BASE, MORE = "shipped", "base", "more"
+SUMMED, ROLLOUTS, ORACLE = "summed", "rollouts", "oracle"
 ABOUT = {
     SHIPPED: "the shipped model: 2,880 trajectories of three worlds",
+    SUMMED: "the base models' log-odds after each action so far, summed: verdicts on the actions",
+    ROLLOUTS: f"V^pi by {N_ROLLOUTS} rollouts itself, not a model",
     ORACLE: "the planner's grade itself, not a model",
 }
+"""Rows that nothing is trained for."""
 POLICY = model_folder(str(world(BOTH).model))
+GRADES: dict[str, Grade] = {"planner": by_planner, "vpi": by_rollouts(HEAT, N_ROLLOUTS)}
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,8 @@ class Lever:
     """Targets are returns minus the mean return of their task: only differences within a task remain."""
     ranked: bool = False
     """Cross-entropy plus a pairwise loss of the states of a task at the same step."""
-    taught: bool = False
-    """Targets are the planner's grades of the states."""
+    grades: str | None = None
+    """Targets of unfinished states, by `GRADES`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -111,7 +118,8 @@ LEVERS = {
     ),
     MORE: Lever("four times the data: 480 tasks, 8 runs each", Data(tasks=480, total=3840)),
     "td": Lever("TD(.9) instead of returns", settings={"objective": replace(BCE, td_lambda=0.9)}),
-    TAUGHT: Lever("the planner's grade of each state as its target, instead of the return", taught=True),
+    "taught": Lever("the planner's grade of each state as its target, instead of the return", grades="planner"),
+    "vpi": Lever(f"V^pi of each state by {N_ROLLOUTS} rollouts as its target, instead of the return", grades="vpi"),
 }
 
 
@@ -145,12 +153,18 @@ def train(name: str, seed: int) -> None:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         if lever.ranked:
             stack.enter_context(ranking_loss())
-        if lever.taught:
-            tasks = {task.id: task for task in tasks_of(lever.data)}
-            stack.enter_context(planner_targets(data, tasks, world(BOTH).make))
+        if lever.grades is not None:
+            stack.enter_context(targets(graded(lever.data, data, lever.grades)))
         train_value(POLICY, centred(data) if lever.centred else data, scratch, settings, anyway=True)
         shutil.copy(Path(scratch, FILE), Path(scratch, "adapter"))
         shutil.copytree(Path(scratch, "adapter"), out)
+
+
+def graded(data: Data, trajectories: Sequence[Trajectory], how: str) -> Mapping[Key, float]:
+    """Return the grades of all unfinished states, computed once."""
+    tasks = {task.id: task for task in tasks_of(data)}
+    path = RUNS / "grades" / f"{how}-{data.name}.jsonl"
+    return grades_of(trajectories, tasks, world(BOTH).make, Policy(str(POLICY), 200_000), GRADES[how], path)
 
 
 def centred(data: Sequence[Trajectory]) -> list[Trajectory]:
@@ -171,23 +185,28 @@ def measure(names: Sequence[str]) -> None:
     """Rank the tries of every task by every model, at each step."""
     path = RUNS / "auc.jsonl"
     done = {(line["task"], line["model"]) for line in read(path)}
-    critics = {name: ValueModel(EmbeddedCritic(POLICY, _adapter(name))) for name in names if name != ORACLE}
+    critics = {name: _critic(name) for name in names if name not in (ROLLOUTS, ORACLE)}
     policy = Policy(str(POLICY), 200_000)
     for task in world(BOTH).tasks(MEASURED, "train", FIRST["measure"]):
         left = [name for name in names if (task.id, name) not in done]
         if left:
             together = Together(Forest(policy, task, world(BOTH).make, 0))
             seat = Seat(together, _Silent(), (HEAT,), hide_rewards=True)
-            # The oracle remembers the states of a single task.
-            judges = {name: critics.get(name) or NoisyPlanner(Level(0), 0) for name in left}
+            # These two know the states of a single task.
+            other = Forest(policy, task, world(BOTH).make, 1_000_000)
+            of_task: dict[str, Judge] = {ROLLOUTS: Rollouts(other, HEAT, N_ROLLOUTS), ORACLE: NoisyPlanner(Level(0), 0)}
+            judges = {name: critics.get(name) or of_task[name] for name in left}
             found = asyncio.run(_judged(together, seat, judges))
             with path.open("a", encoding="utf-8") as file:
                 for name, auc in found.items():
                     file.write(json.dumps({"task": task.id, "model": name, "auc": auc}) + "\n")
 
 
-def _adapter(name: str) -> Path:
-    return POLICY / "value" if name == SHIPPED else RUNS / "models" / name
+def _critic(name: str) -> Judge:
+    lever, _, seed = name.rpartition("-")
+    if lever == SUMMED:
+        return Summed(_critic(f"{BASE}-{seed}"))
+    return ValueModel(EmbeddedCritic(POLICY, POLICY / "value" if name == SHIPPED else RUNS / "models" / name))
 
 
 async def _judged(together: Together, seat: Seat, judges: Mapping[str, Judge]) -> dict[str, dict[int, float]]:
@@ -213,7 +232,7 @@ def report() -> None:
         lever: {(task, 0): float(np.mean(found)) for task, found in of.items()} for lever, of in areas_of.items()
     }
     rows = ["| lever | within-task AUC | minus base |", "| --- | ---: | ---: |"]
-    for lever in (name for name in (SHIPPED, *LEVERS, ORACLE) if name in values):
+    for lever in (name for name in (SHIPPED, *LEVERS, SUMMED, ROLLOUTS, ORACLE) if name in values):
         about = LEVERS[lever].about if lever in LEVERS else ABOUT[lever]
         mean = estimate(values[lever])
         cell = ""
@@ -241,7 +260,9 @@ def main() -> None:
             train(name, seed)
             print(name, seed, flush=True)
     elif options.command == "measure":
-        measure([SHIPPED, ORACLE, *(name for name in names if (RUNS / "models" / name).exists())])
+        summed = [f"{SUMMED}-{seed}" for seed in SEEDS if (RUNS / "models" / f"{BASE}-{seed}").exists()]
+        trained = [name for name in names if (RUNS / "models" / name).exists()]
+        measure([SHIPPED, ROLLOUTS, ORACLE, *summed, *trained])
     else:
         report()
 
