@@ -5,7 +5,7 @@ opened the door for this call; LangGraph then ends the agent's stream at a check
 LangGraph runs the interrupted nodes again from their start: calls that were complete get their recorded result.
 
 Tools are called from nodes, closures, middleware and other tools, which cannot be copied. `watch_tools` therefore
-extends `BaseTool.run` and `BaseTool.arun` once per process. Outside of particles they do nothing else.
+extends `run`, `arun` and `ainvoke` of LangChain's tools once per process. Outside of particles they do nothing else.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.types import Interrupt
@@ -102,6 +102,7 @@ class Door:
     _attempt: object = None
     """The current start or resumption; None: the agent is held."""
     _counts: Counter[CallKey] = field(default_factory=Counter)
+    _asked: set[Future[None]] = field(default_factory=set)
     _running: set[Future[None]] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -118,8 +119,12 @@ class Door:
     async def end_attempt(self) -> None:
         """Admit no more calls after an interrupt, and wait for those that have begun.
 
-        A node that is interrupted by a call leaves the calls beside it running, or waiting for a thread.
+        A node that is interrupted by a call leaves the calls beside it running, or waiting for a thread. The latter
+        were asked for at the same time, so they are admitted.
         """
+        with self._lock:
+            asked = list(self._asked)
+        await asyncio.gather(*map(asyncio.wrap_future, asked))
         with self._lock:
             self._attempt = None
             running = list(self._running)
@@ -129,6 +134,19 @@ class Door:
         """Forget the calls of a complete superstep."""
         self.results, self.opened = {}, {}
         self._counts = Counter()
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Count a call from the moment at which the agent asks for it. A tool in a thread arrives at the door later."""
+        asked: Future[None] = Future()
+        with self._lock:
+            self._asked.add(asked)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked.discard(asked)
+            asked.set_result(None)
 
     @property
     def asking(self) -> PendingCall | None:
@@ -308,6 +326,19 @@ def watch_tools() -> None:
     setattr(run_at_door, _MARK, True)
     setattr(BaseTool, "run", run_at_door)  # noqa: B010 (mypy refuses the assignment of a method)
     setattr(BaseTool, "arun", arun_at_door)  # noqa: B010
+    # Tools without a coroutine go to a thread from here, past `arun`.
+    for kind in (StructuredTool, Tool):
+        setattr(kind, "ainvoke", _announced(kind.ainvoke))  # noqa: B010
+
+
+def _announced(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(ainvoke)
+    async def ainvoke_for_door(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
+        door = _current.get()
+        with nullcontext() if door is None else door.asked():
+            return await ainvoke(tool, *args, **kwargs)
+
+    return ainvoke_for_door
 
 
 def _visit(door: Door, tool: BaseTool, tool_input: Any, options: Mapping[str, Any]) -> Any:

@@ -1,7 +1,10 @@
 """Calls of deferred tools are recorded while particles search, and `run.commit` makes those of the winner, once."""
 
+import asyncio
 import copy
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -123,6 +126,38 @@ async def test_a_deferred_call_beside_a_commit_waits_for_it(ledger):
         assert [str(each) for each in run.deferred] == ["mail(text='hello'): not run"]
         assert [commit.status for commit in run.commits] == ["ran"]
     assert (len(ledger.rows("refund")), ledger.rows("mail")) == (2, [])
+
+
+class LateThreads(ThreadPoolExecutor):
+    """Threads that start late, as on a busy machine."""
+
+    def submit(self, call, /, *args, **kwargs):
+        def late():
+            time.sleep(0.1)
+            return call(*args, **kwargs)
+
+        return super().submit(late)
+
+
+@pytest.mark.parametrize("loop", [plain_loop, None])
+async def test_a_commit_whose_thread_starts_late_is_made_beside_a_deferred_call(ledger, loop):
+    asyncio.get_running_loop().set_default_executor(LateThreads())
+
+    @tool
+    @effect(Deferred())
+    async def mail(text: str) -> str:
+        """Send mail."""
+        raise AssertionError("made during the search")
+
+    def respond(messages):
+        return AIMessage("", tool_calls=[call("mail", "a", text="hello"), call("refund", "b", amount=1)])
+
+    tools = [mail, shop_tools(ledger)["refund"]]
+    agent = loop(respond, tools) if loop else create_agent(ScriptedChatModel(respond=respond), tools)
+    run = await amc(agent, "uniform", tools={"refund": "commit"}, n_particles=2, seed=1).arun(start())
+    assert [commit.status for commit in run.commits] == ["ran"]
+    assert [str(each) for each in run.deferred] == ["mail(text='hello'): not run"]
+    assert ledger.rows("refund") == [{"amount": 1}]
 
 
 def test_a_node_cannot_be_deferred(ledger):
