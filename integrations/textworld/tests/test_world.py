@@ -1,3 +1,6 @@
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -98,6 +101,26 @@ async def test_a_fork_in_a_used_interpreter_continues_as_its_origin_would(larger
         assert await world.step(command) == answers[depth]
     await world.close()
     assert len(loaded) == before
+
+
+async def test_a_game_goes_on_after_another_story_was_written_to_its_file(small, tmp_path):
+    other = next(generate_tasks(1, "test", size=SMALL))
+    story = tmp_path / "story.z8"
+
+    async def started(task):
+        for ending in (".z8", ".json"):
+            shutil.copy(Path(task.payload.story).with_suffix(ending), story.with_suffix(ending))
+        world = TextWorldWorld()
+        return world, (await world.reset(story_task(story))).observation
+
+    world, before = await started(small)
+    later, after = await started(other)
+    assert after != before
+    await later.close()  # Leaves an interpreter of the other story.
+    fork = await world.fork(0)
+    assert await fork.step("look") == await world.step("look")
+    await fork.close()
+    await world.close()
 
 
 async def test_asking_for_advice_late_in_a_fork_or_at_every_step_makes_no_difference(larger):
