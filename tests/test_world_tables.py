@@ -169,6 +169,21 @@ def test_the_whole_pool_stands_for_slightly_more_calls_and_only_for_those(tables
         cell(4.2)
 
 
+def test_a_row_with_fewer_seeds_says_so_and_is_compared_with_the_same_seeds(tables, page, tmp_path):
+    (tmp_path / "better").mkdir()
+    later = [replace(result("best-of-n", f"t{number}", [1.0] * 4, calls=40), seed=1) for number in range(4)]
+    (tmp_path / "better" / "records.jsonl").write_text("".join(json.dumps(asdict(run)) + "\n" for run in later))
+    pool = page / "raw" / "pool.jsonl.gz"
+    tables.pack([pool, tmp_path / "better"], pool)
+    row = {"label": "AMC", "n": 2, "file": "amc.jsonl.gz", "method": "amc"}
+    (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row]}))
+    lines = tables.table(page).splitlines()
+    assert lines[0] == "4 tasks, 2 seeds"
+    assert lines[-2].startswith("| Best-of-N | 2 | 0.750 ")
+    assert lines[-1].startswith("| AMC (1 seed) | 2 |")
+    assert "| **+0.500 [+0.500, +0.500]** | **+0.250 [+0.250, +0.250]** (M = 3.0) |" in lines[-1]
+
+
 def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tmp_path):
     rows = [{"label": name, "n": 2, "file": f"{name}.jsonl.gz", "method": name} for name in ("smc", "amc")]
     about = {"world": "A world", "policy": "a small one", "n": 2}

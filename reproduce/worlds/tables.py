@@ -134,8 +134,7 @@ def table(page: Path) -> str:
     lines = [HEADING, f"|---|{'---:|' * 7}"]
     lines += [_pool_row(pool, size) for size in (1, *plan["sizes"])]
     lines += [_row(pool, unpack(page / "raw" / row["file"], row["method"]), row) for row in plan["rows"]]
-    tasks, seeds = ({key[part] for key in pool} for part in (0, 1))
-    counts = f"{len(tasks)} tasks, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+    counts = f"{len({task for task, _ in pool})} tasks, {_seeds(pool)}"
     return "\n".join([counts, "", *lines, *_differences(page / "raw", plan.get("differences", []))])
 
 
@@ -180,13 +179,20 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     stops = bool(row.get("stops"))
     if stops:
         equal = stopping_size(common, calls)
+    # A row may have fewer seeds than the pool; its differences are those to the same seeds of the pool.
+    label = row["label"] if _seeds(runs) == _seeds(pool) else f"{row['label']} ({_seeds(runs)})"
     cells = [
-        f"{row['label']} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
+        f"{label} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
         f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
         _difference(success, best_of(common, row["n"], solved)),
         f"{_difference(success, best_of(common, equal, solved))} (M = {equal:.1f}{', stopping' * stops})",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _seeds(runs: Pool) -> str:
+    number = len({seed for _, seed in runs})
+    return f"{number} seed{'s' if number > 1 else ''}"
 
 
 def deployable(page: Path) -> str:
