@@ -138,7 +138,7 @@ class Door:
     @contextmanager
     def asked(self) -> Iterator[None]:
         """Count a call from the moment at which the agent asks for it. A tool in a thread arrives at the door later."""
-        asked: Future[None] = Future()
+        asked = _begun()
         with self._lock:
             self._asked.add(asked)
         try:
@@ -198,7 +198,7 @@ class Door:
                 raise _interrupt(call)
             if isinstance(effect, Deferred):
                 return self._defer(call, effect), key
-            running: Future[None] = Future()
+            running = _begun()
             self._running.add(running)
         return Visit(running=running), key
 
@@ -329,6 +329,13 @@ def watch_tools() -> None:
     # Tools without a coroutine go to a thread from here, past `arun`.
     for kind in (StructuredTool, Tool):
         setattr(kind, "ainvoke", _announced(kind.ainvoke))  # noqa: B010
+
+
+def _begun() -> Future[None]:
+    """Return a future that a waiter's own cancellation, such as a time limit, does not cancel."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 def _announced(ainvoke: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from amc_agents.types import Environment, FloatArray, Task, Trajectory
 
 Key = tuple[str, tuple[str, ...]]
 """A task's id, and the turns up to a state."""
-Grade = Callable[[Task, Sequence[Node], Forest], Awaitable[Sequence[float]]]
+Grade = Callable[[Sequence[Node], Forest], Awaitable[Sequence[float]]]
 """Grades unfinished states of a task."""
 
 
@@ -44,7 +44,7 @@ def targets(grades: Mapping[Key, float]) -> Iterator[None]:
         yield
 
 
-async def by_planner(_: Task, nodes: Sequence[Node], __: Forest) -> list[float]:
+async def by_planner(nodes: Sequence[Node], _: Forest) -> list[float]:
     """Return the planner's grades of states."""
     return [grade(node) for node in nodes]
 
@@ -52,7 +52,7 @@ async def by_planner(_: Task, nodes: Sequence[Node], __: Forest) -> list[float]:
 def by_rollouts(temperature: float, n: int) -> Grade:
     """Grade states by V^pi: the mean return of n continuations at a temperature."""
 
-    async def graded(task: Task, nodes: Sequence[Node], forest: Forest) -> list[float]:
+    async def graded(nodes: Sequence[Node], forest: Forest) -> list[float]:
         return list(map(float, await Rollouts(forest, temperature, n).values(nodes)))
 
     return graded
@@ -102,7 +102,7 @@ async def _graded(
             node = await forest.after(node, turn(step))
             if (answer := node.trajectory.steps[-1].observation) != step.observation:
                 raise ValueError(f"{task.id}: {step.action!r} answered {answer!r}, not as recorded")
-    return list(zip(nodes, await how(task, list(nodes.values()), forest), strict=True))
+    return list(zip(nodes, await how(list(nodes.values()), forest), strict=True))
 
 
 def _keys(trajectory: Trajectory) -> list[Key]:

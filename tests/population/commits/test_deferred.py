@@ -16,6 +16,7 @@ from amc_agents import Deferred, effect
 from amc_agents.commits import DeferredCalls
 from amc_agents.errors import AgentContractError, CommitError, ConfigurationError
 from amc_agents.population.graph import amc
+from amc_agents.runtime.door import Door
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import (
@@ -158,6 +159,17 @@ async def test_a_commit_whose_thread_starts_late_is_made_beside_a_deferred_call(
     assert [commit.status for commit in run.commits] == ["ran"]
     assert [str(each) for each in run.deferred] == ["mail(text='hello'): not run"]
     assert ledger.rows("refund") == [{"amount": 1}]
+
+
+async def test_a_time_limit_while_a_call_is_awaited_does_not_reach_the_call():
+    door = Door()
+    with door.asked():
+        waiting = asyncio.create_task(door.end_attempt())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await door.end_attempt()
 
 
 def test_a_node_cannot_be_deferred(ledger):
