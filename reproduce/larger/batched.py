@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ class Batched:
         self.device, self.dtype = model.device, model.dtype
         self._random = torch.Generator(self.device).manual_seed(seed)
         shape = model.config
-        self.n_heads, self.n_kv = shape.num_attention_heads, shape.num_key_value_heads
+        self.n_heads, self.n_kv = int(shape.num_attention_heads), int(shape.num_key_value_heads or 1)
         self.head_size = int(getattr(shape, "head_dim", None) or shape.hidden_size // self.n_heads)
         self.n_sampled = 0
         """Tokens sampled so far."""
@@ -76,7 +77,7 @@ class Batched:
         """Load a model folder, on the GPU if there is one."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+        model = loaded(folder, dtype, device)
         return cls(model, end, n_rows, seed)
 
     @torch.inference_mode()
@@ -163,7 +164,7 @@ class Batched:
         return Rows(self, dialogues, at, sources, origins, temperatures.to(self.device, torch.float32))
 
     def _empty(self, rows: int, length: int) -> Tensor:
-        layers = self.model.config.num_hidden_layers
+        layers = int(self.model.config.num_hidden_layers)
         return torch.zeros(layers, rows, self.n_kv, length, self.head_size, device=self.device, dtype=self.dtype)
 
     def read(self, dialogues: Sequence[Tokens], cache: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -182,7 +183,8 @@ class Batched:
                 value.repeat_interleave(self.n_heads // self.n_kv, 1), is_causal=True,
             )  # fmt: skip
             hidden = self._finished(block, hidden, attended.transpose(1, 2))
-        return core.norm(hidden)
+        normed: Tensor = core.norm(hidden)
+        return normed
 
     def next_logits(self, tokens: Tensor, at: Tensor, keys: Tensor, values: Tensor, length: int) -> Tensor:
         """`[B, V]` logits after each row's token, which stands at its own position; the cache is extended by it."""
@@ -198,11 +200,10 @@ class Batched:
             shares = scores.masked_fill(ahead, -torch.inf).softmax(-1, dtype=torch.float32).to(self.dtype)
             attended = shares @ values[layer][:, :, :length]
             hidden = self._finished(block, hidden, attended.reshape(len(tokens), 1, self.n_heads, self.head_size))
-        return self.model.lm_head(core.norm(hidden)[:, 0]).float()
+        logits: Tensor = self.model.lm_head(core.norm(hidden)[:, 0])
+        return logits.float()
 
-    def _projected(
-        self, block: torch.nn.Module, hidden: Tensor, turned: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _projected(self, block: Any, hidden: Tensor, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, `[B, heads, S, head size]`."""
         normed, own = block.input_layernorm(hidden), block.self_attn
         shape = *hidden.shape[:2], -1, self.head_size
@@ -211,10 +212,11 @@ class Batched:
         return query, key, value
 
     @staticmethod
-    def _finished(block: torch.nn.Module, hidden: Tensor, attended: Tensor) -> Tensor:
+    def _finished(block: Any, hidden: Tensor, attended: Tensor) -> Tensor:
         """Apply the rest of a layer to `[B, S, heads, head size]`."""
         hidden = hidden + block.self_attn.o_proj(attended.flatten(2))
-        return hidden + block.mlp(block.post_attention_layernorm(hidden))
+        whole: Tensor = hidden + block.mlp(block.post_attention_layernorm(hidden))
+        return whole
 
     def sampled(self, logits: Tensor, temperatures: Tensor) -> Tensor:
         """Sample a token per row."""
@@ -360,6 +362,12 @@ class Rows:
         numbers = kept.cpu().numpy()
         self._waiting, self._at = self._waiting[numbers], self._at[numbers]
         return numbers
+
+
+def loaded(folder: Path, dtype: torch.dtype, device: str) -> LlamaForCausalLM:
+    """Load a model folder."""
+    model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+    return cast(LlamaForCausalLM, model.to(device))
 
 
 def padded(dialogues: Sequence[Tokens]) -> Tensor:

@@ -6,8 +6,9 @@ whatever the way there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from amc_agents.envs.workshop import WorkshopTask, WorkshopWorld, solution_from
 from amc_agents.messages import split_turn
@@ -15,6 +16,7 @@ from amc_agents.models.embedded.tokenizer import ASSISTANT, USER, WordTokenizer
 from amc_agents.types import Task, TimeStep
 
 HORIZON = 20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,11 @@ def _key(world: WorkshopWorld) -> object:
     return tuple(world.inventory.items()), tuple(sorted(stock.items())) if stock else None, world.spoiled, world._done
 
 
-def _now(coroutine):  # type: ignore[no-untyped-def]
+def _now(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return what a coroutine that never waits returns."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
-        return stop.value
+        returned: T = stop.value
+        return returned
     raise RuntimeError("the world waited for something")

@@ -1,6 +1,6 @@
 """A larger policy, and exact V^pi: the rehearsal on a GPU.
 
-    export PYTHONPATH=reproduce:reproduce/crafting:reproduce/workshop:reproduce/beyond:reproduce/dose:reproduce/study
+    export PYTHONPATH=reproduce/dose:reproduce:reproduce/crafting:reproduce/workshop:reproduce/beyond:reproduce/study
     python reproduce/larger/larger.py policy --seconds 100    # trains the policy
     python reproduce/larger/larger.py collect --tasks 8000    # its runs on training tasks
     python reproduce/larger/larger.py value                   # trains the value models
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from search import Critic, Learned, Planner, Rollouts, Seat, Together, areas_by_
 from value_head import Outcome, ValueModel
 
 from amc_agents.envs.registry import world
+from amc_agents.files import replace_file
 from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
 from amc_agents.training.value.metrics import auc
 from tune import best, scores_of
@@ -47,6 +48,7 @@ from tune import best, scores_of
 RUNS = Path(os.environ.get("LARGER_RUNS", "runs/larger"))
 PAGE = Path("docs/results/larger/README.md")
 RAW = PAGE.parent / "raw"
+HERE = Path(__file__).parent
 ORACLE, LEARNED, LITTLE, EXACT = "oracle", "learned", "learned-960", "rollouts"
 FIRST = {"fit": ("train", 720_000), "tune": ("train", 360_000), "test": ("test", 30_000)}
 """Split and number of the first task. No other model or experiment uses these tasks."""
@@ -151,7 +153,7 @@ class Session:
             )  # fmt: skip
         return lines
 
-    def play(self, path: Path, work: dict[Known, Sequence[tuple[str, Any]]], at_once: int, n: int) -> None:
+    def play(self, path: Path, work: Mapping[Known, Sequence[tuple[str, Any]]], at_once: int, n: int) -> None:
         """Play what the file lacks, some tasks at a time, until the time is over.
 
         Args:
@@ -271,11 +273,23 @@ def rank(options: argparse.Namespace) -> None:
 
 
 def pack(options: argparse.Namespace) -> None:
-    """Write all results to the page's folder."""
+    """Write all results and the chosen settings to the project."""
     RAW.mkdir(parents=True, exist_ok=True)
     for group in ("tune", "test", "ranked"):
         text = "".join(sorted(json.dumps(line) + "\n" for line in shards(group)))
-        (RAW / f"{RUNS.name}-{group}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        replace_file(packed(RUNS.name, group), gzip.compress(text.encode(), mtime=0))
+    file = HERE / "chosen.json"
+    table = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    table[RUNS.name] = {}
+    for critic in (ORACLE, LEARNED, EXACT):
+        setting, heat = chosen(critic)
+        table[RUNS.name][critic] = {"setting": setting.name, "best_of": heat}
+    replace_file(file, (json.dumps(table, indent=1, sort_keys=True) + "\n").encode())
+
+
+def packed(policy: str, group: str) -> Path:
+    """The file of a group's results."""
+    return RAW / f"{policy}-{group}.jsonl.gz"
 
 
 def side_by_side(options: argparse.Namespace, arguments: Sequence[str]) -> int:

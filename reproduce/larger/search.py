@@ -123,14 +123,14 @@ class Together:
 
     async def step(self, nodes: Sequence[Node], temperature: float) -> list[Node]:
         """Move each node by a turn."""
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[Node]] = asyncio.get_running_loop().create_future()
         self._steps.append((nodes, temperature, future))
         self._maybe_answer()
         return await future
 
     async def values(self, critic: Critic, nodes: Sequence[Node]) -> FloatArray:
         """Judge nodes."""
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[FloatArray] = asyncio.get_running_loop().create_future()
         self._values.append((critic, nodes, future))
         self._maybe_answer()
         return await future
@@ -150,8 +150,8 @@ class Together:
             nodes = [node for some, _, _ in steps for node in some]
             heats = [heat for some, heat, _ in steps for _ in some]
             moved = iter(self._moved(nodes, heats))
-            for some, _, future in steps:
-                future.set_result([next(moved) for _ in some])
+            for some, _, made in steps:
+                made.set_result([next(moved) for _ in some])
         for critic in dict.fromkeys(critic for critic, _, _ in values):
             asked = [(nodes, future) for judge, nodes, future in values if judge is critic]
             found = critic.values([node for nodes, _ in asked for node in nodes])

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from batched import Batched, Tokens, padded
+from batched import Batched, Tokens, loaded, padded
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 BATCH = 128
 LEARNING_RATE = 3e-4
@@ -54,7 +53,8 @@ class ValueModel:
     def logits(self, ids: Tensor) -> Tensor:
         """`[B, S]` log-odds of success at every place."""
         hidden = self.policy.model.model(input_ids=ids, use_cache=False).last_hidden_state
-        return self.head(hidden.float())[..., 0]
+        logits: Tensor = self.head(hidden.float())
+        return logits[..., 0]
 
     @torch.inference_mode()
     def values(self, dialogues: Sequence[Tokens]) -> np.ndarray:
@@ -84,7 +84,7 @@ def train(source: Path, folder: Path, runs: Sequence[Outcome], turn: int, seed: 
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32).to(device)
+    model = loaded(source, torch.float32, device)
     value = ValueModel(Batched(model, -1, 1, seed), torch.nn.Linear(model.config.hidden_size, 1).to(device), turn)
     parameters = [*model.model.parameters(), *value.head.parameters()]
     optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
