@@ -188,7 +188,7 @@ async def _extension(name: str, server: ModelServer, problem: str) -> Check:
         version = (await server.get("/version"))["version"]
     except (CriticServerError, KeyError, TypeError):
         return Check(name, "skipped", f"an extension of vLLM, which this server does not offer ({problem})", _NEEDS)
-    return Check(name, "failed", f"vLLM {excerpt(str(version), 40)}: {problem}", f"Use vLLM 0.22 or newer. {_NEEDS}")
+    return Check(name, "failed", f"vLLM {excerpt(str(version), 40)}: {problem}", f"Use vLLM 0.26 or newer. {_NEEDS}")
 
 
 _NEEDS = "Required for likelihoods (LAC's likelihood prior, verdict critics); AMC itself does not need them."

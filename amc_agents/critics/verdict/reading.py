@@ -345,6 +345,6 @@ def _body(model: str, rows: Sequence[bytes], token_ids: Sequence[int]) -> bytes:
 
 _ATTEMPTS = 3
 _NOT_VLLM = (
-    "Check that it is a recent vLLM server. Other servers ignore `logprob_token_ids`: read their top "
+    "Use vLLM 0.26 or newer. Other servers, and vLLM before 0.26, ignore `logprob_token_ids`: read their top "
     "log-probabilities by verdict:provider:model"
 )

@@ -341,7 +341,7 @@ def scaled(factor, shift=0.0):
     ("change", "match"),
     [
         (without_logprobs, "has no log-probabilities.*verdict:provider:model"),
-        (ignoring, "logprob_token_ids.*Other servers ignore"),
+        (ignoring, "vLLM 0.26 or newer.*ignore `logprob_token_ids`"),
         (lambda answer: {"choices": answer["choices"][1:]}, "expected 4 rows in `choices`, got 3"),
         (scaled(1.0, 20.0), "expected log-probabilities"),
         (scaled(math.nan), "logits are broken"),
