@@ -176,8 +176,16 @@ def test_a_row_with_fewer_seeds_says_so_and_is_compared_with_the_same_seeds(tabl
     pool = page / "raw" / "pool.jsonl.gz"
     tables.pack([pool, tmp_path / "better"], pool)
     row = {"label": "AMC", "n": 2, "file": "amc.jsonl.gz", "method": "amc"}
-    (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row]}))
-    lines = tables.table(page).splitlines()
+    pairs = [
+        {"label": "AMC - pool", "a": ["amc.jsonl.gz", "amc"], "b": ["pool.jsonl.gz", "best-of-n"]},
+        {"label": "pool - pool", "a": ["pool.jsonl.gz", "best-of-n"], "b": ["pool.jsonl.gz", "best-of-n"]},
+    ]
+    plan = {"pool": "pool.jsonl.gz", "sizes": [2], "rows": [row], "differences": pairs}
+    (page / "rows.json").write_text(json.dumps(plan))
+    *lines, both, same = tables.table(page).splitlines()
+    assert both.startswith("| AMC - pool (1 seed) |")
+    assert same.startswith("| pool - pool | +0.000")
+    lines = lines[:-3]
     assert lines[0] == "4 tasks, 2 seeds"
     assert lines[-2].startswith("| Best-of-N | 2 | 0.750 ")
     assert lines[-1].startswith("| AMC (1 seed) | 2 |")

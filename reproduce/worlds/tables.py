@@ -135,11 +135,11 @@ def table(page: Path) -> str:
     lines += [_pool_row(pool, size) for size in (1, *plan["sizes"])]
     lines += [_row(pool, unpack(page / "raw" / row["file"], row["method"]), row) for row in plan["rows"]]
     counts = f"{len({task for task, _ in pool})} tasks, {_seeds(pool)}"
-    return "\n".join([counts, "", *lines, *_differences(page / "raw", plan.get("differences", []))])
+    return "\n".join([counts, "", *lines, *_differences(page / "raw", plan.get("differences", []), pool)])
 
 
-def _differences(raw: Path, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a second table: paired differences of two rows."""
+def _differences(raw: Path, wanted: Sequence[Mapping[str, Any]], pool: Pool) -> list[str]:
+    """Return a second table: paired differences of two rows, over the seeds that both have."""
     if not wanted:
         return []
     lines = ["", "| difference | success | best return | mean particle |", f"|---|{'---:|' * 3}"]
@@ -154,7 +154,8 @@ def _differences(raw: Path, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
             _difference({key: score(run) for key, run in a.items()}, {key: score(run) for key, run in b.items()})
             for score in scores
         ]
-        lines.append(f"| {pair['label']} | {' | '.join(cells)} |")
+        label = _label(pair["label"], {key: a[key] for key in a.keys() & b.keys()}, pool)
+        lines.append(f"| {label} | {' | '.join(cells)} |")
     return lines
 
 
@@ -180,7 +181,7 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     if stops:
         equal = stopping_size(common, calls)
     # A row may have fewer seeds than the pool; its differences are those to the same seeds of the pool.
-    label = row["label"] if _seeds(runs) == _seeds(pool) else f"{row['label']} ({_seeds(runs)})"
+    label = _label(row["label"], runs, pool)
     cells = [
         f"{label} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
         f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
@@ -188,6 +189,11 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
         f"{_difference(success, best_of(common, equal, solved))} (M = {equal:.1f}{', stopping' * stops})",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _label(label: str, runs: Pool, pool: Pool) -> str:
+    """Add the number of seeds to a row's label, unless it is that of the pool."""
+    return label if _seeds(runs) == _seeds(pool) else f"{label} ({_seeds(runs)})"
 
 
 def _seeds(runs: Pool) -> str:
@@ -207,7 +213,8 @@ def deployable(page: Path) -> str:
         picks = {key: run.scores.deployable for key, run in runs.items()}
         success = {key: solved(pick) for key, pick in picks.items() if pick is not None}
         if success:
-            lines.append(f"| {row['label']} | {row['n']} | {_mean(success)} | {_difference(success, alone)} |")
+            label = _label(row["label"], {key: runs[key] for key in success}, pool)
+            lines.append(f"| {label} | {row['n']} | {_mean(success)} | {_difference(success, alone)} |")
     return "\n".join(lines)
 
 
