@@ -84,11 +84,11 @@ def test_grades_by_rollouts_are_mean_returns_of_the_policy(levers, grades):
     (task,) = spec.tasks(1, "train", 700_000)
     best, played = asyncio.run(wasteful(spec, task))
     taught = importlib.import_module("taught")
-    found = list(grades(played, task, taught.by_rollouts(0.7, 2)).values())
+    found = list(grades(played, task, taught.by_rollouts(0.7, 4)).values())
     assert len(found) == best.n_steps + 1
-    assert set(found) <= {0.0, 0.5, 1.0}
+    assert all(4 * grade == round(4 * grade) and 0 <= grade <= 1 for grade in found)
     # A step from the end, the policy has the world's other steps left to make it.
-    assert found[-1] > 0
+    assert found[-1] > found[0]
 
 
 def test_a_transcript_that_the_world_does_not_repeat_is_not_graded(levers, grades):
