@@ -1,0 +1,95 @@
+"""Write the tables of docs/results/larger from the packed runs.
+
+python reproduce/larger/larger_report.py    # with the PYTHONPATH of larger.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from doses import BOTH
+from larger import EXACT, HERE, LEARNED, ORACLE, PAGE, RANKED_STEPS, packed
+
+from amc_agents.bench.statistics import estimate, paired
+from amc_agents.markdown import table as table_in_markdown
+from amc_agents.markdown import write_parts
+from report import Lines, Row, interval, lines_of, row_of, table_of
+
+
+def rows_of(policy: str) -> dict[str, Row]:
+    """Return each critic's comparison with Best-of-M; the learned critic's tokens are counted, the others' not."""
+    chosen = json.loads((HERE / "chosen.json").read_text(encoding="utf-8"))[policy]
+    table = lines_of(packed(policy, "test"))
+    heat = chosen[ORACLE]["best_of"]
+    table[EXACT, f"pool_T{heat:g}"] = table[ORACLE, f"pool_T{heat:g}"]
+    return {
+        critic: row_of(BOTH, table, critic, of["setting"], of["best_of"], charged=critic == LEARNED)
+        for critic, of in chosen.items()
+        if (critic, of["setting"]) in table
+    }
+
+
+def areas(policy: str, steps: Sequence[int] = RANKED_STEPS) -> dict[str, dict[tuple[str, int], float]]:
+    """Critic -> task -> AUC of unfinished states after these steps, averaged over them; the same tasks for all."""
+    critics = {critic: lines for (critic, _), lines in lines_of(packed(policy, "ranked")).items()}
+    known: dict[str, dict[tuple[str, int], float]] = {}
+    for critic, lines in critics.items():
+        known[critic] = {(task, 0): mean for task, line in lines.items() if (mean := _mean(line["auc"], steps)) >= 0}
+    common = set.intersection(*map(set, known.values()))
+    return {critic: {task: of[task] for task in sorted(common)} for critic, of in known.items()}
+
+
+def _mean(by_step: Mapping[str, float], steps: Sequence[int]) -> float:
+    """Average; -1 if no step has both outcomes."""
+    some = [area for step, area in by_step.items() if int(step) in steps]
+    return float(np.mean(some)) if some else -1.0
+
+
+def ranking_table(policy: str) -> str:
+    """AUCs of all critics, and their differences to the learned one."""
+    of, early = areas(policy), areas(policy, RANKED_STEPS[:1])
+    body = []
+    for critic in (ORACLE, EXACT, LEARNED):
+        measured = estimate(of[critic])
+        start = estimate(early[critic])
+        difference = "" if critic == LEARNED else interval(paired(of[critic], of[LEARNED]))
+        body.append(
+            [
+                critic,
+                f"{measured.mean:.3f} ± {measured.standard_error:.3f}",
+                f"{start.mean:.3f} ± {start.standard_error:.3f}",
+                difference,
+            ]
+        )
+    title = f"AUC, {len(of[LEARNED])} tasks"
+    return table_in_markdown(["critic", title, "after step 2", "minus learned"], body, "lrrr")
+
+
+def pools(policy: str) -> str:
+    """Success of single runs by temperature, on the tuning tasks."""
+    found: dict[str, Lines] = {
+        setting: lines for (critic, setting), lines in lines_of(packed(policy, "tune")).items() if critic == LEARNED
+    }
+    body = []
+    for setting in sorted(name for name in found if name.startswith("pool")):
+        success = estimate({(task, 0): float(np.mean(line["returns"])) for task, line in found[setting].items()})
+        body.append([setting.removeprefix("pool_T"), f"{success.mean:.3f} ± {success.standard_error:.3f}"])
+    return table_in_markdown(["temperature", "success of a single run"], body, "rr")
+
+
+def main() -> None:
+    """Write the tables between the page's markers."""
+    for policy in ("larger", "shipped"):
+        if Path(packed(policy, "test")).exists():
+            rows = rows_of(policy)
+            parts = {f"{policy}-picks": table_of(list(rows.values())), f"{policy}-pools": pools(policy)}
+            if packed(policy, "ranked").exists():
+                parts[f"{policy}-ranking"] = ranking_table(policy)
+            write_parts(PAGE, parts)
+
+
+if __name__ == "__main__":
+    main()
