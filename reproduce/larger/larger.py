@@ -9,8 +9,9 @@
     python reproduce/larger/larger.py rank                    # AUCs
     python reproduce/larger/larger.py pack
 
-Commands that play take `--processes`, which share the GPU. `tune`, `play` and `rank` resume. LARGER_RUNS names the
-folder of all files. It runs on a CPU as well, slowly.
+Commands that play take `--processes`, which share the GPU; a search takes up to 15 GB of its memory, so that five fit
+into 80 GB. `tune`, `play` and `rank` resume. LARGER_RUNS names the folder of all files. It runs on a CPU as well,
+slowly.
 """
 
 from __future__ import annotations
@@ -264,18 +265,22 @@ def rank(options: argparse.Namespace) -> None:
 
 
 def pack(options: argparse.Namespace) -> None:
-    """Write all results and the chosen settings to the project."""
+    """Write the results that there are, and the chosen settings, to the project."""
     RAW.mkdir(parents=True, exist_ok=True)
     for group in ("tune", "test", "ranked"):
-        text = "".join(sorted(json.dumps(line) + "\n" for line in shards(group)))
-        replace_file(packed(RUNS.name, group), gzip.compress(text.encode(), mtime=0))
-    file = HERE / "chosen.json"
-    table = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    table[RUNS.name] = {}
-    for critic in (ORACLE, LEARNED, EXACT):
-        setting, heat = chosen(critic)
-        table[RUNS.name][critic] = {"setting": setting.name, "best_of": heat}
-    replace_file(file, (json.dumps(table, indent=1, sort_keys=True) + "\n").encode())
+        if lines := shards(group):
+            text = "".join(sorted(json.dumps(line) + "\n" for line in lines))
+            replace_file(packed(RUNS.name, group), gzip.compress(text.encode(), mtime=0))
+    for model in ("policy", LEARNED):
+        replace_file(RAW / f"{RUNS.name}-{model}.json", (RUNS / model / "training.json").read_bytes())
+    if shards("test"):
+        file = HERE / "chosen.json"
+        table = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        table[RUNS.name] = {}
+        for critic in (ORACLE, LEARNED, EXACT):
+            setting, heat = chosen(critic)
+            table[RUNS.name][critic] = {"setting": setting.name, "best_of": heat}
+        replace_file(file, (json.dumps(table, indent=1, sort_keys=True) + "\n").encode())
 
 
 def packed(policy: str, group: str) -> Path:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from doses import BOTH
 from larger import EXACT, HERE, LEARNED, ORACLE, PAGE, RANKED_STEPS, packed
+from playing import read_particles
 
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.markdown import write_parts
 from report import Lines, Row, interval, lines_of, row_of, table_of
+from subsampling import expected_pick
 
 
 def rows_of(policy: str) -> dict[str, Row]:
@@ -49,23 +50,34 @@ def _mean(by_step: Mapping[str, float], steps: Sequence[int]) -> float:
 
 
 def ranking_table(policy: str) -> str:
-    """AUCs of all critics, and their differences to the learned one."""
-    of, early = areas(policy), areas(policy, RANKED_STEPS[:1])
+    """AUCs of all critics after each step, and their differences."""
     body = []
-    for critic in (ORACLE, EXACT, LEARNED):
-        measured = estimate(of[critic])
-        start = estimate(early[critic])
-        difference = "" if critic == LEARNED else interval(paired(of[critic], of[LEARNED]))
-        body.append(
-            [
-                critic,
-                f"{measured.mean:.3f} ± {measured.standard_error:.3f}",
-                f"{start.mean:.3f} ± {start.standard_error:.3f}",
-                difference,
+    for steps in (RANKED_STEPS, *((step,) for step in RANKED_STEPS)):
+        of = areas(policy, steps)
+        for critic in (EXACT, ORACLE, LEARNED):
+            measured = estimate(of[critic])
+            name = f"all {len(steps)}" if len(steps) > 1 else str(steps[0])
+            differences = [
+                "" if critic in (other, LEARNED) else interval(paired(of[critic], of[other]))
+                for other in (LEARNED, ORACLE)
             ]
-        )
-    title = f"AUC, {len(of[LEARNED])} tasks"
-    return table_in_markdown(["critic", title, "after step 2", "minus learned"], body, "lrrr")
+            mean = f"{measured.mean:.3f} ± {measured.standard_error:.3f}"
+            body.append([name, str(measured.tasks), critic, mean, *differences])
+    return table_in_markdown(["after step", "tasks", "critic", "AUC", "minus learned", "minus oracle"], body, "rrlrrr")
+
+
+def ends_table(policy: str) -> str:
+    """The pick of Best-of-M among the tries of the ranking, by the learned critic and by the return."""
+    tries = {critic: lines for (critic, _), lines in lines_of(packed(policy, "ranked")).items()}
+    body = []
+    for m in (1, 5, 10, 15):
+        picks = [
+            estimate({(task, 0): expected_pick(read_particles(line), m, "deployable") for task, line in lines.items()})
+            for lines in (tries[LEARNED], tries[EXACT])
+        ]
+        body.append([str(m), *(f"{each.mean:.3f} ± {each.standard_error:.3f}" for each in picks)])
+    title = f"picked by learned, {len(tries[LEARNED])} tasks"
+    return table_in_markdown(["M", title, "picked by the hidden return"], body, "rrr")
 
 
 def pools(policy: str) -> str:
@@ -82,13 +94,16 @@ def pools(policy: str) -> str:
 
 def main() -> None:
     """Write the tables between the page's markers."""
+    parts = {}
     for policy in ("larger", "shipped"):
-        if Path(packed(policy, "test")).exists():
+        if packed(policy, "test").exists():
             rows = rows_of(policy)
-            parts = {f"{policy}-picks": table_of(list(rows.values())), f"{policy}-pools": pools(policy)}
-            if packed(policy, "ranked").exists():
-                parts[f"{policy}-ranking"] = ranking_table(policy)
-            write_parts(PAGE, parts)
+            parts[f"{policy}-picks"] = table_of(list(rows.values()))
+        if packed(policy, "tune").exists():
+            parts[f"{policy}-pools"] = pools(policy)
+        if packed(policy, "ranked").exists():
+            parts |= {f"{policy}-ranking": ranking_table(policy), f"{policy}-ends": ends_table(policy)}
+    write_parts(PAGE, parts)
 
 
 if __name__ == "__main__":
