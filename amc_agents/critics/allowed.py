@@ -37,7 +37,7 @@ class AllowedHosts:
             addresses and clouds' metadata services are refused even if they are listed.
 
     Raises:
-        ConfigurationError: an entry is none of these.
+        ConfigurationError: an entry has another form.
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:

@@ -40,7 +40,7 @@ def json_paths(source: Path) -> list[Path]:
     """List the JSON files of a source: the file itself, or all in a folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: the source has no JSON file.
     """
     paths = sorted(path for path in source.rglob("*.json*") if path.is_file()) if source.is_dir() else [source]
     if not paths or not all(path.is_file() for path in paths):

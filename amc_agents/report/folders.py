@@ -76,7 +76,7 @@ def report_page(folder: str | Path) -> str:
         folder: the folder of a run, a comparison, a tuning or a dataset.
 
     Raises:
-        ConfigurationError: the folder is none of these.
+        ConfigurationError: the folder holds something else.
         CheckpointError: a file of the folder cannot be read.
         MissingExtra: a library that the page needs is not installed.
     """

@@ -191,7 +191,7 @@ def require_temperature(model: BaseChatModel) -> None:
     """Check that a model has a setting `temperature`.
 
     Raises:
-        ConfigurationError: it has none.
+        ConfigurationError: the model has no such setting.
     """
     if "temperature" not in type(model).model_fields:
         raise ConfigurationError(

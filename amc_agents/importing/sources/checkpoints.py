@@ -71,7 +71,7 @@ class _Call:
         self.last = state
 
     def end(self, thread: str, reading: Reading, *, over: bool) -> Iterator[LoggedRun]:
-        """Yield the call as a run. A call that was stopped before its first superstep is none."""
+        """Yield the call as a run, unless it was stopped before its first superstep."""
         if self.reader is None:
             return
         messages = _messages(self.last)

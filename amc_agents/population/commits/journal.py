@@ -83,10 +83,10 @@ def question(system: ParticleSystem) -> Mapping[str, Any]:
 async def settle(
     system: ParticleSystem, particle: Particle, answers: Mapping[str, Any], config: RunnableConfig
 ) -> None:
-    """Go on as a human answered about a call that may have run.
+    """Continue as a human answered about a call that may have run.
 
     Raises:
-        CommitError: the answer is to abort, or it is none of the three.
+        CommitError: the answer is to abort, or is not one of the three.
     """
     answer, record = answers.get(_question_id(system)), system.commits[-1]
     if isinstance(answer, Mapping) and RAN in answer:
