@@ -76,11 +76,7 @@ class Dialogues(IterableDataset[Any], Generic[SomeStage]):
         return map(padded, batches(self._row, self.stage.steps, BATCH, order, self.first))
 
     def _row(self, number: int) -> WeightedRow:
-        first, rounds = self.source.play(self.stage, self.seed, number)
-        pieces = [("<|user|>" + first, 0.0)]
-        for message, answer in rounds:
-            pieces += [("<|assistant|>", 0.0), (message + "<|end|>", 1.0), ("<|user|>", 0.0), (answer, 0.1)]
-        return weighted_row(self.source.tokenizer, pieces)
+        return dialogue_row(self.source.tokenizer, *self.source.play(self.stage, self.seed, number))
 
 
 def batches(
@@ -106,6 +102,14 @@ def batches(
             places = order(number).permutation(POOL)
         place = int(places[part])
         yield pool[place * size : (place + 1) * size]
+
+
+def dialogue_row(tokenizer: Any, first: str, rounds: Sequence[tuple[str, str]]) -> WeightedRow:
+    """Tokenize a first message and rounds of the expert's message and the world's answer, with their loss weights."""
+    pieces = [("<|user|>" + first, 0.0)]
+    for message, answer in rounds:
+        pieces += [("<|assistant|>", 0.0), (message + "<|end|>", 1.0), ("<|user|>", 0.0), (answer, 0.1)]
+    return weighted_row(tokenizer, pieces)
 
 
 def weighted_row(tokenizer: Any, pieces: Sequence[tuple[str, float]]) -> WeightedRow:

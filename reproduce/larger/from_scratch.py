@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from policy_training import ROPE, WeightedRow, optimizers, token_losses, update, weighted_row
+from policy_training import ROPE, WeightedRow, dialogue_row, optimizers, token_losses, update
 from train_workshop import KINDS, SPLIT
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from word_tokenizer import END, PAD
@@ -68,10 +68,7 @@ def dialogues(worker: int, n_workers: int, tokenizer: PreTrainedTokenizerFast) -
         task = generate_task((ord("L") << 32) + number, SPLIT, kind, optimal_steps=EASY_STEPS if easy else STEPS)
         for _ in range(PLAYS):
             rates = (0.0, 0.0) if easy else (float(rng.choice(ERROR_RATES)), float(rng.choice(CARELESS)))
-            pieces = [("<|user|>" + task.instruction, 0.0)]
-            for message, answer in asyncio.run(play(task, rng, *rates)):
-                pieces += [("<|assistant|>", 0.0), (message + "<|end|>", 1.0), ("<|user|>", 0.0), (answer, 0.1)]
-            yield weighted_row(tokenizer, pieces)
+            yield dialogue_row(tokenizer, task.instruction, asyncio.run(play(task, rng, *rates)))
         number += n_workers
 
 

@@ -1,7 +1,7 @@
 """A larger policy, and exact V^pi: the rehearsal on a GPU.
 
     export PYTHONPATH=reproduce/dose:reproduce:reproduce/crafting:reproduce/workshop:reproduce/beyond:reproduce/study
-    python reproduce/larger/larger.py policy --seconds 300    # trains the policy
+    python reproduce/larger/larger.py policy --seconds 290    # trains the policy
     python reproduce/larger/larger.py collect --tasks 4000    # its runs on training tasks
     python reproduce/larger/larger.py value                   # trains the value model
     python reproduce/larger/larger.py tune oracle learned    # each critic's setting, on training tasks
