@@ -1,6 +1,9 @@
 """The trainer's pool of dialogues and the batched sampler of reproduce/larger."""
 
+import asyncio
+import gc
 import importlib
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +20,9 @@ LONGEST = 8
 def larger():
     """The modules, which are in no package."""
     with pytest.MonkeyPatch.context() as patch:
-        for folder in ("study", "beyond", "workshop", "crafting", "", "larger"):
+        for folder in ("study", "beyond", "workshop", "crafting", "dose", "", "larger"):
             patch.syspath_prepend(REPRODUCE / folder)
-        names = "from_scratch", "batched"
+        names = "from_scratch", "batched", "search"
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -55,6 +58,33 @@ def test_turns_from_a_cache_are_those_of_the_whole_dialogue(larger, monkeypatch)
     again, _ = policy.turns(longer, [1e-6] * 3, places)
     assert said == [greedy(model, dialogue) for dialogue in dialogues]
     assert again == [greedy(model, dialogue) for dialogue in longer]
+
+
+class Step:
+    """Stands for the keys and values of all rows of a step."""
+
+
+def test_a_search_keeps_the_cache_of_its_latest_step_alone(larger):
+    steps = []
+
+    def turns(dialogues, heats, places):
+        step = Step()
+        steps.append(weakref.ref(step))
+        return [(END,)] * len(dialogues), [larger.batched.Place(step, row, 0) for row in range(len(dialogues))]
+
+    after = SimpleNamespace(state=0, heard=(), done=False)
+    known = SimpleNamespace(opening=(5,), after=lambda state, turn: after)
+    together = larger.search.Together(SimpleNamespace(turns=turns))
+    seat = larger.search.Seat(together, known, None, 1.0)
+
+    async def resampled():
+        first = await seat.step(await seat.begin(2))
+        return await seat.step([first[0]] * 2)  # the other particle's cache is in no later step
+
+    (nodes,) = asyncio.run(together.run([resampled()]))
+    gc.collect()
+    assert [step() is None for step in steps] == [True, False]
+    assert set(seat.places) == set(nodes)
 
 
 def greedy(model, dialogue):

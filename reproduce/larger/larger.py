@@ -9,9 +9,9 @@
     python reproduce/larger/larger.py rank                    # AUCs
     python reproduce/larger/larger.py pack
 
-Commands that play take `--processes`, which share the GPU; a search takes up to 15 GB of its memory, so that five fit
-into 80 GB. `tune`, `play` and `rank` resume. LARGER_RUNS names the folder of all files. It runs on a CPU as well,
-slowly.
+Commands that play take `--processes`, which share the GPU. `tune`, `play` and `rank` resume: if a process has run out
+of GPU memory, repeat the command with a smaller `--at-once`. LARGER_RUNS names the folder of all files. It runs on a
+CPU as well, slowly.
 """
 
 from __future__ import annotations

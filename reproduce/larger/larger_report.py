@@ -16,7 +16,7 @@ from playing import read_particles
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.markdown import write_parts
-from report import Lines, Row, interval, lines_of, row_of, table_of
+from report import Lines, Row, interval, lines_of, row_of
 from subsampling import expected_pick
 
 
@@ -31,6 +31,19 @@ def rows_of(policy: str) -> dict[str, Row]:
         for critic, of in chosen.items()
         if (critic, of["setting"]) in table
     }
+
+
+def picks_table(policy: str) -> str:
+    """Picks of AMC and of Best-of-M at equal tokens; those of the learned critic are counted."""
+    body = []
+    for critic, row in rows_of(policy).items():
+        heat, every, beta = row.setting.split("_")
+        setting = ", ".join((heat[1:], every.removeprefix("every"), beta.removeprefix("beta")))
+        picks = [estimate(of) for of in (row.picks, row.matched)]
+        cells = [f"{of.mean:.3f} ± {of.standard_error:.3f}" for of in picks]
+        body.append([critic, setting, str(len(row.picks)), *cells, f"{row.tries:.1f}", interval(row.gain)])
+    header = ["critic", "temperature, every, beta", "tasks", "AMC's pick", "Best-of-M's pick", "M", "gain"]
+    return table_in_markdown(header, body, "llrrrrr")
 
 
 def areas(policy: str, steps: Sequence[int] = RANKED_STEPS) -> dict[str, dict[tuple[str, int], float]]:
@@ -97,8 +110,7 @@ def main() -> None:
     parts = {}
     for policy in ("larger", "shipped"):
         if packed(policy, "test").exists():
-            rows = rows_of(policy)
-            parts[f"{policy}-picks"] = table_of(list(rows.values()))
+            parts[f"{policy}-picks"] = picks_table(policy)
         if packed(policy, "tune").exists():
             parts[f"{policy}-pools"] = pools(policy)
         if packed(policy, "ranked").exists():

@@ -112,8 +112,7 @@ class Together:
     def __init__(self, policy: Batched) -> None:
         self._policy = policy
         self._searching = 0
-        self._places: dict[Node, Place] = {}
-        self._steps: list[tuple[Sequence[Node], float, asyncio.Future[list[Node]]]] = []
+        self._steps: list[tuple[Seat, Sequence[Node], asyncio.Future[list[Node]]]] = []
         self._values: list[tuple[Critic, Sequence[Node], asyncio.Future[FloatArray]]] = []
 
     async def run(self, searches: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -121,10 +120,10 @@ class Together:
         self._searching = len(searches)
         return await asyncio.gather(*(self._until_left(search) for search in searches))
 
-    async def step(self, nodes: Sequence[Node], temperature: float) -> list[Node]:
-        """Move each node by a turn."""
+    async def step(self, seat: Seat, nodes: Sequence[Node]) -> list[Node]:
+        """Move each node of a search by a turn."""
         future: asyncio.Future[list[Node]] = asyncio.get_running_loop().create_future()
-        self._steps.append((nodes, temperature, future))
+        self._steps.append((seat, nodes, future))
         self._maybe_answer()
         return await future
 
@@ -147,11 +146,10 @@ class Together:
         steps, self._steps = self._steps, []
         values, self._values = self._values, []
         if steps:
-            nodes = [node for some, _, _ in steps for node in some]
-            heats = [heat for some, heat, _ in steps for _ in some]
-            moved = iter(self._moved(nodes, heats))
-            for some, _, made in steps:
-                made.set_result([next(moved) for _ in some])
+            each = [(seat, node) for seat, nodes, _ in steps for node in nodes]
+            moved = iter(self._moved(each))
+            for _, nodes, made in steps:
+                made.set_result([next(moved) for _ in nodes])
         for critic in dict.fromkeys(critic for critic, _, _ in values):
             asked = [(nodes, future) for judge, nodes, future in values if judge is critic]
             found = critic.values([node for nodes, _ in asked for node in nodes])
@@ -159,14 +157,17 @@ class Together:
             for (_, future), part in zip(asked, np.split(found, cuts), strict=True):
                 future.set_result(part)
 
-    def _moved(self, nodes: Sequence[Node], heats: Sequence[float]) -> list[Node]:
-        # A search moves all particles of a node at once, so that its place is not needed again.
-        places = [self._places.get(node) for node in nodes]
-        turns, after = self._policy.turns([node.dialogue for node in nodes], heats, places)
-        for node in nodes:
-            self._places.pop(node, None)
-        moved = [_after(node, turn) for node, turn in zip(nodes, turns, strict=True)]
-        self._places |= ((node, place) for node, place in zip(moved, after, strict=True) if not node.finished)
+    def _moved(self, each: Sequence[tuple[Seat, Node]]) -> list[Node]:
+        dialogues, heats = [node.dialogue for _, node in each], [seat.temperature for seat, _ in each]
+        turns, after = self._policy.turns(dialogues, heats, [seat.places.get(node) for seat, node in each])
+        moved = [_after(node, turn) for (_, node), turn in zip(each, turns, strict=True)]
+        for seat, _ in each:
+            # A search moves all its particles at once, so that no earlier place is needed again. One that stayed would
+            # keep the keys and values of all rows of its step.
+            seat.places = {}
+        for (seat, _), node, place in zip(each, moved, after, strict=True):
+            if not node.finished:
+                seat.places[node] = place
         return moved
 
 
@@ -190,6 +191,8 @@ class Seat:
     critic: Critic | None
     """None: judges nothing."""
     temperature: float
+    places: dict[Node, Place] = field(default_factory=dict)
+    """Where the keys and values of unfinished particles are."""
     policy_calls: int = 0
     policy_tokens: int = 0
     critic_tokens: int = 0
@@ -202,7 +205,7 @@ class Seat:
 
     async def step(self, states: Sequence[Node]) -> list[Node]:
         """Move unfinished states by one step."""
-        moved = await self.together.step(states, self.temperature)
+        moved = await self.together.step(self, states)
         self.policy_calls += len(states)
         for before, node in zip(states, moved, strict=True):
             newly = len(node.dialogue) - len(before.dialogue)
