@@ -38,18 +38,22 @@ class Point(Protocol):
 
 
 def draw(curves: Mapping[str, Sequence[Point]]) -> None:
-    """Draw a panel per world."""
-    figure = new_figure(7.0 * len(curves), 4.2)
-    axes = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
-    for each, (name, points) in zip(axes, curves.items(), strict=True):
+    """Draw a panel per world, two in a row."""
+    n_rows = math.ceil(len(curves) / 2)
+    figure = new_figure(14.0, 4.2 * n_rows)
+    axes = figure.subplots(n_rows, 2, squeeze=False, sharex=True, sharey=True)
+    for each, (name, points) in zip(axes.flat, curves.items(), strict=False):
         _panel(each, points)
         each.set_title(name, loc="left", color=INK, fontsize=11)
-    axes[0].set_ylabel("success: AMC's pick minus Best-of-M's", color=INK)
+    for row in axes:
+        row[0].set_ylabel("success: AMC's pick minus Best-of-M's", color=INK)
+    for each in axes[-1]:
+        each.set_xlabel("within-task AUC of the critic, unfinished states", color=INK)
     shown: dict[str, Any] = {}
-    for each in axes:
+    for each in axes.flat:
         handles, labels = each.get_legend_handles_labels()
         shown |= zip(labels, handles, strict=True)
-    axes[0].legend(shown.values(), shown.keys(), frameon=False, fontsize=9, loc="lower right")
+    axes[0][0].legend(shown.values(), shown.keys(), frameon=False, fontsize=9, loc="lower right")
     figure.tight_layout()
     save_figure(figure, FILE)
 
@@ -60,10 +64,10 @@ def _panel(axes: Any, points: Sequence[Point]) -> None:
         of = [point for point in points if point.critic in names or point.critic.split("-")[0] in names]
         _bars(axes, sorted(of, key=lambda point: point.auc), colour, marker, label, "-")
     for point in points:
-        if point.critic in MODELS and not math.isnan(point.auc):
-            label, marker = MODELS[point.critic]
+        kind = point.critic.split("-")[0]
+        if kind in MODELS and not math.isnan(point.auc):
+            label, marker = MODELS[kind]
             _bars(axes, [point], INK, marker, label, "")
-    axes.set_xlabel("within-task AUC of the critic, unfinished states", color=INK)
     draw_grid(axes, "y")
     hide_frame(axes, ("top", "right", "left"))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from dose_figure import draw
-from doses import BOTH, HIDDEN, LEARNED, LEVELS, PROPOSALS, ROLLOUTS, WORLDS
+from doses import HARD, HIDDEN, LEARNED, LEVELS, PROPOSALS, ROLLOUTS, WORLDS
 from held_out import PAGE, RAW
 from playing import read_particles
 
@@ -129,10 +129,13 @@ def rows_of(name: str) -> list[Row]:
 
 
 def endpoint_rows(name: str) -> list[Row]:
-    """Return the learned critic's rows with its tokens charged; in the first world, also several proposals."""
-    table, (setting, heat) = lines_of(_packed(name)), chosen(name, LEARNED)
-    settings = [setting.name, *([PROPOSALS.name] if name == BOTH else [])]
-    return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
+    """Return the learned critics' rows with their tokens charged; in the workshop, also several proposals."""
+    table, rows = lines_of(_packed(name)), []
+    for critic in (critic for critic in critics_of(name) if critic.startswith(LEARNED)):
+        setting, heat = chosen(name, critic)
+        settings = [setting.name, *([PROPOSALS.name] if name != HARD else [])]
+        rows += [row_of(name, table, critic, each, heat, charged=True) for each in settings if (critic, each) in table]
+    return rows
 
 
 def slope(rows: Sequence[Row]) -> Paired:
