@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import ConfigurableField
 
 from amc_agents.bench.methods import Method, plain_size
 from amc_agents.bench.oracle import for_task
@@ -37,6 +38,8 @@ PolicyFunction = Callable[[float], BaseChatModel]
 """Sampling temperature -> the policy."""
 AgentFunction = Callable[[BaseChatModel], Any]
 """A chat model -> a compiled graph that it drives."""
+_TEMPERATURE = ConfigurableField(id="policy_temperature")
+"""Chooses the policy of a particle among several."""
 
 
 class Played(NamedTuple):
@@ -150,7 +153,7 @@ class Comparison:
             task: the task of the run, passed only to oracle critics.
             sink: receives the record of each decision.
         """
-        policy, settings = self.policy(method.temperature), method.decision
+        policy, settings = self._policy_of(method), method.decision
         if method.planning is not None:
             choosing: Any = asdict(method.planning)
             return critique_refine_model(policy, **choosing, config=Config()).model_copy(update={"sink": sink})
@@ -171,13 +174,20 @@ class Comparison:
         )
         return deciding.model_copy(update={"sink": sink})
 
+    def _policy_of(self, method: Method) -> BaseChatModel:
+        if not method.temperatures:
+            return self.policy(method.temperature)
+        first, *others = method.temperatures
+        models: dict[str, Any] = {f"{each:g}": self.policy(each) for each in others}
+        several = self.policy(first).configurable_alternatives(_TEMPERATURE, default_key=f"{first:g}", **models)
+        return cast(BaseChatModel, several)  # the agent calls it as it calls a chat model
+
     def played(self, method: Method, task: Task, sink: Sink | None = None) -> Played:
         """Return the agent of a run, its input, and its arguments of `amc`; the arguments are those of `model_of`."""
-        return Played(
-            self.agent(self.model_of(method, task, sink)),
-            {"environment": lambda _: (self.environment(), task)},
-            self.input_of(method, task),
-        )
+        arguments: dict[str, Any] = {"environment": lambda _: (self.environment(), task)}
+        if method.temperatures:
+            arguments["proposals"] = [{_TEMPERATURE.id: f"{each:g}"} for each in method.temperatures]
+        return Played(self.agent(self.model_of(method, task, sink)), arguments, self.input_of(method, task))
 
     def input_of(self, method: Method, task: Task) -> Mapping[str, Any]:
         """Return the agent's input."""

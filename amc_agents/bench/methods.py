@@ -53,6 +53,8 @@ class Method:
     """Settings by which the policy chooses among its own turns, without a critic; None: the step is sampled."""
     system: str | None = None
     """System message before the task's instruction; None: no such message."""
+    temperatures: tuple[float, ...] = ()
+    """Temperatures of the particles, in turn (`amc(proposals=...)`); empty: `temperature` for all."""
 
     @property
     def single(self) -> bool:
@@ -85,6 +87,8 @@ class Method:
             plain["tree"] = asdict(self.tree)
         if self.planning is not None:
             plain["planning"] = asdict(self.planning) | {"returns": list(self.planning.returns)}
+        if self.temperatures:
+            plain["temperatures"] = list(self.temperatures)
         return plain | {name: getattr(self, name) for name in later if getattr(self, name) != defaults[name]}
 
 
@@ -108,8 +112,8 @@ class Tuned:
         return AtSteps(*self.steps) if self.steps else Never()
 
 
-REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_HIDDEN = (
-    "react", "react-greedy", "best-of-n", "smc", "amc", "amc-hidden",
+REACT, REACT_GREEDY, BEST_OF_N, SMC, AMC, AMC_SEVERAL, AMC_HIDDEN = (
+    "react", "react-greedy", "best-of-n", "smc", "amc", "amc-several", "amc-hidden",
 )  # fmt: skip
 VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", "lac-greedy", "critic-only"
 TREE_OF_THOUGHTS, LATS = "tot", "lats"
@@ -162,6 +166,12 @@ def smc(tuned: Tuned) -> Method:
 def amc(tuned: Tuned) -> Method:
     """Resample by observed rewards and the critic's prediction of future rewards."""
     return Method(AMC, "AMC", tuned.temperature, tuned.schedule, tuned.beta, tuned.success_reward)
+
+
+def amc_several(tuned: Tuned, *, apart: float = 0.2) -> Method:
+    """Run AMC with several proposals: particles at the tuned temperature, and that much below and above it."""
+    temperatures = tuple(round(tuned.temperature + step, 6) for step in (-apart, 0.0, apart))
+    return replace(amc(tuned), name=AMC_SEVERAL, label="AMC, several proposals", temperatures=temperatures)
 
 
 def amc_hidden(tuned: Tuned) -> Method:

@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.configurable import DynamicRunnable
 from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
@@ -33,7 +34,8 @@ _NEWEST = "newest"
 class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
     """Looks like `text_agent` to `amc()`, and runs as a loop. It works only as a particle's agent."""
 
-    model: BaseChatModel
+    model: BaseChatModel | DynamicRunnable[Any, Any]
+    """The second one is a model that a particle's configuration chooses."""
 
     def copy(self, update: Mapping[str, Any] | None = None) -> PlainTextAgent:
         """Copy the agent with some attributes changed."""
@@ -44,6 +46,7 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Stream the updates and values that `text_agent` streams after each answer of the world."""
         saver, thread_id = self.checkpointer, config["configurable"]["thread_id"]
+        model = self.model.prepare(config)[0] if isinstance(self.model, DynamicRunnable) else self.model
         assert isinstance(saver, ForkSaver), "only amc() can run this agent"
         messages, done = _input_messages(input), False
         if input is None:
@@ -54,7 +57,8 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             while not done:
                 if "tasks" in stream_mode:
                     yield "tasks", {}
-                message = await self._call_model(messages, cast(AsyncCallbackManager | None, config.get("callbacks")))
+                callbacks = cast(AsyncCallbackManager | None, config.get("callbacks"))
+                message = await _call_model(cast(BaseChatModel, model), messages, callbacks)
                 answer = await current_environment().step(turn_of(message)[1])
                 done = answer.done
                 messages = [*messages, message, HumanMessage(answer.observation, id=str(uuid4()))]
@@ -68,30 +72,33 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             metadata: CheckpointMetadata = {"source": "loop", "step": len(messages) - 1}
             saver.put({"configurable": {"thread_id": thread_id}}, checkpoint, metadata, {})
 
-    async def _call_model(self, messages: list[BaseMessage], callbacks: AsyncCallbackManager | None) -> AIMessage:
-        """Return the model's next message. Without callbacks other than the meter, the meter is called directly."""
-        if callbacks is not None and any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers):
-            return await self.model.ainvoke(messages, {"callbacks": callbacks})
-        result = await self.model._agenerate(messages)
-        run_id, response = uuid4(), LLMResult(generations=[[*result.generations]], llm_output=result.llm_output)
-        # A model that decides among the answers of another one meters the other's requests itself.
-        if (meter := policy_meter()) is not None and self.model._llm_type not in WRAPPER_TYPES:
-            meter.on_llm_end(response, run_id=run_id)
-        message = result.generations[0].message
-        assert isinstance(message, AIMessage)
-        message.id = message.id or str(run_id)
-        return message
-
 
 def plain_text_agent(model: BaseChatModel) -> PlainTextAgent:
     """Return a faster replacement of `text_agent(model)` for use in `amc()`."""
     return _plain(text_agent(model).__dict__, model)
 
 
-def _plain(attributes: Mapping[str, Any], model: BaseChatModel) -> PlainTextAgent:
+def _plain(attributes: Mapping[str, Any], model: Any) -> PlainTextAgent:
     agent = PlainTextAgent(**{key: value for key, value in attributes.items() if key != "model"})
     agent.model = model
     return agent
+
+
+async def _call_model(
+    model: BaseChatModel, messages: list[BaseMessage], callbacks: AsyncCallbackManager | None
+) -> AIMessage:
+    """Return the model's next message. Without callbacks other than the meter, the meter is called directly."""
+    if callbacks is not None and any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers):
+        return await model.ainvoke(messages, {"callbacks": callbacks})
+    result = await model._agenerate(messages)
+    run_id, response = uuid4(), LLMResult(generations=[[*result.generations]], llm_output=result.llm_output)
+    # A model that decides among the answers of another one meters the other's requests itself.
+    if (meter := policy_meter()) is not None and model._llm_type not in WRAPPER_TYPES:
+        meter.on_llm_end(response, run_id=run_id)
+    message = result.generations[0].message
+    assert isinstance(message, AIMessage)
+    message.id = message.id or str(run_id)
+    return message
 
 
 def _input_messages(input: Mapping[str, Any] | None) -> list[BaseMessage]:

@@ -64,9 +64,8 @@ def _panel(axes: Any, points: Sequence[Point]) -> None:
         of = [point for point in points if point.critic in names or point.critic.split("-")[0] in names]
         _bars(axes, sorted(of, key=lambda point: point.auc), colour, marker, label, "-")
     for point in points:
-        kind = point.critic.split("-")[0]
-        if kind in MODELS and not math.isnan(point.auc):
-            label, marker = MODELS[kind]
+        if point.critic in MODELS and not math.isnan(point.auc):
+            label, marker = MODELS[point.critic]
             _bars(axes, [point], INK, marker, label, "")
     draw_grid(axes, "y")
     hide_frame(axes, ("top", "right", "left"))

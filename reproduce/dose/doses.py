@@ -27,8 +27,6 @@ LEARNED, SHUFFLED, ROLLOUTS = "learned", "shuffled", "rollouts"
 MODELS = {
     **{(name, LEARNED): "embedded:workshop" for name in (BOTH, STOCK, BLIND)},
     (HARD, LEARNED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
-    (HARD, f"{LEARNED}-1"): "embedded:crafting?adapter=reproduce/study/models/0/1/value-tuned",
-    (HARD, f"{LEARNED}-2"): "embedded:crafting?adapter=reproduce/study/models/0/2/value-tuned",
     (HARD, SHUFFLED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned-shuffled",
 }
 GROUPS = {"tune": ("train", 320_000), "test": ("test", 300)}
@@ -60,9 +58,8 @@ class Setting:
 TEMPERATURES = (0.5, 0.7, 0.9, 1.1)
 GRID = tuple(Setting((heat,), every, beta) for heat, every, beta in product(TEMPERATURES, (1, 3), (0.02, 0.07, 0.25)))
 ROUNDS = {
-    BOTH: ((6, 8), (14, 3), (32, 1)),
+    **dict.fromkeys((BOTH, STOCK, BLIND), ((6, 8), (14, 3), (32, 1))),
     HARD: ((8, 8), (24, 3), (64, 1)),
-    **dict.fromkeys((STOCK, BLIND), ((8, 8), (20, 3), (48, 1))),
 }
 """Number of training tasks of each round of successive halving, and how many settings survive it."""
 PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)

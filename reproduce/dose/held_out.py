@@ -1,7 +1,6 @@
 """Play the tuned critics on test tasks.
 
     PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/held_out.py WORLD [--tasks 150] [--more 100]
-    ... python reproduce/dose/held_out.py WORLD --critics learned-1 learned-2 --tasks 200
     ... python reproduce/dose/held_out.py WORLD --rollouts --tasks 20     # V^pi, at the oracle's temperature
 
 First the endpoint and the curve together, on the first tasks; then the endpoint's methods alone on further tasks. The
@@ -28,7 +27,7 @@ RAW = PAGE.parent / "raw"
 
 def run(name: str, critics: Sequence[str], first: int, n_tasks: int) -> None:
     """Play AMC and the pools of some critics: at the temperature of Best-of-N, and at AMC's for the AUC."""
-    runs: list[Run] = [(LEARNED, PROPOSALS)] if name != HARD and LEARNED in critics else []
+    runs: list[Run] = [(LEARNED, PROPOSALS)] if name != HARD else []
     pools: dict[float, list[str]] = defaultdict(list)
     for critic in critics:
         setting, heat = chosen(name, critic)
@@ -59,14 +58,13 @@ def main() -> None:
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--tasks", type=int, default=150)
     parser.add_argument("--more", type=int, default=0, help="further tasks, for the learned critic alone")
-    parser.add_argument("--critics", nargs="*", help="these alone; otherwise all of the world's")
     parser.add_argument("--rollouts", action="store_true")
     parser.add_argument("--pack", action="store_true", help="pack the runs that exist, and play none")
     options = parser.parse_args()
     if options.rollouts:
         run_rollouts(options.world, options.tasks)
     elif not options.pack:
-        run(options.world, options.critics or critics_of(options.world), 0, options.tasks)
+        run(options.world, critics_of(options.world), 0, options.tasks)
         run(options.world, [LEARNED], options.tasks, options.more)
     pack(options.world)
 

@@ -129,13 +129,10 @@ def rows_of(name: str) -> list[Row]:
 
 
 def endpoint_rows(name: str) -> list[Row]:
-    """Return the learned critics' rows with their tokens charged; in the workshop, also several proposals."""
-    table, rows = lines_of(_packed(name)), []
-    for critic in (critic for critic in critics_of(name) if critic.startswith(LEARNED)):
-        setting, heat = chosen(name, critic)
-        settings = [setting.name, *([PROPOSALS.name] if name != HARD else [])]
-        rows += [row_of(name, table, critic, each, heat, charged=True) for each in settings if (critic, each) in table]
-    return rows
+    """Return the learned critic's rows with its tokens charged; in the workshop, also several proposals."""
+    table, (setting, heat) = lines_of(_packed(name)), chosen(name, LEARNED)
+    settings = [setting.name, *([PROPOSALS.name] if name != HARD else [])]
+    return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
 
 
 def slope(rows: Sequence[Row]) -> Paired:

@@ -6,8 +6,9 @@
 
 TASKS is a file of `amc_agents_scienceworld.find_agent`, and VALUE a critic of `word_value.py`. A method is NAME[:N];
 without N it has N = 5. The results call it NAME or NAME-N, and Best-of-N always by its name. The tree searches ask the
-critic and end at their first success, and so does amc-stop:N. Results are stored as `amc bench` stores them, a task by
-all methods before the next; a second call goes on.
+critic and end at their first success, and so does amc-stop:N; amc-several:N has particles at the temperature of amc:N
+and .2 below and above. Results are stored as `amc bench` stores them, a task by all methods before the next; a second
+call goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from word_value import WordValue
 
 from amc_agents.bench.methods import (
     AMC,
+    AMC_SEVERAL,
     BEST_OF_N,
     LATS,
     REACT_GREEDY,
@@ -37,6 +39,7 @@ from amc_agents.bench.methods import (
     VOTE,
     Method,
     Tuned,
+    amc_several,
     lats,
     react_greedy,
     stopping,
@@ -164,7 +167,8 @@ def method_named(text: str, tuned: Path) -> Method:
     if name == VOTE:
         return vote(Tuned(temperature=chosen[BEST_OF_N].temperature, k=N))
     shown = name if name == BEST_OF_N or not size else f"{name}-{size}"
-    return replace(method_of(name, chosen[name]), name=shown, n_particles=int(size) if size else N)
+    method = amc_several(chosen[AMC]) if name == AMC_SEVERAL else method_of(name, chosen[name])
+    return replace(method, name=shown, n_particles=int(size) if size else N)
 
 
 def play(tasks: str, value: str, folder: Path, names: Sequence[str], tuned: Path, seeds: Sequence[int] = (0,)) -> None:

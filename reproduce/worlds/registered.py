@@ -6,8 +6,9 @@
 
 Both resume. A method is NAME[:N][@CRITIC]; the results call it NAME, NAME-N or NAME-N-other. For a tree search, N is
 WIDTHxSAMPLES (tot:3x5) or the number of samples (lats:3). amc-stop:15 is amc:15 that ends at its first success, as the
-tree searches do. The plain loop gives the results of the agent's graph in half the time. Settings are chosen on
-training tasks from `TUNING` on; value models are trained on lower numbers, and policies on higher ones.
+tree searches do, and amc-several:15 is amc:15 with particles at its temperature and .2 below and above. The plain loop
+gives the results of the agent's graph in half the time. Settings are chosen on training tasks from `TUNING` on; value
+models are trained on lower numbers, and policies on higher ones.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from amc_agents.bench.methods import (
     AMC,
+    AMC_SEVERAL,
     BEST_OF_N,
     LATS,
     SMC,
@@ -28,6 +30,7 @@ from amc_agents.bench.methods import (
     TREE_OF_THOUGHTS,
     Method,
     Tuned,
+    amc_several,
     lats,
     stopping,
     tree_of_thoughts,
@@ -95,8 +98,10 @@ def method_named(text: str, plan: ComparisonPlan, tuned: Mapping[str, Tuned]) ->
     name, _, size = text.partition(":")
     if name in TREES:
         return replace(TREES[name](tuned.get(name, Tuned()), size), name=f"{name}-{size}")
-    chosen, _ = MethodChoice([name], tuned).applied_to(plan)
-    method = chosen.methods[0]
+    if name == AMC_SEVERAL:
+        method = amc_several(tuned[AMC])
+    else:
+        method = MethodChoice([name], tuned).applied_to(plan)[0].methods[0]
     if size:
         method = replace(method, name=f"{name}-{size}", n_particles=int(size))
     return replace(method, name=f"{method.name}-other", critic=critic) if critic else method

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 
 from amc_agents import amc as amc_graph
-from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, best_of_n, react_greedy, vote
+from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, amc_several, best_of_n, react_greedy, vote
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
@@ -21,7 +21,7 @@ from amc_agents.run import Run
 
 AMC = Tuned(temperature=1.0, steps=(3, 6, 9), beta=0.05)
 KEEPING = replace(amc_hidden(AMC), finished="keep")
-METHODS = (amc(AMC), KEEPING, best_of_n(Tuned(temperature=1.0)), react_greedy(), vote())
+METHODS = (amc(AMC), KEEPING, amc_several(AMC), best_of_n(Tuned(temperature=1.0)), react_greedy(), vote())
 
 
 def played(plain: bool, method: Method) -> tuple[RunResult, Run]:
@@ -43,6 +43,13 @@ def test_the_plain_loop_plays_what_the_graph_plays(method: Method) -> None:
     # What a batch's company decides is left out: tokens found in the cache, and the last bits of values.
     assert replace(loop_run.usage["policy"], cached_tokens=0) == replace(graph_run.usage["policy"], cached_tokens=0)
     assert asdict(loops.scores) == pytest.approx(asdict(graphs.scores))
+
+
+def test_particles_with_several_proposals_have_their_temperatures_in_turn() -> None:
+    greedy = texts(played(True, react_greedy())[1])[0]
+    several = texts(played(True, replace(best_of_n(), temperatures=(0.0, 2.0)))[1])
+    assert several[0::2] == [greedy] * 3
+    assert greedy not in several[1::2]
 
 
 def test_whoever_listens_hears_every_call() -> None:
