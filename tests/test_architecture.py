@@ -192,14 +192,17 @@ def test_every_room_has_a_floor():
     assert rooms <= FLOOR_OF.keys()
 
 
+@pytest.mark.thorough
 def test_imports_run_one_way():
     assert [wrong for path, source in files() for wrong in wrong_imports(path, source)] == []
 
 
+@pytest.mark.thorough
 def test_no_modules_import_each_other():
     import_order(files())
 
 
+@pytest.mark.thorough
 def test_nothing_on_the_way_in_needs_an_extra():
     assert [heavy for path, source in files() for heavy in heavy_imports(path, source)] == []
 
@@ -246,6 +249,7 @@ def test_a_heavy_import_is_seen():
     assert not heavy_imports("critics/value/hf.py", "import torch")
 
 
+@pytest.mark.thorough
 def test_no_models_folder_may_run_code_of_its_own():
     calls = [
         f"{path}: {ast.unparse(node)}"

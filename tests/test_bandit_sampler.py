@@ -62,6 +62,7 @@ def test_it_reads_the_librarys_own_prompt():
     assert words[2:5] == [f"mean of arm {TASK.payload.arms[0]}", ": Beta(9", ", 4)"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parameters", POSTERIORS)
 def test_it_draws_from_the_posterior(parameters):
     means = drawn(parameters, 400, 1.0)
@@ -76,6 +77,7 @@ def test_it_is_sharper_at_a_lower_temperature():
     assert np.ptp(drawn(POSTERIORS[1], 100, 0.0), axis=0).max() == 0
 
 
+@pytest.mark.thorough
 def test_it_explores_a_bandit(tmp_path):
     trials = explore(Exploration("bandit", explorers([AGENT], [1.0]), n_trials=4, n_episodes=60), tmp_path / "a")
     again = explore(Exploration("bandit", explorers([AGENT], [1.0]), n_trials=4, n_episodes=60), tmp_path / "b")

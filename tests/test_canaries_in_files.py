@@ -168,6 +168,7 @@ async def test_the_trace_of_a_failure_shows_no_key(content):
 # --- reports ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_dataset_masks_keys(tmp_path):
     pytest.importorskip("pyarrow")
     from amc_agents.report.folders import report_page

@@ -53,6 +53,7 @@ def population(middleware=(), **settings):
     return amc(agent, ReturnSoFar(), environment=sum_world, n_particles=N, resample=AtSteps(2), **settings)
 
 
+@pytest.mark.thorough
 def test_lac_decides_every_step_of_every_particle():
     chooses = ActorCritic(LikesLarge(), k=K, alpha=9.0, depth=0, seed=0)
     decided, again = (population([chooses], seed=5).run(start()) for _ in range(2))

@@ -97,6 +97,7 @@ async def test_a_healthy_policy_passes_every_check():
     assert not any(check.advice for check in checks.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "expected", "detail"),
     [
@@ -129,6 +130,7 @@ def chat_with(change):
     return {"POST /v1/chat/completions": answer}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "failed", "detail"),
     [

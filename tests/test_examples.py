@@ -48,6 +48,7 @@ def run(path: Path, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_an_agent_with_tools():
     printed = run(ROOT / "examples/wrap_agent_with_tools.py")
     assert "best return 1," in printed
@@ -96,6 +97,7 @@ def test_a_repository_is_repaired_in_folders_of_the_particles():
     assert removed == {"-    return max(prices)", "-    return cents > 50"}
 
 
+@pytest.mark.thorough
 def test_a_refund_is_paid_once_and_the_winners_rows_are_applied():
     printed = run(ROOT / "examples/orders_in_sqlite.py")
     assert printed.count("the bank pays") == 1
@@ -107,6 +109,7 @@ def test_a_refund_is_paid_once_and_the_winners_rows_are_applied():
     ]
 
 
+@pytest.mark.thorough
 def test_a_human_is_asked_once_and_the_offer_is_sent_once():
     asked, sent, answer = run(ROOT / "examples/ask_a_human.py").splitlines()
     (price,) = re.findall(r"'args': \{'price': (\d+)\}", asked)
@@ -115,6 +118,7 @@ def test_a_human_is_asked_once_and_the_offer_is_sent_once():
     assert answer == "The customer has the offer."
 
 
+@pytest.mark.thorough
 def test_posterior_sampling():
     *_, pulls, first, second, third = run(ROOT / "examples/posterior_sampling.py").splitlines()
     pulled = pulls.split()[1:]
@@ -134,6 +138,7 @@ def test_a_budget():
     assert small == "too small: no answer after 4 calls"
 
 
+@pytest.mark.thorough
 def test_a_thought_that_is_refined_before_anything_is_done():
     printed = run(ROOT / "examples/critique_refine.py").splitlines()
     assert printed[0] == "I pay first."
@@ -181,6 +186,7 @@ def openai_answer(request):
     return 200, {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", BLOCKS)
 def test_code_in_the_pages_runs(block, tmp_path):
     script = tmp_path / "block.py"

@@ -68,6 +68,7 @@ def answer_of(events):
     return [data for event, data in events if event == "values"][-1]["messages"][-1]["content"]
 
 
+@pytest.mark.thorough
 def test_a_run_and_one_with_another_critic(server):
     # Nine steps at least: nobody is through at step 4, where the critic is asked.
     task = generate_task(1, "play", optimal_steps=(4, 9))
@@ -92,6 +93,7 @@ def test_a_whole_instruction_may_be_pasted(server):
 FORBIDDEN = {"critic": "os:getcwd"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "request_"),
     [("hello", {}), ("task 7", {"context": FORBIDDEN}), ("task 7", {"config": {"configurable": FORBIDDEN}})],
@@ -111,6 +113,7 @@ def test_the_schemas_offer_the_critics(server):
         assert "messages" in schemas["input_schema"]["properties"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", ["lac", "pnlc"])
 def test_a_single_agent_plays_a_task(server, graph):
     task = generate_task(2, "play", optimal_steps=(4, 9))
@@ -134,6 +137,7 @@ POPULATIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("graph", "critic"), POPULATIONS)
 def test_a_population_plays_a_task(server, graph, critic):
     messages = say(server, "task 2", graph)
@@ -143,12 +147,14 @@ def test_a_population_plays_a_task(server, graph, critic):
     assert all(call["tool_calls"][0]["name"] == "act" for call in calls)
 
 
+@pytest.mark.thorough
 def test_the_posterior_of_psrl_grows_across_threads(server):
     beliefs = [say(server, "3", "psrl")[-1]["content"], answer_of(resumed_after_a_stop(server, "3", "psrl"))]
     pulls = [sum(map(int, re.findall(r"[0-9]+", belief))) - 10 for belief in beliefs]
     assert pulls == [3, 6]
 
 
+@pytest.mark.thorough
 def test_a_stream_and_the_next_turn_of_a_thread(server):
     thread = server.post("/threads", json={}).json()["thread_id"]
     body = {"assistant_id": "lac", "input": {"messages": [{"role": "user", "content": "task 2"}]},
@@ -161,6 +167,7 @@ def test_a_stream_and_the_next_turn_of_a_thread(server):
     assert answer["messages"][first]["content"] == "task 2", "the thread goes on where it was"
 
 
+@pytest.mark.thorough
 def test_every_graph_resumes_after_a_stop_as_a_stream_with_another_critic(server):
     critics = {graph: "verdict:embedded:crafting" if graph == "pnlc" else "uniform" for graph in GRAPHS - {"psrl"}}
 

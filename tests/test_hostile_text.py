@@ -128,6 +128,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("read", "text"), [pytest.param(read, text, id=f"{text[:20]!r}") for read, texts in TEXTS.items() for text in texts]
 )

@@ -79,6 +79,7 @@ def test_a_taught_model_s_targets_are_the_planner_s_grades(levers, grades):
     assert list(grades(played, task, taught.by_rollouts(0.7, 1)).values()) == pytest.approx(targets[:-1])
 
 
+@pytest.mark.thorough
 def test_grades_by_rollouts_are_mean_returns_of_the_policy(levers, grades):
     spec = world("crafting-stock")
     (task,) = spec.tasks(1, "train", 700_000)

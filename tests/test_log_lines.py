@@ -24,6 +24,7 @@ def direct_calls():
                         yield f"{path.relative_to(PACKAGE)}:{call.lineno}"
 
 
+@pytest.mark.thorough
 def test_every_event_is_logged_by_the_function_that_neutralises_it():
     assert list(direct_calls()) == []
 

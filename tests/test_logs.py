@@ -38,6 +38,7 @@ def events_in(source, room):
             yield f"amc_agents.{room}", ast.unparse(level).removeprefix("logging."), ast.literal_eval(event)
 
 
+@pytest.mark.thorough
 def test_every_event_is_documented_with_its_logger_and_level(repository):
     page = (repository / "docs/observability.md").read_text()
     rows = re.findall(r"^\| `(amc_agents\.\w+)` \| (\w+) \| `([\w.]+)` \|", page, re.MULTILINE)
@@ -52,6 +53,7 @@ def test_only_one_place_creates_loggers(repository):
     assert creating == ["logs.py"]
 
 
+@pytest.mark.thorough
 def test_no_handler_is_installed(repository):
     code = """
 import logging, amc_agents

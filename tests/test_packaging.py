@@ -64,6 +64,7 @@ def model_files(repository: Path) -> list[Path]:
     return [path for path in found if path.suffix != ".py"]
 
 
+@pytest.mark.thorough
 def test_every_door_opens_without_torch(repository):
     code = f"{OPEN_ALL}; import sys; print(sorted({{'torch', 'transformers', 'vllm'}} & set(sys.modules)))"
     assert python(repository, code).stdout.strip() == "[]"
@@ -78,6 +79,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"langchain", "langc
     assert python(repository, code).stdout.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_every_module_imports_without_extras_or_names_the_one_it_needs(repository):
     code = f"""
 import importlib, pkgutil, sys

@@ -148,6 +148,7 @@ def test_a_streamed_run_is_the_run_itself():
 MANY_NOTES = tuple(f"step {step}: the critic failed\nand \x1b[31m said so at length {'x' * 300}" for step in range(50))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings",
     [

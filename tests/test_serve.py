@@ -267,6 +267,7 @@ def test_a_server_is_healthy_inside_the_block_and_stopped_afterwards(fake_python
     assert "loading 4" in server.log.read_text()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_ignores_signals_is_killed(fake_python, tmp_path):
     server = fake_server(fake_python, tmp_path, "--worker", "deaf")
     server.start()
@@ -282,6 +283,7 @@ def test_a_server_that_dies_says_why(fake_python, tmp_path):
         server.__enter__()
 
 
+@pytest.mark.thorough
 def test_a_server_that_takes_too_long_is_stopped(fake_python, tmp_path):
     server = fake_server(fake_python, tmp_path, "--slow", "600")
     server.start()
@@ -300,6 +302,7 @@ def test_a_port_in_use_is_an_immediate_error():
             chosen_port("127.0.0.1", taken.getsockname()[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_amc_serve_prints_the_critic_and_passes_signals_on(value_folder, amc_serve, number):
     running = amc_serve("value", str(value_folder))
@@ -313,6 +316,7 @@ def test_amc_serve_prints_the_critic_and_passes_signals_on(value_folder, amc_ser
     assert group(server) == []
 
 
+@pytest.mark.thorough
 def test_amc_serve_returns_the_status_of_a_server_that_is_stopped_while_loading(value_folder, amc_serve):
     running = amc_serve("value", str(value_folder), "--timeout", "60", extra=("--slow", "600"))
     read_until(running, "Its log")
@@ -325,6 +329,7 @@ def test_amc_serve_returns_the_status_of_a_server_that_is_stopped_while_loading(
     assert group(servers[0]) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -337,6 +342,7 @@ def test_amc_serve_prints_how_to_use_the_server(amc_serve, arguments, expected):
     assert [text for text in expected if text not in printed] == []
 
 
+@pytest.mark.thorough
 def test_amc_serve_tells_programs_where_the_server_is(amc_serve):
     printed = read_until(amc_serve("value", "crafting", "--json"), "}")
     told = json.loads(printed[printed.index("{\n") :])

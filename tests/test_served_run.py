@@ -101,6 +101,7 @@ def test_a_client_reads_the_run_back(server):
     assert payload["level"].endswith("Level>")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["debug", "tasks", "checkpoints", "messages-tuple"])
 def test_the_modes_of_tools_come_to_their_end(server, mode):
     events = streamed(server, [mode])

@@ -45,6 +45,7 @@ async def play(task, temperature, critic="uniform", **settings):
     return await graph.arun({"messages": [HumanMessage(task.instruction)]})
 
 
+@pytest.mark.thorough
 async def test_the_policy_solves_easy_tasks_and_errs_on_hard_ones():
     means = []
     for band in ((3, 6), (12, 16)):
@@ -67,6 +68,7 @@ async def test_the_value_model_tells_successes_from_failures():
     assert wins.mean() > 0.65, "area under the ROC curve after 8 steps"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [False, True])
 async def test_amc_with_the_shipped_critic_runs_hidden_and_seen(hidden):
     task = next(generate_tasks(1, "shipped", optimal_steps=(8, 8)))

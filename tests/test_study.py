@@ -146,6 +146,7 @@ def test_one_trajectory_at_temperature_1_is_the_pools_mean(study):
     assert cells.costs["hot-react"]["policy_calls"] == pytest.approx(10)
 
 
+@pytest.mark.thorough
 def test_the_report_is_written_with_what_is_there(study, monkeypatch, capsys):
     packed_band(study)
     settings = {"temperature": 0.4, "resample": "AtSteps(6)", "beta": 0.1}

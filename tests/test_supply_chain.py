@@ -89,6 +89,7 @@ def test_no_code_of_a_model_repository_is_trusted(sources):
     assert [path for path, is_stated in from_hub if not is_stated] == []
 
 
+@pytest.mark.thorough
 def test_importing_every_module_uses_no_network(repository):
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     done = subprocess.run([sys.executable, "-c", OFFLINE], env=environment, capture_output=True, text=True)

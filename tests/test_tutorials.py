@@ -27,6 +27,7 @@ def tutorials(monkeypatch, tmp_path):
     sys.modules.pop("tutorials", None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_prints_what_its_page_says(page, tutorials):
     text = page.read_text()

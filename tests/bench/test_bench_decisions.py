@@ -46,6 +46,7 @@ def played(decisions, *, success=True, task="a", seed=0):
     return RunDecisions("lac", task, seed, success, tuple(decisions))
 
 
+@pytest.mark.thorough
 async def test_methods_that_decide_run_like_all_others(make_comparison, tmp_path):
     comparison = make_comparison(n_tasks=3, methods=METHODS, seeds=(0, 1))
     records = await compare(comparison, tmp_path, keep_decisions=True)

@@ -56,6 +56,7 @@ def bench(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.thorough
 def test_a_registered_world_sets_horizon_success_and_oracle(bench, tmp_path):
     told = bench("--methods", "react,vote,lac,lac-oracle", "--first", "40", "--seeds", "2")
     results = Results.load(tmp_path / "out" / "results.json")
@@ -75,6 +76,7 @@ def test_a_registered_world_sets_horizon_success_and_oracle(bench, tmp_path):
     assert "returned 0.5 or more" in text
 
 
+@pytest.mark.thorough
 def test_a_world_that_lists_its_actions_has_them_all_as_candidates(bench, tmp_path):
     told = bench("--methods", "vote-list,lac-list", "--world", "listed", "--keep-decisions", "--candidates", "2")
     decisions = read_decisions(tmp_path / "out")

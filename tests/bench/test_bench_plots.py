@@ -85,6 +85,7 @@ def test_unknown_values_are_drawn_in_grey(run, tmp_path):
     assert np.sum(np.ptp(drawn, axis=-1) > 0.4) > 1000, "known values keep their colours"
 
 
+@pytest.mark.thorough
 async def test_the_picture_of_the_methods(make_comparison, tmp_path):
     comparison = make_comparison(2)
     results = summarise(await compare(comparison, tmp_path), comparison.methods, comparison.settings)

@@ -17,6 +17,7 @@ from amc_agents.smc import Never
 from tests.bench.coins import BitWorld, ShareOfOnes
 
 
+@pytest.mark.thorough
 async def test_every_method_on_every_task_and_seed(make_comparison, tmp_path, six_methods):
     comparison = make_comparison(n_tasks=2, seeds=(0, 1))
     records = await compare(comparison, tmp_path)
@@ -52,6 +53,7 @@ async def test_a_method_may_have_its_own_scheme_and_keep_finished_particles(make
     assert not {"scheme", "finished"} & kept["amc"].keys()  # as in folders of before
 
 
+@pytest.mark.thorough
 async def test_a_resumed_run_does_only_what_is_missing(make_comparison, tmp_path):
     first = await compare(make_comparison(n_tasks=2), tmp_path)
     started = BitWorld.started

@@ -64,6 +64,7 @@ def test_equal_prompts_have_equal_hashes():
     assert hash_of_input({"messages": [first]}) != hash_of_input({"messages": [HumanMessage("b")]})
 
 
+@pytest.mark.thorough
 async def test_a_result_has_the_hash_of_its_prompt(make_comparison, tmp_path):
     comparison = make_comparison(n_tasks=2)
     results = await played(comparison, tmp_path)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from amc_agents.bench.methods import Tuned, amc
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.runner import run_one
 from amc_agents.run import Run
 
 
+@pytest.mark.thorough
 def test_the_same_luck_plays_the_same_trajectories_with_rewards_hidden() -> None:
     seen = amc(Tuned(temperature=1.0, steps=(2, 4, 6), beta=0.05))
     plan = ComparisonPlan(methods=(seen,), n_tasks=2, band=(4, 5), n_particles=6, plain=True)

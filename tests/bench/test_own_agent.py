@@ -31,6 +31,7 @@ def run(plan, out, **settings):
     return run_job(plan.job(), out, **settings)
 
 
+@pytest.mark.thorough
 def test_the_plain_agent_and_a_deployable_pick(folder):
     name = write_agent(folder)
     write_tasks(folder, 6)
@@ -44,6 +45,7 @@ def test_the_plain_agent_and_a_deployable_pick(folder):
     assert sum(hidden) > sum(plain)  # the critic knows the score
 
 
+@pytest.mark.thorough
 def test_a_run_ends_at_its_first_success(folder):
     name = write_agent(folder)
     write_tasks(folder, 8)

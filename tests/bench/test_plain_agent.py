@@ -34,6 +34,7 @@ def texts(run: Run) -> list[list[str]]:
     return [[message.text for message in output["messages"]] for output in run.outputs]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_the_plain_loop_plays_what_the_graph_plays(method: Method) -> None:
     (graphs, graph_run), (loops, loop_run) = played(False, method), played(True, method)

@@ -41,6 +41,7 @@ def plan_of(*methods, world="crafting-stock", n_tasks=1, **settings):
     return ComparisonPlan(methods, n_tasks, world=world, model="openai:m", n_particles=3, **settings)
 
 
+@pytest.mark.thorough
 def test_a_chat_model_reads_the_rules_of_the_world_and_its_temperature_is_the_methods(server, tmp_path):
     methods = (react(Tuned(0.3)), reflact(), tree_of_thoughts(width=1, samples=1), reflexion(trials=1))
     results = run_plan(plan_of(*methods), tmp_path)
@@ -56,6 +57,7 @@ def test_a_chat_model_reads_the_rules_of_the_world_and_its_temperature_is_the_me
     assert any("Reflection:" in request["messages"][0]["content"] for _, request, _ in server.asked)
 
 
+@pytest.mark.thorough
 def test_the_methods_that_prompt_the_policy_are_chosen_by_name_with_react_s_temperature(server, tmp_path):
     choice = MethodChoice(("prompted",), {"react": Tuned(0.3)}, candidates=2)
     plan, notes = choice.applied_to(plan_of())
@@ -94,6 +96,7 @@ def test_a_request_that_fails_is_a_failure_in_the_table_and_the_others_go_on(ser
     assert "too long" in failure.error
 
 
+@pytest.mark.thorough
 def test_an_estimate_plays_each_method_once_and_multiplies(server):
     plan = plan_of(react(), best_of_n(), amc(Tuned(steps=(2,))), lac(Tuned(k=2), critic="uniform"), n_tasks=10)
     estimates = {each.method: each for each in asyncio.run(estimate_comparison(plan.comparison()))}

@@ -37,6 +37,7 @@ def critic_of(**settings):
     return RolloutCritic(ScriptedChatModel(respond=respond), WorkshopWorld, parse_instruction, **settings)
 
 
+@pytest.mark.thorough
 async def test_values_are_the_policys_chances_of_success():
     critic = critic_of(n_rollouts=400, horizon=3)
     values = await critic.values([play(), play(FETCH), play(FETCH, Step("inventory"))])
@@ -57,6 +58,7 @@ class Paying(WorkshopWorld):
         return replace(answer, reward=answer.reward + 0.25)
 
 
+@pytest.mark.thorough
 async def test_rewards_before_the_state_count():
     critic = RolloutCritic(ScriptedChatModel(respond=respond), Paying, parse_instruction, n_rollouts=400, horizon=3)
     values = await critic.values([play(FETCH), play(FETCH, Step("inventory"))])

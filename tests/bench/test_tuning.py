@@ -84,6 +84,7 @@ def test_schedules_are_those_of_the_horizon():
         AtSteps(*steps)
 
 
+@pytest.mark.thorough
 def test_tuning_a_users_comparison(make_comparison, tmp_path):
     comparison = make_comparison(n_tasks=3, methods=[react(), best_of_n(), amc(Tuned(steps=(2,)))])
     grid = Grid(temperatures=(0.0, 1.0), steps=((1,), (2,)), betas=(0.1,))
@@ -136,6 +137,7 @@ def test_the_written_configuration_file_can_be_loaded(tmp_path):
     assert "temperature of the model that acts: 0.7" in text
 
 
+@pytest.mark.thorough
 def test_bench_uses_the_settings_that_tune_chose(command, tmp_path):
     given = ["--tasks", 2, "--particles", 2, "--band", 2, 3, "--workers", 1]
     code, _, err = command("tune", "--out", tmp_path / "t", "--temperatures", "0.3,0.9", *given)

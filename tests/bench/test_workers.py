@@ -79,6 +79,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found by Linux's /proc")
 def test_workers_end_with_a_bench_that_is_killed_and_a_second_bench_is_refused_while_it_runs(tmp_path, repository):
     out = tmp_path / "results"
@@ -113,6 +114,7 @@ def test_a_worker_that_still_writes_holds_the_folder_of_a_killed_run(tmp_path):
         run_plan(PLAN, tmp_path, resume=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', '{"version": 1, "settings": 3, "methods": {}}'])
 def test_damaged_settings_are_named(tmp_path, text):
     run_plan(PLAN, tmp_path)

@@ -38,6 +38,7 @@ def test_help_is_fast_and_lists_the_commands(tmp_path):
     assert "HEAVY []" in told.stdout, told.stdout + told.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [["demo"], ["bench"], ["tune"], ["collect"], ["train", "value"], ["score"], ["distill"]]
 )
@@ -100,6 +101,7 @@ def test_a_demo_leaves_a_benchs_results_alone(command, tmp_path):
     assert (tmp_path / "records.jsonl").read_text() == kept
 
 
+@pytest.mark.thorough
 def test_bench_resumes(command, tmp_path):
     arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,best-of-n", "--workers", "1"]
     assert command(*arguments)[0] == 0
@@ -135,6 +137,7 @@ def test_steps_and_success_reward_apply_to_all_methods_that_resample(command, tm
     assert [of.get("success_reward") for of in methods.values()] == [None, None, 1.0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -201,6 +204,7 @@ def test_collect_in_another_world(command, tmp_path):
     assert (code, "a difficulty band applies to the crafting world only" in err) == (2, True)
 
 
+@pytest.mark.thorough
 def test_collect_and_train_a_value_model(command, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("pyarrow")
@@ -215,6 +219,7 @@ def test_collect_and_train_a_value_model(command, tmp_path):
     assert json.loads((tmp_path / "value" / "amc_value.json").read_text())["target"] == "return"
 
 
+@pytest.mark.thorough
 def test_collect_by_a_search_and_distill_the_policy(command, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("pyarrow")
@@ -319,6 +324,7 @@ def test_every_command_and_group_has_an_example_and_every_command_takes_json():
     walk(get_command(app), "amc")
 
 
+@pytest.mark.thorough
 def test_every_command_has_an_example(command):
     from amc_agents.cli.commands import _COMMANDS
 

@@ -12,6 +12,7 @@ def explore(command):
     return partial(command, "explore")
 
 
+@pytest.mark.thorough
 def test_agents_side_by_side(explore, tmp_path):
     out = tmp_path / "out"
     agents = ["--agent", "classic-psrl", "--agent", "tests.bench.exploration.explorers:stubborn"]

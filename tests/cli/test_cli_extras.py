@@ -51,6 +51,7 @@ def test_a_missing_package_of_another_kind_is_no_missing_extra(repository, tmp_p
     assert "No module named 'filelock'" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["bench", "demo", "explore"])
 def test_a_comparison_names_matplotlibs_extra_before_it_runs_anything(repository, tmp_path, command):
     argv = ["amc", command, "--out", "out", *(["--agent", "random"] if command == "explore" else [])]
@@ -61,6 +62,7 @@ def test_a_comparison_names_matplotlibs_extra_before_it_runs_anything(repository
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_runs_and_reports_import_neither_pictures_nor_terminal(repository, tmp_path):
     code = BLOCK.format(blocked={"matplotlib", "typer"}, argv=[]) + (
         "import amc_agents\n"

@@ -69,6 +69,7 @@ def test_a_folder_whose_name_looks_like_markup_is_written_and_named(command, tmp
     assert (tmp_path / "r[red]:fire:[/x]" / "results.json").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [

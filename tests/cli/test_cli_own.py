@@ -30,6 +30,7 @@ def own(tmp_path, monkeypatch):
 SMALL = ("--tasks", "tasks.jsonl", "--workers", "1")
 
 
+@pytest.mark.thorough
 def test_bench_ends_with_the_pick_against_the_plain_agent(command, own):
     critic = ("--critic", f"{own}:Share", "--particles", "3", "--methods", "react,best-of-n,amc-hidden")
     code, out, err = command("bench", own, "--out", "results", *SMALL, *critic, "--steps", "2")
@@ -87,6 +88,7 @@ def test_collect_writes_a_dataset_of_the_training_tasks(command, own):
     assert json.loads(command(*arguments, "--json")[1]) == {"out": "data", "new": 0, "lost": 0, "errors": []}
 
 
+@pytest.mark.thorough
 def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
     critic = f"{own}:Share"
     code, out, err = command(
@@ -113,6 +115,7 @@ def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
     assert code == 0, err
 
 
+@pytest.mark.thorough
 def test_tune_jointly_and_compare_with_one_setting_after_the_other(command, own, tmp_path):
     tune = ["tune", "--agent", own, "--out", "tuning", "--tasks", "tasks.jsonl", "--workers", "1"]
     tune += ["--critic", f"{own}:Share", "--temperatures", "0.5", "--methods", "amc-hidden", "--joint"]
@@ -187,6 +190,7 @@ def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
     assert Config.load(tmp_path / "amc.toml").amc.n_particles == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

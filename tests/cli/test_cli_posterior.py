@@ -111,6 +111,7 @@ def test_an_editor_that_is_left_as_it_was_changes_nothing(posterior, folder, mon
     assert head().number == 2
 
 
+@pytest.mark.thorough
 def test_two_editors_at_once_lose_neither_text(posterior, folder, monkeypatch, repository):
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     code = f"""
@@ -161,6 +162,7 @@ def test_rollback_adds_a_version(posterior):
     assert "already has this text" in posterior("rollback", FILE, "worlds.lever", "3")[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

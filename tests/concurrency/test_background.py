@@ -48,6 +48,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("call", "hanging"),
     [
@@ -85,6 +86,7 @@ def test_errors_of_a_stream_come_as_they_are():
         amc(number_agent(), "uniform", environment=environment, n_particles=2).run(start())
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_forked_process_makes_sync_calls_too(repository):
     program = """
@@ -108,6 +110,7 @@ def test_a_forked_process_makes_sync_calls_too(repository):
     assert (code, printed) == (0, ["7", "parent"]), errors
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_objects_with_threads_work_in_a_forked_process(repository):
     # A sync critic, the shipped critic and the shipped policy's batcher, each used before the fork.
@@ -143,6 +146,7 @@ def test_objects_with_threads_work_in_a_forked_process(repository):
     assert (code, printed) == (0, ["7"]), errors
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_handshake_under_way_at_a_fork_is_made_again_in_the_forked_process(repository):
     program = """

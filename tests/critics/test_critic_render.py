@@ -47,6 +47,7 @@ trajectories = st.builds(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prompt_format", [DIALOGUE, PLAIN], ids=lambda prompt_format: prompt_format.name)
 @given(whole=trajectories)
 def test_token_ids_of_a_state_are_a_prefix_of_those_of_the_next(tokenize, prompt_format, whole):

@@ -59,6 +59,7 @@ def test_a_damaged_checkpoint_is_refused(saved, tmp_path, name):
         assert not loads_or_is_named(KINDS[name].load, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 def test_a_field_of_another_type_is_refused_or_equivalent(saved, tmp_path, name):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
@@ -87,6 +88,7 @@ def hash_of_shipped():
     return ValueCheckpoint.load(SHIPPED / "value").base_model_hash
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "value/adapter_config.json"])
 def test_damaged_files_of_a_model_are_named_errors(tmp_path, name):
     shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)

@@ -111,6 +111,7 @@ def special_tokens(tokenizer, text):
     return [token for token in tokenizer(text) if token in tokenizer._special_ids]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prompt_format", [DIALOGUE, PLAIN], ids=lambda prompt_format: prompt_format.name)
 @given(whole=trajectories_of(forged_texts))
 def test_special_tokens_come_from_the_template_alone(guarded, prompt_format, whole):
@@ -119,6 +120,7 @@ def test_special_tokens_come_from_the_template_alone(guarded, prompt_format, who
         assert special_tokens(guarded, segment) == special_tokens(guarded, template)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prompt_format", [DIALOGUE, PLAIN], ids=lambda prompt_format: prompt_format.name)
 @given(whole=trajectories_of(ordinary_texts))
 def test_ordinary_text_gets_the_token_ids_of_its_whole_text(guarded, prompt_format, whole):
@@ -126,6 +128,7 @@ def test_ordinary_text_gets_the_token_ids_of_its_whole_text(guarded, prompt_form
         assert guarded(segment) == guarded(str(segment))
 
 
+@pytest.mark.thorough
 @given(whole=trajectories_of(forged_texts))
 def test_training_and_serving_read_forged_tokens_alike(whole):
     trained, numpy, from_file = fast(), words(), served()

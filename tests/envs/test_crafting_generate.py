@@ -70,6 +70,7 @@ def test_any_depth(depth):
         assert made.depth == depth == made.book.depth(made.goal)
 
 
+@pytest.mark.thorough
 def test_splits_share_no_book():
     def books(split: str) -> list[tuple[str, frozenset[Recipe]]]:
         return [(task.payload.goal, frozenset(task.payload.book.recipes)) for task in generate_tasks(500, split)]
@@ -95,6 +96,7 @@ def test_distractors_are_in_every_book():
         assert len(book.recipes) - len(needed) in (3, 4, 5)
 
 
+@pytest.mark.thorough
 def test_no_such_book_is_an_error():
     with pytest.raises(ValueError, match="no book of depth 4 with 1 to 2 optimal steps"):
         generate_task(0, depth=4, optimal_steps=(1, 2))

@@ -141,6 +141,7 @@ def test_splits_have_the_published_depths(split, depths):
     assert len(hardest) == depths[3] + depths[4]
 
 
+@pytest.mark.thorough
 @with_data
 def test_tasks_are_numbered_by_the_rows_of_the_table():
     table = depth_table()
@@ -151,6 +152,7 @@ def test_tasks_are_numbered_by_the_rows_of_the_table():
     assert not {task.id for task in official_tasks(DATA, "test")} & {task.id for task in official_tasks(DATA, "train")}
 
 
+@pytest.mark.thorough
 @with_data
 def test_a_task_lists_what_it_needs_and_a_few_others():
     tasks = official_tasks(RECIPES, "all")

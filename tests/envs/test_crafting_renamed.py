@@ -81,6 +81,7 @@ async def test_it_is_a_world_by_name(folder, monkeypatch):
     await check_environment(found.make, task, plan(task.payload.book, task.payload.goal))
 
 
+@pytest.mark.thorough
 @with_data
 def test_every_official_task_can_be_renamed_and_read_by_the_embedded_policy():
     tokenizer = WordTokenizer.from_folder(model_folder("crafting"))

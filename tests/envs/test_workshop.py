@@ -163,6 +163,7 @@ def test_the_planner_is_exact_on_every_small_stock(without):
         assert (best and best.n_steps) == shortest(task), (clay, flint, wax)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 async def test_solutions_of_generated_tasks_work_and_every_task_has_a_trap(kind):
     for seed in range(40):
@@ -203,6 +204,7 @@ async def test_random_play_never_leaves_a_dead_end():
             dead = not solvable
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_are_deterministic_and_readable_from_their_text(kind):
     for seed in range(20):

@@ -48,6 +48,7 @@ def property_of(parser):
     return check
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 def test_input_is_read_or_refused_by_name(parser):
     property_of(parser)()

@@ -162,6 +162,7 @@ def test_an_interrupted_import_keeps_what_it_read_and_goes_on(source, out, monke
     assert set(returns(out)) == {(f"t{number}", 0) for number in range(10)}
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_file(source, out, monkeypatch):
     monkeypatch.setattr(importer, "_SHARD_SIZE", 500_000)
     with source.open("w") as file:

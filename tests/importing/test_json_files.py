@@ -18,6 +18,7 @@ def values(path):
     return [value.value for value in json_values(path)]
 
 
+@pytest.mark.thorough
 @given(objects=OBJECTS, indent=st.sampled_from([None, 1, 4]), ascii_only=st.booleans(), chunk=st.sampled_from([3, 64]))
 def test_an_array_is_read_item_by_item(tmp_path_factory, objects, indent, ascii_only, chunk):
     path = tmp_path_factory.mktemp("json") / "array.json"

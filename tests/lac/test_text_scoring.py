@@ -240,6 +240,7 @@ async def test_a_text_beyond_the_context_is_refused():
         await EmbeddedScorer.load().log_likelihoods(long, [Text("", "inventory")], 1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 async def test_over_many_sampled_turns_the_mean_over_thoughts_is_the_frequency(temperature):
     (task,) = generate_tasks(1, "shipped")

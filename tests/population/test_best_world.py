@@ -113,6 +113,7 @@ async def test_the_same_async(writer, original, workspaces):
     assert list(workspaces.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_world_that_only_the_caller_holds_stays_open(writer, original):
     world = writer.run(start()).best_world
     gc.collect()
@@ -152,6 +153,7 @@ class Jackpot(SumWorld):
         return TimeStep.termination(answer.observation, 50.0) if action == "9" else answer
 
 
+@pytest.mark.thorough
 def test_an_archived_winner_has_its_world():
     settings = {"n_particles": 6, "finished": "keep", "resample": AtSteps(1, 2, 3), "beta": 0.5, "select": "return"}
     archived = Jackpot.open = 0
@@ -285,6 +287,7 @@ def test_a_world_whose_attributes_cannot_be_set_is_open_as_long_as_its_run():
     until_closed(Slots)
 
 
+@pytest.mark.thorough
 def test_at_the_end_of_the_process_worlds_are_closed(tmp_path, repository):
     script = """
         from tests.population.test_best_world import *

@@ -49,6 +49,7 @@ def test_slots_of_finished_particles_are_refilled():
     assert calls(run)["refilled"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("resample", [AtSteps(1, 3), EveryStep(), EssBelow(0.9), Never()])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_fates_add_up_to_the_usage_of_the_policy(resample, seed):

@@ -41,6 +41,7 @@ class CutsAtThree(SumWorld):
         return answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("finished", ["keep", "retire"])
 @pytest.mark.parametrize("horizon", [2, 3, 50])
 def test_a_trajectory_is_truncated_if_a_step_limit_ended_it(horizon, finished):

@@ -111,6 +111,7 @@ def whole_log(so_far, writes):
     return [*so_far, *(item for write in writes for item in write)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frequency", [1, 3, 1000])
 def test_a_delta_channel_is_rebuilt_after_forks(saver, frequency):
     class Delta(MessagesState):

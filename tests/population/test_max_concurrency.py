@@ -42,6 +42,7 @@ def limited(limit):
     return RunnableConfig(max_concurrency=limit)
 
 
+@pytest.mark.thorough
 @both_ways
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_particles(sync, limit):

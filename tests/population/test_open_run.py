@@ -67,6 +67,7 @@ async def test_a_reader_that_leaves_the_async_stream_closes_every_world(mode):
     assert_all_closed_once(world)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["updates", "values", "custom", "messages", ["updates", "custom"]])
 def test_a_reader_that_leaves_the_sync_stream_closes_every_world(mode):
     world = counted()
@@ -140,6 +141,7 @@ def test_an_interrupt_of_the_outer_graph_closes_every_world(pause):
         assert (world.open, world.closings) == (0, world.made)
 
 
+@pytest.mark.thorough
 async def test_nested_and_configured_graphs_close_their_own_worlds():
     world = counted()
     outer = StateGraph(MessagesState)
@@ -161,6 +163,7 @@ async def test_nested_and_configured_graphs_close_their_own_worlds():
     assert_all_closed_once(world)
 
 
+@pytest.mark.thorough
 def test_copies_of_the_graph_close_their_worlds():
     # A server gives the graph its own checkpointer by `copy`.
     world = counted()
@@ -264,6 +267,7 @@ async def test_a_fork_that_never_returns_does_not_block_a_cancelled_run(monkeypa
     assert "neither created nor closed within" in caplog.text
 
 
+@pytest.mark.thorough
 async def test_a_run_cancelled_at_any_time_closes_every_world():
     for moment in range(40):
         world = counted()

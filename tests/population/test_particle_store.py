@@ -96,6 +96,7 @@ async def compare(view, plain, *, ordered):
         assert [item for page in pages for item in page] == whole[0], "pages together are the whole result"
 
 
+@pytest.mark.thorough
 @kinds
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 async def test_reads_equal_those_of_a_store_with_the_writes(kind, stores, seed):

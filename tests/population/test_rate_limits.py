@@ -61,6 +61,7 @@ class Server:
 ROUTE = "POST /v1/chat/completions"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_population_slows_down_and_no_particle_dies(asynchronous):
     server = Server()

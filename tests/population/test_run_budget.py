@@ -107,6 +107,7 @@ def usage_and_end(graph):
 # --- never exceeded -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize("limits", [{"calls": 9}, {"tokens": 1500}, {"calls": 17, "tokens": 4000}])
 def test_a_real_server_never_bills_more_than_the_budget(server, limits, asynchronous):
@@ -231,6 +232,7 @@ def test_at_its_end_the_best_finished_answer_comes_back(select, delay):
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("calls", range(4, 26))
 def test_enough_is_kept_to_finish_a_particle(calls):
     """A particle takes 4 calls; whatever the number of particles and the budget, from 8 calls an answer exists."""

@@ -77,6 +77,7 @@ SELECTS, FINISHED = ("return", "value", "weight", "sample"), ("retire", "keep")
 SCHEDULES = EveryStep(), AtSteps(1, 2), EssBelow(0.6)
 
 
+@pytest.mark.thorough
 async def test_settled_messages_begin_the_answer_and_none_is_repeated():
     early, retired = 0, 0
     for seed, (select, finished, resample) in enumerate(itertools.product(SELECTS, FINISHED, SCHEDULES)):

@@ -158,6 +158,7 @@ def test_step_timeout_includes_the_reward_function(kind, asynchronous):
     assert all(isinstance(cause, TimeLimitExceeded) for cause in caught.value.causes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_hanging_critic_is_a_critic_error(asynchronous):
     class Hangs:
@@ -187,6 +188,7 @@ def test_limits_that_are_not_reached_change_nothing():
 # --- the whole run ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("select", "asynchronous"), [("return", False), *[(s, True) for s in ("return", "value", "weight", "sample")]]
 )

@@ -27,6 +27,7 @@ def fixed(messages):
     return f"Thought: as always\nAction: {len(messages)}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("resample", [Never(), AtSteps(2), AtSteps(1, 3), EveryStep()], ids=str)
 @pytest.mark.parametrize("finished", ["retire", "keep"])
 @pytest.mark.parametrize("n_particles", [2, 5])

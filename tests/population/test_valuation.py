@@ -110,6 +110,7 @@ class Fails:
         return self.answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("answer", "match"),
     [

@@ -53,6 +53,7 @@ def play(request):
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("update", ["trajectory", "step"])
 async def test_evidence_is_counted_once(play, update):
     await check(InMemoryStore(), play, update=update)

@@ -162,6 +162,7 @@ def test_a_run_that_pauses_for_a_human_is_not_abandoned(sync):
     assert [counts(text).sum() for text in texts(store)] == [0, 2, 4]
 
 
+@pytest.mark.thorough
 def test_a_killed_process(tmp_path):
     path = str(tmp_path / "memory.db")
     root = Path(__file__).parents[2]

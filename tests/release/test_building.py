@@ -39,6 +39,7 @@ def build(folder, tmp_path):
     return build_twice(folder, "HEAD", tmp_path / "work", tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_every_project_is_built_from_the_commit_with_its_licence(root, tmp_path):
     project(root / "integrations" / "vendor", "the_vendor")
     commit(root)

@@ -12,6 +12,7 @@ def simulated():
     return load()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_deployments", [5, pytest.param(100, marks=pytest.mark.thorough)], ids=["short", "thorough"])
 def test_the_interval_covers_and_the_verdict_is_right(simulated, n_deployments):
     bank = simulated.Bank()

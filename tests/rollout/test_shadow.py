@@ -343,6 +343,7 @@ else:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_process_ends_although_a_search_hangs(tmp_path, repository, asynchronous):
     script = SCRIPT.format(root=str(repository), folder=str(tmp_path), asynchronous=asynchronous)

@@ -99,6 +99,7 @@ def module_critic(name):
     return f"{__name__}:Recording?name={name}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("first", range(len(PLACES)), ids=PLACES)
@@ -383,6 +384,7 @@ def test_a_misspelt_key_of_configurable_is_noted():
 # --- the command line ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["demo", "bench"])
 @pytest.mark.parametrize(
     ("flag", "variable", "file", "file_variable", "used"),

@@ -48,6 +48,7 @@ def estimates(rng, nodes, state, scheme, mode):
     return np.concatenate(found), reached
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["keep", "retire"])
 @pytest.mark.parametrize("scheme", ["systematic", "multinomial"])
 def test_the_evidence_is_unbiased_under_growth_that_depends_on_the_weights(scheme, mode):

@@ -31,6 +31,7 @@ def many_runs(schedule, potential, *, seed=0, **settings):
     return run_smc(WORLD, np.random.default_rng(seed), 4, schedule, potential, batch=(N_RUNS,), **settings)
 
 
+@pytest.mark.thorough
 @schemes
 @modes
 @criteria
@@ -62,6 +63,7 @@ def failing(potential, *, ends_known, every=2):
     return known_in_part
 
 
+@pytest.mark.thorough
 @modes
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("schedule", [AtSteps(1, 3), EssBelow(0.8), EveryStep()], ids=repr)
@@ -99,6 +101,7 @@ def test_one_particle_is_unbiased_too(mode):
     np.testing.assert_allclose(run.log_evidence, WORLD.returns[run.nodes[:, 0]] / BETA, atol=1e-9)
 
 
+@pytest.mark.thorough
 @modes
 @criteria
 @pytest.mark.parametrize("rewards", ["rewards_seen", "rewards_hidden"])
@@ -139,6 +142,7 @@ def test_retiring_without_weights_is_biased(schedule, monkeypatch):
         assert_unbiased(many_runs(schedule, WORLD.rewards_seen(BETA)).log_evidence)
 
 
+@pytest.mark.thorough
 @modes
 @criteria
 def test_a_critic_that_is_not_zeroed_at_the_end_is_biased(mode, schedule):
@@ -147,6 +151,7 @@ def test_a_critic_that_is_not_zeroed_at_the_end_is_biased(mode, schedule):
         assert_unbiased(many_runs(schedule, lambda nodes: table[nodes], mode=mode).log_evidence)
 
 
+@pytest.mark.thorough
 @modes
 @criteria
 def test_a_hidden_return_that_is_zeroed_at_the_end_is_biased(mode, schedule):
@@ -170,6 +175,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("schedule", "scheme", "mode"), CASES, ids=repr)
 def test_the_particles_approach_the_posterior(schedule, scheme, mode):
     sizes = np.array([1250, 5000, 20_000])

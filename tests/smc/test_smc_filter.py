@@ -92,6 +92,7 @@ def test_wrong_potentials_are_refused(bad):
         weigh(init(2), np.array(bad))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 @pytest.mark.parametrize("mode", ["keep", "retire"])
 @settings(deadline=None)

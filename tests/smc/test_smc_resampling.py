@@ -29,6 +29,7 @@ class Fixed(np.random.Generator):
         return np.full(size, self.u)
 
 
+@pytest.mark.thorough
 @every_scheme
 @settings(deadline=None)
 @given(log_weights=populations, seed=seeds, n_offspring=st.integers(1, 30))
@@ -38,6 +39,7 @@ def test_a_dead_particle_is_never_an_ancestor(name, log_weights, seed, n_offspri
     assert np.all(np.array(log_weights)[ancestors] > -np.inf)
 
 
+@pytest.mark.thorough
 @every_scheme
 @pytest.mark.parametrize("u", [0.0, 1e-300, 0.5, ALMOST_ONE])
 @settings(deadline=None)
@@ -69,6 +71,7 @@ def test_offspring_are_proportional_to_weight(name):
     assert np.all(error <= 4 * counts.std(0) / np.sqrt(len(counts)))
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(log_weights=populations, seed=seeds, n_offspring=st.integers(1, 30))
 def test_systematic_and_residual_give_at_least_the_whole_part(log_weights, seed, n_offspring):

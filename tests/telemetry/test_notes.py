@@ -58,6 +58,7 @@ def a_request(handler, tags=()):
     return [weakref.ref(each) for each in (answer, answer.generations[0][0].message, question)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("role", "tags"), [("policy", []), ("world model", ["world model", "critic"])])
 @pytest.mark.parametrize("metered", [True, False], ids=["by a meter", "alone"])
 def test_the_answer_is_let_go_before_its_span_is_made(seen, metered, role, tags):

@@ -24,6 +24,7 @@ def run():
     return amc(number_agent(), environment=sum_world, n_particles=2, resample=Never(), seed=0).run(start())
 
 
+@pytest.mark.thorough
 def test_without_the_switch_nothing_is_imported(repository):
     code = """
 import sys

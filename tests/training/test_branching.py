@@ -64,6 +64,7 @@ def test_a_prefix_is_paid_once():
     assert calls["policy"] == 4 + 8 + 16
 
 
+@pytest.mark.thorough
 def test_continuations_of_a_state_are_those_of_the_policy():
     """After any first step, the second goes up half the time."""
     n, ups = 0, 0
@@ -74,6 +75,7 @@ def test_continuations_of_a_state_are_those_of_the_policy():
     assert abs(ups / n - 0.5) < 4.5 * 0.5 / np.sqrt(120)
 
 
+@pytest.mark.thorough
 def test_trajectories_that_end_before_a_split_count_as_often_as_others():
     """Walks end at -1: half of them after the first step. The share of these must not depend on the split."""
     ended = total = 0

@@ -150,6 +150,7 @@ def test_subwords_with_an_unknown_token_are_counted_and_bytes_can_spell_every_te
     assert warning_of(words, texts, in_bytes) == []
 
 
+@pytest.mark.thorough
 def test_a_training_reports_its_warnings_and_its_ranking(base_model, toy_trajectories, tmp_path):
     whole = toy_trajectories(12, 4)
     records = [LoggedTrajectory(each, at % 4, settings=json.dumps({"world": "toy"})) for at, each in enumerate(whole)]

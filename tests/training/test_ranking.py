@@ -194,6 +194,7 @@ def test_few_tasks_give_no_verdict():
     assert "too few tasks for a verdict" in report.sentences[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n_tasks", "per_task"), [(12, 4), (60, 2), (25, 1)])
 def test_intervals_of_a_critic_that_knows_nothing_contain_one_half(n_tasks, per_task):
     covered = 0

@@ -64,6 +64,7 @@ def dataset(tmp_path, trained):
     return tmp_path / "data"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_tokens", [None, 90])
 @pytest.mark.parametrize("kind", ["hf", "embedded"])
 def test_one_pass_equals_the_critics_value_of_each_prefix(trained, tmp_path, kind, max_tokens):

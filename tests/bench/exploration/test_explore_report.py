@@ -130,6 +130,7 @@ def test_no_trial_is_an_error():
         curve(regrets([]))
 
 
+@pytest.mark.thorough
 def test_the_pictures(results, tmp_path):
     for draw in (regret_curves, surrogates):
         picture = imread(draw(results, tmp_path / "deep" / f"{draw.__name__}.png", title="Exploration"))

@@ -89,6 +89,7 @@ def replaced(path: str, wrong: Any) -> Change:
     return lambda requested, body: wrong if requested == path else body
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("make", "path"), sorted(ASKING, key=str))
 def test_a_changed_value_gives_numbers_or_a_named_error(folder, make, path):
     seen = {}

@@ -77,6 +77,7 @@ async def test_a_model_of_another_name_after_the_restart_is_an_error(folder):
             await critic.values([trajectory(2)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [500, 503])
 async def test_half_of_the_requests_may_fail(folder, status):
     """With one dead server of two behind a load balancer, every second attempt succeeds."""

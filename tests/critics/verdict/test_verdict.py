@@ -290,6 +290,7 @@ async def test_a_large_batch_is_split_between_prompts(served):
     assert sorted(len(request["prompt"]) for request in served.requests[1:]) == [4, 8, 8]
 
 
+@pytest.mark.thorough
 async def test_a_long_trajectory_loses_its_oldest_rounds_not_the_question(model, folder, tokenize):
     served, words = Served(model, folder, limit=60), ("GOOD", "BAD")
     long = trajectory(8)

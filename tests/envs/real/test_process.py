@@ -198,5 +198,6 @@ class Played:
         await self.world.close()
 
 
+@pytest.mark.thorough
 async def test_it_keeps_the_contract_of_environments():
     await check_environment(Played, Task("table", "Roll."), ["roll", "roll", "roll"], stochastic=True)

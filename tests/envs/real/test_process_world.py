@@ -13,6 +13,7 @@ from tests.envs.real.process_worlds import GlobalDice, OwnDice
 TASK = Task("dice/1", "Roll three times.", 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", [GlobalDice, OwnDice])
 async def test_it_keeps_the_contract_of_environments(world):
     await check_environment(lambda: ProcessWorld(world), TASK, ["roll"] * 3, stochastic=True)

@@ -106,6 +106,7 @@ async def test_a_bundle_is_restorable_if_all_its_worlds_are(make_files, make_dat
     await bundle.close()
 
 
+@pytest.mark.thorough
 async def test_a_process_is_restorable_if_its_object_is(tmp_path, monkeypatch):
     monkeypatch.setenv("AMC_TEST_FOLDER", str(tmp_path))
 
@@ -155,6 +156,7 @@ async def test_where_hard_links_are_impossible_files_are_copied(make_files, monk
     await check_restorable(make_files, edit, read_files)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["files", "db"])
 async def test_a_snapshot_survives_kill_9_and_the_sweep_of_orphans(
     kind, folder, database, workspaces, make_files, make_database

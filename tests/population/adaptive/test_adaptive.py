@@ -88,6 +88,7 @@ def test_an_undecided_population_doubles_without_a_critic_up_to_the_maximum():
     assert not any("stopped" in note for note in run.notes)
 
 
+@pytest.mark.thorough
 def test_a_calibrated_critic_says_how_many_particles_suffice():
     assert sizes(lottery(LateLottery, critic=Probability(0.9)))[:3] == [4, 4, 4]
     assert sizes(lottery(LateLottery, critic=Probability(0.3)))[:3] == [4, 9, 9]
@@ -185,6 +186,7 @@ def test_a_seed_determines_sizes_ancestors_and_the_answer():
         np.testing.assert_array_equal(point.ancestors, same.ancestors)
 
 
+@pytest.mark.thorough
 def test_without_rewards_the_critic_decides_at_a_weighing_point():
     critic = Probability(0.2)
     run = lottery(critic=critic, hide_rewards=True, resample=EveryStep())

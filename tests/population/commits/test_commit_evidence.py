@@ -64,6 +64,7 @@ def predicted(trajectories):
     return [0.4 * max(0, 4 - sum(bool(step.observation) for step in each.steps)) for each in trajectories]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("schedule", "rewarded", "n_runs"),
     [

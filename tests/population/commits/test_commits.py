@@ -42,6 +42,7 @@ def shop(ledger, respond=clerk, critic=prefers_large_refunds, *, sync=True, agen
     return amc(agent, critic, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("schedule", [AtSteps(2), EveryStep(), Never()])
 async def test_a_commit_runs_once_and_every_particle_lives_through_it(ledger, sync, schedule):

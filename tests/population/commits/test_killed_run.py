@@ -45,6 +45,7 @@ def finish(folder):
     return run, asked
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_killed_within_a_commit_asks(tmp_path):
     run_and_kill(tmp_path, 0, 2, 0.0)
     run, asked = finish(tmp_path)
@@ -52,6 +53,7 @@ def test_a_run_that_is_killed_within_a_commit_asks(tmp_path):
     assert [commit.status for commit in run.commits] == ["ran", "answered", "ran"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_killed_before_the_first_commit_repeats_nothing(tmp_path):
     run_and_kill(tmp_path, 4, 0, 0.0)
     _, asked = finish(tmp_path)

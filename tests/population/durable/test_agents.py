@@ -162,6 +162,7 @@ def states(run):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.parametrize(("make", "given"), AGENTS.values(), ids=AGENTS)
 def test_the_state_of_an_agent_survives(make, given, call, tmp_path):
@@ -204,6 +205,7 @@ def test_the_writes_of_particles_to_the_store_survive(call):
     assert results[0] == results[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_node_of_a_checkpointed_graph_goes_on_and_leaves_no_points(call, asynchronous):

@@ -38,6 +38,7 @@ def same(one, other):
     return type(one) is type(other) and repr(one) == repr(other)
 
 
+@pytest.mark.thorough
 @given(VALUES)
 def test_a_value_comes_back_with_its_types(value):
     table = Table(SERDE)

@@ -60,6 +60,7 @@ def check(repository, folder, n_calls, delay):
     assert all(int(call.split()[1]) >= reached - 2 for call in after), (before[-1], after[0])
 
 
+@pytest.mark.thorough
 def test_a_killed_run_goes_on(repository, tmp_path):
     check(repository, tmp_path / "run", n_calls=20, delay=0.003)
 

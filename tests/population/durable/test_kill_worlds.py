@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from tests.population.durable.killed_worlds_run import LENGTH, START, graph, write_original
 from tests.population.durable.scenario import CONFIG, facts
 
 
+@pytest.mark.thorough
 def test_files_and_rows_of_the_particles_survive_a_killed_process(repository, tmp_path):
     write_original(tmp_path)
     command = [sys.executable, "-m", "tests.population.durable.killed_worlds_run", str(tmp_path), "3"]

@@ -25,6 +25,7 @@ def sqlite():
     return SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", [AtSteps(2, 4), EveryStep(), EssBelow(0.7)], ids=str)
 @pytest.mark.parametrize("finished", ["retire", "keep"])
 def test_durable_points_change_nothing(schedule, finished):
@@ -33,6 +34,7 @@ def test_durable_points_change_nothing(schedule, finished):
     assert facts(Scenario(InMemorySaver(), **settings).graph.run(start(), CONFIG)) == facts(plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make_saver", [InMemorySaver, sqlite])
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_a_run_that_broke_off_at_a_critics_call_ends_as_if_it_had_not(make_saver, call):
@@ -53,6 +55,7 @@ def test_a_run_that_broke_off_at_a_critics_call_ends_as_if_it_had_not(make_saver
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", [3, 12, 17, 24])
 def test_a_run_that_broke_off_at_a_models_call_ends_as_if_it_had_not(call):
     plain = Scenario().graph.run(start())
@@ -110,6 +113,7 @@ def test_a_new_turn_deletes_the_points_of_the_last():
     assert first.isdisjoint(second)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", [Never(), AtSteps(4), EssBelow(0.7)], ids=str)
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_points_every_k_steps_change_nothing(schedule, every):
@@ -146,6 +150,7 @@ def test_pauses_do_not_hide_a_failure_of_particles():
     assert runs[0]["final"] == runs[1]["final"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{}, {"success_reward": 60.0}], ids=["agreement", "probabilities"])
 def test_an_adaptive_number_of_particles_goes_on(settings):
     settings = {"n_particles": Adaptive(start=3, most=9), "resample": EveryStep(), "quorum": 1, **settings}

@@ -80,6 +80,7 @@ def least_over_second(n_episodes):
     return sum(after) / 720 - 1
 
 
+@pytest.mark.thorough
 async def test_over_all_codes_the_agent_has_exactly_the_least_regret():
     failed = [await failures(code, BayesOptimalLock()) for code in CODES]
     assert np.mean(failed) == pytest.approx(least_regret(8))
@@ -118,6 +119,7 @@ def expected_of_sampling(knowledge, n_left):
     return failed
 
 
+@pytest.mark.thorough
 async def test_no_other_agent_does_better_and_information_helps():
     rows = []
     for seed, task in enumerate(world("combination-lock").tasks(200, "test", 0)):

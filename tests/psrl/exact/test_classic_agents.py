@@ -52,6 +52,7 @@ def standard_error(numbers):
     return np.std(numbers, ddof=1) / np.sqrt(len(numbers))
 
 
+@pytest.mark.thorough
 async def test_thompson_sampling_has_sub_linear_regret_on_the_bandit():
     per_episode = await regrets("bandit", 300, posterior_sampling)
     quarters = per_episode.reshape(300, 4, 25).mean(axis=2)
@@ -76,6 +77,7 @@ def thompson_in_one_array(n_trials):
     return regret
 
 
+@pytest.mark.thorough
 async def test_tabular_psrl_has_sub_linear_regret_on_the_river():
     per_episode = await regrets("riverswim", 100, posterior_sampling)
     early, late = per_episode[:, :8].mean(axis=1), per_episode[:, -8:].mean(axis=1)

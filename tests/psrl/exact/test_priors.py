@@ -14,6 +14,7 @@ DIRICHLETS = SETS.flatmap(lambda names: st.builds(Dirichlet, st.just(tuple(names
 SINGLES = st.one_of(BETAS, DIRICHLETS, SETS.map(lambda names: UniformOver(tuple(names))))
 
 
+@pytest.mark.thorough
 @given(st.one_of(SINGLES, st.dictionaries(NAMES, SINGLES, min_size=1, max_size=4).map(Independent)))
 def test_a_prior_s_text_is_read_back(prior):
     assert parse_prior(str(prior)) == prior

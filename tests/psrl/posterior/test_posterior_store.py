@@ -122,6 +122,7 @@ async def test_twenty_tasks_at_once_lose_nothing(store):
     assert len(await memory().versions()) == 21
 
 
+@pytest.mark.thorough
 async def test_racing_writers_lose_nothing_and_overwrite_nothing():
     inner, put = InMemoryStore(), []
 

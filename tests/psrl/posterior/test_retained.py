@@ -49,6 +49,7 @@ def test_what_was_dropped_is_named(old, new, dropped):
 statements = st.lists(st.from_regex(r"[a-z]{3,8} [a-z]{3,8} [0-9]{1,3}", fullmatch=True), min_size=1, unique=True)
 
 
+@pytest.mark.thorough
 @given(statements, st.data())
 def test_a_new_text_that_has_every_old_statement_dropped_nothing(old, data):
     new = data.draw(st.permutations([*old, "something new was seen"]))

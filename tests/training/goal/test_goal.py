@@ -56,6 +56,7 @@ FAST = GoalTrainingSettings(
 )
 
 
+@pytest.mark.thorough
 async def test_q_is_gamma_to_the_actions_left():
     line = "s0 go s1 go s2 go s3 go s4 go s5 go s6"
     data = await goal_data([episode(line), episode(line)], STATE)
@@ -88,6 +89,7 @@ async def test_the_expectile_leans_towards_the_better_thought():
     assert found[0.8][1] == pytest.approx(0.8 * leaning, abs=0.05)
 
 
+@pytest.mark.thorough
 async def test_goals_picked_in_hindsight_make_q_optimistic_and_calibration_corrects_it():
     rng = np.random.default_rng(0)
     chance = 0.3
@@ -262,6 +264,7 @@ async def test_it_learns_what_a_thought_leads_to(tmp_path, twin, nearness):
     assert reached[1] > 2 * max(reached[0], reached[2])
 
 
+@pytest.mark.thorough
 def test_the_command_trains_and_says_what_to_do_next(toy_trajectories, tmp_path):
     pytest.importorskip("pyarrow")
     from typer.testing import CliRunner

@@ -82,6 +82,7 @@ class Proposer:
         return Proposed(("heads", "the moon"), ("tails", "a flood"))
 
 
+@pytest.mark.thorough
 async def test_goals_of_the_proposer_are_judged_by_their_outcome(tmp_path):
     trajectories, proposer = flips(30, 6), Proposer()
     await atrain_goal(trajectories, tmp_path, "hashed:32", FAST, summary=STATE)

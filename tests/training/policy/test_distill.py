@@ -105,6 +105,7 @@ def test_a_trajectory_counts_by_its_share_in_any_batch(base_model):
     assert alone[0] == pytest.approx(9 * alone[1], rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_policy_learns_the_better_trajectory(base_model, data, tmp_path):
     out = tmp_path / "policy"
     done = distill(base_model, data, out, replace(QUICK, epochs=8, learning_rate=1e-2))
@@ -139,6 +140,7 @@ class Killed(BaseException):
     """Ends a training like a kill: no handler catches it."""
 
 
+@pytest.mark.thorough
 def test_an_interrupted_training_resumes_with_the_same_result(base_model, data, tmp_path):
     settings = replace(QUICK, save_steps=1)
     distill(base_model, data, tmp_path / "whole", settings)

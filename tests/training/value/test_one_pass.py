@@ -48,6 +48,7 @@ def relative_difference(one, other):
     return norm(one[name] - other[name] for name in one) / norm(other.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("norms", ["in float64", "as they are"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_gradients_of_one_pass_are_those_of_one_pass_per_prefix(family, norms):

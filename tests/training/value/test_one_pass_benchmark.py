@@ -28,6 +28,7 @@ def benchmark_module():
         sys.path.remove(str(FOLDER))
 
 
+@pytest.mark.thorough
 def test_the_path_of_a_gpu_runs(benchmark_module, tmp_path, capsys):
     out = tmp_path / "results" / "one_pass.json"
     given = ["--shape", "llama-3.1-8b", *SMALL, "--tokens", "96", "--steps", "2,4", "--out", str(out)]

@@ -112,6 +112,7 @@ def modules_with_adapter(model: Any) -> set[str]:
     return {name.split(".lora_A")[0] for name, _ in model.named_parameters() if ".lora_A" in name}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral", "gpt2", "bloom"])
 def test_the_exported_folder_gives_the_same_values_at_the_last_token(family, tmp_path):
     base = folder_of(CONFIGS[family](vocab_size=WORDS, pad_token_id=1), tmp_path / "base")
@@ -142,6 +143,7 @@ def test_the_adapter_folder_holds_what_was_trained(tmp_path):
     np.testing.assert_allclose(np.concatenate(row_values(again, rows())), np.concatenate(values), atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", SEEING)
 def test_of_a_model_that_also_sees_the_text_tower_becomes_the_value_model(kind, tmp_path):
     base = folder_of(SEEING[kind](), tmp_path / "base", AutoModelForImageTextToText)

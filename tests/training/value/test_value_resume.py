@@ -60,6 +60,7 @@ def uninterrupted(base_model, data, tmp_path_factory):
 
 
 # Before the first checkpoint, after it, in the second epoch, and in the last step.
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [4, *(pytest.param(step, marks=pytest.mark.thorough) for step in (2, 5, 8))])
 def test_a_killed_training_resumes_to_the_same_bytes(base_model, data, tmp_path, uninterrupted, step):
     out = tmp_path / "value"
@@ -159,6 +160,7 @@ def test_without_save_steps_a_state_is_saved_after_each_epoch(base_model, data, 
     assert kept(out)["model.safetensors"] == uninterrupted["model.safetensors"]
 
 
+@pytest.mark.thorough
 def test_a_changed_training_is_refused_and_the_change_named(base_model, data, tmp_path, toy_trajectories):
     out = tmp_path / "value"
     with pytest.raises(Killed):

@@ -122,6 +122,7 @@ def test_a_dataset_gives_the_same_training_as_its_trajectories(base_model, tmp_p
     assert "policies | toy" in (tmp_path / "disk" / "README.md").read_text()
 
 
+@pytest.mark.thorough
 def test_a_training_stops_early_and_keeps_its_best(base_model, tmp_path, toy_trajectories):
     settings = replace(EMBEDDED, epochs=9, learning_rate=5e-2, keep_best=True, early_stopping=2)
     metrics = train_value(base_model, toy_trajectories(12, 3), tmp_path / "value", settings).metrics
@@ -131,6 +132,7 @@ def test_a_training_stops_early_and_keeps_its_best(base_model, tmp_path, toy_tra
     assert metrics["loss"] == pytest.approx(min(losses), rel=0.02)
 
 
+@pytest.mark.thorough
 def test_objective_and_calibration_are_saved_with_the_model(base_model, tmp_path, toy_trajectories):
     data = toy_trajectories(30, 3)
     settings = replace(EMBEDDED, epochs=1, calibration="affine", validation_share=0.4)
@@ -146,6 +148,7 @@ def test_objective_and_calibration_are_saved_with_the_model(base_model, tmp_path
     assert train_value(base_model, data, tmp_path / "soft", soft).beta == 0.5
 
 
+@pytest.mark.thorough
 def test_progress_reports_loss_speed_and_time_left_and_nothing_is_printed(
     base_model, tmp_path, toy_trajectories, capfd
 ):
@@ -162,6 +165,7 @@ def test_progress_reports_loss_speed_and_time_left_and_nothing_is_printed(
     assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
 
 
+@pytest.mark.thorough
 def test_a_reporter_of_transformers_gets_the_metrics(base_model, tmp_path, toy_trajectories, monkeypatch):
     from transformers import TrainerCallback
     from transformers.integrations import integration_utils
@@ -183,6 +187,7 @@ def test_a_reporter_of_transformers_gets_the_metrics(base_model, tmp_path, toy_t
         train_value(base_model, toy_trajectories(10, 3), tmp_path / "other", settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -83,6 +83,7 @@ def test_the_result_depends_on_the_seed_only(base_model, tmp_path, toy_trajector
     assert scores(1, "c") != scores(2, "dd")
 
 
+@pytest.mark.thorough
 def test_progress_is_reported_after_each_step(base_model, tmp_path, toy_trajectories):
     seen = []
     settings = replace(EMBEDDED, epochs=2, batch_size=8)
@@ -91,6 +92,7 @@ def test_progress_is_reported_after_each_step(base_model, tmp_path, toy_trajecto
     assert {one.steps for one in seen} == {6}
 
 
+@pytest.mark.thorough
 def test_keep_best_keeps_the_lowest_validation_loss(base_model, tmp_path, toy_trajectories):
     settings = replace(EMBEDDED, epochs=5, learning_rate=3e-2, keep_best=True)
     metrics = train_value(base_model, toy_trajectories(12, 3), tmp_path, settings).metrics

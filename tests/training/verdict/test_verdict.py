@@ -240,6 +240,7 @@ def test_the_defaults_are_the_papers():
     assert (settings.learning_rate, settings.batch_size, settings.words) == (2.5e-5, 2, ("GOOD", "BAD", "UNKNOWN"))
 
 
+@pytest.mark.thorough
 def test_the_command_line_trains_on_what_it_collected(tmp_path):
     from typer.testing import CliRunner
 

@@ -57,6 +57,7 @@ def test_the_adapter_reproduces_the_trained_model(model):
     np.testing.assert_allclose(logits(halved.merge_and_unload()), logits(halved), atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's, not ours
 def test_a_verdict_critic_of_whole_matrices_learns_and_is_kept_as_an_adapter(base_model, tmp_path):
     from peft import PeftModel
