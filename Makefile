@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# Tests start hundreds of processes, and each would compile the package.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo docs lock release test test-faults test-fuzz test-ray test-matrix test-wheel test-portable test-integrations test-deepagents test-clients test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
