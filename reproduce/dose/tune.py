@@ -1,6 +1,6 @@
 """Choose each critic's temperature, schedule and beta jointly on training tasks, and the temperature of its Best-of-N.
 
-    PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/tune.py WORLD [CRITIC ...]
+    PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/tune.py WORLD [CRITIC ...] [--times 3]
 
 Successive halving over `doses.GRID`; Best-of-N draws from the same temperatures, on all tuning tasks. The choice and
 all scores are written to reproduce/dose/chosen.json. The command resumes.
@@ -52,12 +52,12 @@ def best(scores: Scores, critic: str, settings: Sequence[str], tasks: Sequence[s
     return sorted(merit, key=lambda name: -merit[name])[:kept]
 
 
-def tune(name: str, critics: Sequence[str]) -> None:
-    """Tune all critics side by side, so that they share draws."""
+def tune(name: str, critics: Sequence[str], times: int) -> None:
+    """Tune all critics side by side, so that they share draws, on `times` as many tasks as ROUNDS says."""
     metric, of_name = metric_of(name), {setting.name: setting for setting in GRID}
     left: dict[str, list[str]] = {critic: list(of_name) for critic in critics}
     for n_tasks, kept in ROUNDS[name]:
-        tasks = tasks_of(name, "tune", n_tasks)
+        tasks = tasks_of(name, "tune", n_tasks * times)
         runs = [(critic, of_name[setting]) for critic in critics for setting in left[critic]]
         scores = scores_of(play(name, "tune", 0, tasks, runs, dict.fromkeys(TEMPERATURES, critics)), metric)
         ids = [task.id for task in tasks]
@@ -87,8 +87,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("critics", nargs="*")
+    parser.add_argument("--times", type=int, default=1, help="multiplies the training tasks of each round")
     options = parser.parse_args()
-    tune(options.world, options.critics or critics_of(options.world))
+    tune(options.world, options.critics or critics_of(options.world), options.times)
 
 
 if __name__ == "__main__":
