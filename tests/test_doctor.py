@@ -155,6 +155,7 @@ async def test_a_missing_ability_fails_alone(changes, failed, detail):
     assert failed not in ("chosen logprobs", "prompt logprobs") or "vLLM 0.26 or newer" in checks[failed].advice
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("answer", "side_by_side"),
     [(refused(400, "unknown field"), "skipped"), (lambda body: completions({}), "ok"), (None, "skipped")],

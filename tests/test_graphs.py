@@ -104,6 +104,7 @@ def test_what_cannot_be_served_is_said(server, text, request_):
     assert messages[-1]["content"].startswith("Send `task 7`")
 
 
+@pytest.mark.thorough
 def test_the_schemas_offer_the_critics(server):
     assistants = server.post("/assistants/search", json={"limit": 20}).json()
     assert {assistant["graph_id"] for assistant in assistants} == GRAPHS

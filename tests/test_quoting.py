@@ -61,6 +61,7 @@ def test_what_hides_a_message_is_written_out_as_in_json():
     )
 
 
+@pytest.mark.thorough
 def test_a_large_or_deep_value_is_shown_in_part():
     deep: list = []
     for _ in range(5000):

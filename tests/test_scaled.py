@@ -24,6 +24,7 @@ def scaled():
         yield SimpleNamespace(policy=play.Policy(str(WORLD.model)), Tries=tries.Tries)
 
 
+@pytest.mark.thorough
 def test_tries_depend_on_their_seed_and_not_on_other_tasks(scaled):
     tries = scaled.Tries(scaled.policy, 1.0, WORLD.make, 3, horizon=5)
 

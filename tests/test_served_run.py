@@ -118,6 +118,7 @@ def test_a_threads_runs_and_state_can_be_read(server):
     assert len(state["values"]["messages"]) == 9
 
 
+@pytest.mark.thorough
 def test_a_served_run_is_replayed_from_a_durable_point(server):
     thread = server.post("/threads", json={}).json()["thread_id"]
 

@@ -68,6 +68,7 @@ def calls(tree):
             yield ast.unparse(node.func), {named.arg: named.value for named in node.keywords if named.arg}
 
 
+@pytest.mark.thorough
 def test_numpy_and_torch_load_no_pickles(sources):
     for path, tree in sources.items():
         for name, arguments in calls(tree):
@@ -77,6 +78,7 @@ def test_numpy_and_torch_load_no_pickles(sources):
                 assert ast.unparse(arguments.get("weights_only", ast.Constant(None))) == "True", path
 
 
+@pytest.mark.thorough
 def test_no_code_of_a_model_repository_is_trusted(sources):
     from_hub = []
     for path, tree in sources.items():

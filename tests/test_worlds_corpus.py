@@ -25,6 +25,7 @@ def dialogues_of(number):
     return [(f"task {number}", [(f"act {number}", f"answer {repetition}")]) for repetition in range(3)]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_corpus_is_completed_and_equals_an_uninterrupted_one(corpus, tmp_path):
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     corpus.write_corpus(whole, 4, dialogues_of)

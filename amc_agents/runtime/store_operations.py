@@ -28,5 +28,12 @@ async def batch(store: BaseStore, *ops: Op) -> list[Any]:
 
 async def items_of(store: BaseStore, namespace: tuple[str, ...]) -> list[Item]:
     """Read all items of a namespace, excluding nested namespaces."""
-    [items] = await batch(store, SearchOp(namespace, limit=ALL, refresh_ttl=False))
+    while True:
+        try:
+            [items] = await batch(store, SearchOp(namespace, limit=ALL, refresh_ttl=False))
+            break
+        except RuntimeError as error:
+            # LangGraph's InMemoryStore iterates over a dict to which another thread may write at that moment.
+            if "changed size during iteration" not in str(error):
+                raise
     return [item for item in items if item.namespace == namespace]

@@ -137,6 +137,7 @@ async def test_only_an_oracle_receives_the_task(make_comparison):
         assert critic.tasks == ({"bits/0", "bits/1"} if oracle else {""})
 
 
+@pytest.mark.thorough
 async def test_lac_is_compared_with_the_better_of_vote_and_greedy(make_comparison, tmp_path):
     oracle = [one for one in lac_variants(Tuned(), oracle=LIKES_ONES) if one.name == "lac-oracle"]
     comparison = make_comparison(4, [*METHODS, *oracle])
@@ -293,6 +294,7 @@ async def test_an_adapter_plays_the_world_and_ends_where_the_agent_would_speak()
     assert helped.steps[0].observation == f"Could not find {task.payload.goal}"
 
 
+@pytest.mark.thorough
 def test_the_command_line_runs_them_and_reports(tmp_path, monkeypatch, capsys):
     def bench(*arguments):
         given = ["bench", "--tasks", "2", "--band", "3", "4", "--critic", "uniform", "--workers", "1", *arguments]

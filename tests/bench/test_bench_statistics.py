@@ -84,6 +84,7 @@ def test_the_interval_agrees_with_the_normal_one_where_that_holds():
     assert found.difference - found.low == pytest.approx(1.96 * found.standard_error, rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_tasks", [5, 10, 20])
 def test_the_interval_of_few_tasks_covers_as_often_as_it_says(n_tasks):
     # Exactly 95%: the number of covering intervals is binomial(4000, .95), within 4 standard deviations of its mean.

@@ -159,6 +159,7 @@ def test_bench_uses_the_settings_that_tune_chose(command, tmp_path):
         assert method.settings["resample"] == repr(chosen[AMC].schedule)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -118,6 +118,7 @@ def test_bench_resumes(command, tmp_path):
     assert "n_particles was 2, is 3" in err
 
 
+@pytest.mark.thorough
 def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
     arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,amc", "--workers", "1"]
     assert command(*arguments, "--beta", "0.5")[0] == 0
@@ -127,6 +128,7 @@ def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
     assert (code, "beta was 0.5, is 0.1" in err or "'beta': 0.5" in err) == (2, True), err
 
 
+@pytest.mark.thorough
 def test_steps_and_success_reward_apply_to_all_methods_that_resample(command, tmp_path):
     arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "best-of-n,smc,amc", "--workers", "1"]
     assert command(*arguments, "--steps", "2,1", "--success-reward", "1")[0] == 0
@@ -170,6 +172,7 @@ def test_a_missing_extra_is_one_line(command, tmp_path, monkeypatch):
     assert err == f"amc: {MissingExtra('torch', 'train')}\n"
 
 
+@pytest.mark.thorough
 def test_score_a_collected_dataset(command, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     data, out = str(tmp_path / "data"), tmp_path / "values.parquet"
@@ -250,6 +253,7 @@ def test_a_search_that_cannot_be_collected(command, tmp_path, options, sentence)
     assert sentence in " ".join(err.split())
 
 
+@pytest.mark.thorough
 def test_a_bench_with_an_adaptive_number_of_particles(command, tmp_path):
     arguments = ["bench", *TINY[:2], *TINY[4:], "--methods", "best-of-n,amc", "--workers", "1", "--success-reward", "1"]
     assert command(*arguments, "--particles", "2..8", "--out", tmp_path)[0] == 0

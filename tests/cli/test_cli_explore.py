@@ -33,6 +33,7 @@ def test_agents_side_by_side(explore, tmp_path):
     assert len((out / "records.jsonl").read_text().splitlines()) == 9
 
 
+@pytest.mark.thorough
 def test_the_episodes_are_the_worlds_own(explore, tmp_path):
     lock = ["--world", "combination-lock", "--agent", "random", "--trials", "1", "--workers", "1"]
     code, out, err = explore(*lock, "--out", tmp_path, "--json")

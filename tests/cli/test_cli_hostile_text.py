@@ -59,6 +59,7 @@ def test_whatever_a_console_draws_is_neutralised(terminal):
     assert drawn.count("[/x][red]:fire:") >= 4
 
 
+@pytest.mark.thorough
 def test_a_folder_whose_name_looks_like_markup_is_written_and_named(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -91,6 +92,7 @@ def test_errors_show_what_they_quote(command, tmp_path, monkeypatch, arguments):
     assert "1b[2J" in out + err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [("show",), ("show", "--history"), ("show", "--json"), ("show", "--history", "--json"), ("diff", "1", "2")],

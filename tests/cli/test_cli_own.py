@@ -71,6 +71,7 @@ def test_failed_runs_are_in_the_table_and_in_the_exit_status(command, own, tmp_p
     assert "1 tasks failed and are not in the dataset; the same command plays them again" in out
 
 
+@pytest.mark.thorough
 def test_collect_writes_a_dataset_of_the_training_tasks(command, own):
     pytest.importorskip("pyarrow")
     from amc_agents.training.dataset import read_records
@@ -144,6 +145,7 @@ def test_the_regret_is_shown_of_every_method():
     ]
 
 
+@pytest.mark.thorough
 def test_the_cost_is_estimated_before_anything_is_stored(command, own, tmp_path):
     tune = (
         "tune", "--agent", own, "--out", "tuning", *SMALL, "--particles", "2", "--temperatures", "0.5,1",
@@ -228,6 +230,7 @@ def test_wrong_arguments_are_one_line(command, own, arguments, part):
     assert len(err) <= 500
 
 
+@pytest.mark.thorough
 def test_new_writes_an_agent_that_runs_at_once(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = command("new", "my-trips", "--tasks", "4")

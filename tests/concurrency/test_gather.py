@@ -99,6 +99,7 @@ class Connection:
     """Closes when it is collected."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("last", ["fails", "waits"])
 async def test_a_kept_error_keeps_nothing_of_the_cancelled_others(last):
     held = []

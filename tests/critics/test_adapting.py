@@ -81,6 +81,7 @@ async def test_functions_and_objects_are_critics_sync_or_async(critic):
     assert nature_of(made) == ("value" if isinstance(critic, Sync) else "object")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ACCEPTED.values(), ids=ACCEPTED)
 def test_amc_takes_them(critic):
     graph = amc(number_agent(), critic, environment=sum_world, hide_rewards=True, n_particles=3, resample=AtSteps(2))

@@ -122,6 +122,7 @@ def test_its_failure_is_a_critic_error(server, make):
         asyncio.run(ask(ASKED))
 
 
+@pytest.mark.thorough
 @KINDS
 def test_a_server_that_sends_a_byte_at_a_time_times_out(server, make):
     """Each read is quick, so the client's own time-out does not apply, but the complete answer would take minutes."""
@@ -132,6 +133,7 @@ def test_a_server_that_sends_a_byte_at_a_time_times_out(server, make):
     assert len(str(caught.value)) <= 400
 
 
+@pytest.mark.thorough
 @KINDS
 def test_a_silent_server_does_not_delay_the_end_of_the_process(server, make):
     ask, _ = make(server, timeout=0.3)

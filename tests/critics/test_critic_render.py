@@ -60,6 +60,7 @@ def test_token_ids_of_a_state_are_a_prefix_of_those_of_the_next(tokenize, prompt
         before = ids
 
 
+@pytest.mark.thorough
 @given(whole=trajectories, limit=st.integers(20, 60))
 def test_serving_reads_exactly_the_tokens_that_training_scored(tokenize, whole, limit):
     # The limit allows the longest pair of segments, but is small compared to the whole prompt.

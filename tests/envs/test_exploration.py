@@ -86,6 +86,7 @@ async def test_a_payload_of_another_world_is_refused():
         await ExplorationWorld().reset(Task("x", "y"))
 
 
+@pytest.mark.thorough
 async def test_arms_pay_with_their_means():
     task = bandit_task(0)
     assert sorted(task.payload.means) == [0.4] * 4 + [0.6]

@@ -216,6 +216,7 @@ def test_tasks_are_deterministic_and_readable_from_their_text(kind):
         )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_splits_share_no_task():
     texts = [generate_task(seed, split).instruction for split in ("train", "test") for seed in range(30)]
     assert len(set(texts)) == 60

@@ -54,6 +54,7 @@ def converse(database, *questions, thread="t1", config=None, **settings):
     return given
 
 
+@pytest.mark.thorough
 def test_every_call_reads_as_the_run_that_amc_would_have_seen(database):
     given = converse(database, "desk lamp", "hello", "chair")
     runs = list(read(database))

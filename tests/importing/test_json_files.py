@@ -29,6 +29,7 @@ def test_an_array_is_read_item_by_item(tmp_path_factory, objects, indent, ascii_
         assert values(path) == objects
 
 
+@pytest.mark.thorough
 @given(objects=OBJECTS, indent=st.sampled_from([None, 1, "\t"]))
 def test_objects_one_after_another_are_read(tmp_path_factory, objects, indent):
     path = tmp_path_factory.mktemp("json") / "objects.jsonl"

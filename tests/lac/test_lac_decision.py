@@ -271,6 +271,7 @@ def test_a_policy_that_thinks_has_the_mean_over_its_thoughts_as_the_exact_prior(
     assert script.asked[1:] == [("rescore", ("a", "b"), ("pull", "push"))]
 
 
+@pytest.mark.thorough
 async def test_drawn_actions_follow_the_improved_policy_and_the_seed():
     rng = np.random.default_rng(5)
     settings = LacSettings(sample=True)

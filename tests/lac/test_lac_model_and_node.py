@@ -535,6 +535,7 @@ def test_reflections_stay_in_the_history_that_actor_and_critic_read(sync):
 # The embedded model
 
 
+@pytest.mark.thorough
 @both_ways
 def test_the_embedded_model_decides_the_same_with_the_same_seed(sync, model_of_tokens):
     task = generate_task(7, "examples", optimal_steps=(6, 9))

@@ -127,6 +127,7 @@ async def test_texts_are_split_over_requests_above_the_batch_and_tokenized_once(
     assert [path for path, _ in server.bodies].count("/tokenize") == 2 + 1 + 8 + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [0.5, 0.8, 1.3])
 async def test_with_all_tokens_it_is_exact_at_any_temperature(temperature):
     scorer = Server(most=999).scorer(top=-1, tolerance=1e-9)

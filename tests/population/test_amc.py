@@ -104,6 +104,7 @@ def test_select_by_each_rule():
 # --- steps, schedules, the critic ---------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_an_ess_criterion_resamples_only_below_its_threshold():
     even = amc(number_agent(lambda m: "Action: 1"), ReturnSoFar(), environment=sum_world, n_particles=5,
                resample=EssBelow(0.5))  # fmt: skip

@@ -277,6 +277,7 @@ class FailsOnce(SumWorld):
         return await super().step(action)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_thread_restarts_a_run_that_broke_off(nested, asynchronous, caplog):
@@ -305,6 +306,7 @@ def test_a_thread_restarts_a_run_that_broke_off(nested, asynchronous, caplog):
     assert len(follow_up["messages"]) > 9
 
 
+@pytest.mark.thorough
 def test_every_point_of_a_threads_history_can_be_resumed():
     wrapped = graph(checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "t"}}

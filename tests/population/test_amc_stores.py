@@ -75,6 +75,7 @@ def play(request):
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("used", [remember, remember_in_sync])
 def test_particles_read_their_own_writes_and_only_the_winners_are_kept(play, used):
     store = InMemoryStore()

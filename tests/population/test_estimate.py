@@ -49,6 +49,7 @@ def test_it_is_exact_where_all_particles_are_alike():
     assert estimate.cost({"": Price(1.0, 1.0)}).total == 0.0
 
 
+@pytest.mark.thorough
 def test_the_command(command, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from amc_agents import amc, text_agent\n"

@@ -128,6 +128,7 @@ def test_a_delta_channel_is_rebuilt_after_forks(saver, frequency):
     assert max(saver.last.copied) <= 2 * frequency + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("checkpointer", [True, None], ids=["remembers", "forgets"])
 def test_a_subgraph_with_memory_sees_only_its_particles_past(checkpointer):
     class Inner(TypedDict):

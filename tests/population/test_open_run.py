@@ -57,6 +57,7 @@ async def until(condition):
 # --- the reader leaves --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["updates", "values", "custom", "messages", ["updates", "custom"]])
 async def test_a_reader_that_leaves_the_async_stream_closes_every_world(mode):
     world = counted()

@@ -208,6 +208,7 @@ def test_a_judge_waits():
     assert graph.run(start()).best.done
 
 
+@pytest.mark.thorough
 async def test_a_critics_server_holds_all_its_requests_back():
     sent = []
 

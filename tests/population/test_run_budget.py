@@ -125,6 +125,7 @@ def test_a_real_server_never_bills_more_than_the_budget(server, limits, asynchro
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_random_latencies_and_sizes_never_exceed_a_budget(seed):
     rng = np.random.default_rng(seed)
@@ -152,6 +153,7 @@ def test_random_latencies_and_sizes_never_exceed_a_budget(seed):
     assert budget.spent["tokens"] == billed[0] <= limit
 
 
+@pytest.mark.thorough
 def test_dollars_are_limited_by_the_prices_of_the_budget_or_the_configuration(tmp_path):
     path = tmp_path / "amc.toml"
     path.write_text("[prices.small]\ninput = 1000.0\noutput = 1000.0\n")
@@ -213,6 +215,7 @@ def test_a_budget_that_is_not_reached_changes_nothing():
     assert roomy.config["budget"] == {"tokens": 10**6, "calls": 1000, "seconds": 600}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("select", ["return", "value", "weight", "sample"])
 @pytest.mark.parametrize("delay", [0.0, 0.002])
 def test_at_its_end_the_best_finished_answer_comes_back(select, delay):
@@ -255,6 +258,7 @@ def test_where_no_particle_can_finish_the_error_has_what_there_is():
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_seconds_end_a_run(asynchronous):
     budget = Budget(seconds=0.4)

@@ -62,6 +62,7 @@ def do_nothing() -> str:
 # --- one step -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_hanging_particle_fails_and_the_run_continues(asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(2), n_particles=4, resample=AtSteps(3),
@@ -76,6 +77,7 @@ def test_a_hanging_particle_fails_and_the_run_continues(asynchronous):
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_hanging_sync_tool_is_abandoned_in_its_thread(asynchronous):
     release, calls = threading.Event(), []
@@ -208,6 +210,7 @@ def test_run_timeout_returns_the_best_finished_trajectory(select, asynchronous):
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_run_timeout_without_finished_particles_raises_with_the_trajectories(asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(3, n_hanging=4), n_particles=4,
@@ -219,6 +222,7 @@ def test_run_timeout_without_finished_particles_raises_with_the_trajectories(asy
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hanging", ["environment", "reset", "fork", "later fork", "critic"])
 def test_run_timeout_limits_every_part_of_a_run(hanging, monkeypatch):
     monkeypatch.setattr(world_module, "CLOSING_LIMIT_S", 0.01)

@@ -66,6 +66,7 @@ def actions(played):
     return [[step.action for step in trajectory.steps] for trajectory in played]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("update", ["trajectory", "step"])
 async def test_exact_roles_are_classic_psrl(name, update):

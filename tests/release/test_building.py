@@ -55,6 +55,7 @@ def test_every_project_is_built_from_the_commit_with_its_licence(root, tmp_path)
     assert "the_vendor-1.0/LICENSE" in tarfile.open(files["the_vendor-1.0.tar.gz"]).getnames()
 
 
+@pytest.mark.thorough
 def test_an_sdist_that_is_not_complete_is_no_release(root, tmp_path):
     (root / "more.txt").write_text("in the wheel only")
     with (root / "pyproject.toml").open("a") as file:

@@ -121,6 +121,7 @@ def test_a_process_learns_that_another_one_stopped(graph, tmp_path):
     assert said(other.invoke(HELLO, thread(treated))) == "plain"
 
 
+@pytest.mark.thorough
 def test_the_canary_says_better(graph):
     for i in range(120):
         graph.outcome(f"t{i}", float(said(graph.invoke(HELLO, thread(f"t{i}"))) == "better"))

@@ -49,6 +49,7 @@ def test_a_lift_is_covered_although_it_drifts_and_the_share_changes():
     assert missed <= most(N_RUNS, 0.05)
 
 
+@pytest.mark.thorough
 def test_the_estimate_is_unbiased_at_every_size():
     rng = np.random.default_rng(2)
     estimates = []

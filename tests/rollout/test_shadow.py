@@ -109,6 +109,7 @@ def shadowed(agent, tmp_path, critic=constant, rate=1.0, **settings):
     return shadow(agent, critic, rate, folder=tmp_path, n_particles=4, seed=0, **settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("memory", [False, True], ids=["without memory", "with memory"])
 async def test_all_ways_to_call_answer_as_the_bare_agent(tmp_path, memory):
     bare, agent = (calling("refund", checkpointer=InMemorySaver() if memory else None) for _ in range(2))

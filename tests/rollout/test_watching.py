@@ -35,6 +35,7 @@ def test_only_the_newest_block_is_watched():
     assert watch(calls[:100], outcomes, DESIGN, 100, 0.9).alarm is None
 
 
+@pytest.mark.thorough
 def test_a_level_at_the_bound_rarely_raises_an_alarm():
     rng = np.random.default_rng(0)
     alarms = sum(

@@ -192,6 +192,7 @@ def test_a_conversation_of_lac_decisions(sync):
     assert budget.spent["calls"] <= 8
 
 
+@pytest.mark.thorough
 @both_ways
 def test_lac_with_the_embedded_models(sync):
     budget = Budget(tokens=100_000)

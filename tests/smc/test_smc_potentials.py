@@ -66,6 +66,7 @@ def test_predictions_outside_of_what_can_be_are_taken_to_its_ends():
     np.testing.assert_allclose(weights, [0.0, 1000.0])
 
 
+@pytest.mark.thorough
 def test_z_is_the_worlds_and_known_better_than_by_means_where_success_is_rare():
     world, beta = binary_world(4), 0.4
     assert world.future_return[0] < 0.02 * SUCCESS

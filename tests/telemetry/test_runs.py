@@ -332,6 +332,7 @@ def test_a_run_inside_a_run_lies_below_its_particle(seen, play):
     assert_complete(seen)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_continues_the_spans_of_the_broken_one(seen, play):
     broken = Scenario(InMemorySaver(), resample=EveryStep())
     broken.fails_at_critic_call = 3

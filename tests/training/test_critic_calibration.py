@@ -136,6 +136,7 @@ def test_a_calibrated_critic_gains_nothing_more(data, tmp_path):
     assert calibrate_critic(f"{MODULE}:steep", data, tmp_path / "steep").squared_change.mean < 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("critic", "kind", "message"),
     [
@@ -236,6 +237,7 @@ def test_a_missing_or_damaged_file_is_named(data, tmp_path, damage):
         parse_critic(f"calibrated:{tmp_path}")
 
 
+@pytest.mark.thorough
 def test_the_command_prints_what_was_gained(command, data, tmp_path):
     run = partial(command, "calibrate", f"{MODULE}:overconfident", "--data", data)
     code, printed, error = run("--out", tmp_path / "mine")

@@ -254,6 +254,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.thorough
 def test_two_processes_add_to_the_same_dataset_without_loss(tmp_path):
     data = tmp_path / "data"
     others = [subprocess.Popen([sys.executable, "-c", ADD, name, str(data)]) for name in "AB"]

@@ -20,6 +20,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.usage import Usage
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.2]), min_size=7, max_size=7), min_size=1, max_size=4))
 def test_suffix_failures_are_those_of_the_definition(rows):
     found = suffix_failures(np.array(rows))

@@ -149,6 +149,7 @@ def test_uct_is_the_mean_return_plus_exploration():
     assert Node(Trajectory(TASK), (), None, root, value=0.9).uct(1.0) == pytest.approx(0.9 + math.sqrt(math.log(7)))
 
 
+@pytest.mark.thorough
 async def test_the_engine_compares_trees_with_particles(tmp_path):
     methods = [tree_of_thoughts(width=2, samples=4), lats(max_calls=40, samples=2), stopping(best_of_n())]
     comparison = comparison_of_coins(n_tasks=4, methods=methods)

@@ -173,6 +173,7 @@ hostile = st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(hostile, hostile)
 def test_different_trajectories_have_different_prompts(left, right):
     assert (ZERO_SHOT.prompt(left) == ZERO_SHOT.prompt(right)) == (left == right)

@@ -156,6 +156,7 @@ def test_an_object_of_the_main_script_can_be_sent(tmp_path):
     assert done.stdout == "2 2 3\n", done.stderr
 
 
+@pytest.mark.thorough
 def test_processes_end_with_a_killed_caller(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -119,6 +119,7 @@ def test_best_of_n_under_the_same_rule_goes_on_until_a_success(hide_rewards):
     assert len(run.population.trajectories) < RULE.most
 
 
+@pytest.mark.thorough
 def test_rounds_have_their_own_luck_and_a_seed_repeats_them():
     one, other = (lottery(LateLottery, critic=Probability(0.9)) for _ in range(2))
     actions = [tuple(step.action for step in trajectory.steps) for trajectory in one.population.trajectories]

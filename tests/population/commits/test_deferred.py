@@ -65,6 +65,7 @@ async def test_a_deferred_call_gets_its_stand_in_and_is_made_after_the_search(le
     assert run.as_plain()["deferred"][0]["status"] == "ran"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run)), replace])
 async def test_a_copy_of_a_run_makes_no_call_again(ledger, copied):
     run = await search(ledger, Deferred("queued")).arun(start())

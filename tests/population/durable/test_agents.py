@@ -177,6 +177,7 @@ def test_the_state_of_an_agent_survives(make, given, call, tmp_path):
     assert states(run) == states(plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_tool_calling_agent_in_a_world_survives(call):
     def graph(saver, call=None):
@@ -190,6 +191,7 @@ def test_a_tool_calling_agent_in_a_world_survives(call):
     assert facts(graph(saver).run(None, CONFIG)) == facts(plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", [2, 3])
 def test_the_writes_of_particles_to_the_store_survive(call):
     results = []

@@ -126,6 +126,7 @@ def test_points_every_k_steps_change_nothing(schedule, every):
     assert max(gaps) <= every
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", [8, 13, 22, 29])
 def test_under_never_a_run_goes_on_from_a_point_every_k_steps(call):
     settings = {"resample": Never(), "durable_every": 2}

@@ -19,7 +19,7 @@ from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import ConfigurationError, PosteriorError
 from amc_agents.psrl.posterior.store import StorePosterior, posteriors_in
 from amc_agents.psrl.posterior.updates import Evidence, Version, apply_pending, edit, rollback, update_posterior
-from amc_agents.runtime.store_operations import batch
+from amc_agents.runtime.store_operations import batch, items_of
 from tests.psrl.posterior.posterior_writers import NAMESPACE
 
 PRIOR = "Lever A: 0 of 0."
@@ -143,6 +143,21 @@ async def test_racing_writers_lose_nothing_and_overwrite_nothing():
     assert sorted(seen(await memory.head())) == sorted(f"x{i}" for i in range(20))
     assert await memory.pending() == ()
     assert len(put) == len(set(put)) == len(await memory.versions()) > 21, "no race: the test proves nothing"
+
+
+def test_a_thread_that_writes_while_another_one_reads_stops_nothing():
+    class Written(InMemoryStore):
+        n_reads = 0
+
+        async def abatch(self, ops):
+            self.n_reads += 1
+            if self.n_reads == 1:
+                raise RuntimeError("dictionary changed size during iteration")
+            return await super().abatch(ops)
+
+    store = Written()
+    assert asyncio.run(items_of(store, NAMESPACE)) == []
+    assert store.n_reads == 2
 
 
 def test_twenty_threads_on_one_store_lose_nothing():

@@ -56,6 +56,7 @@ def test_a_new_text_that_has_every_old_statement_dropped_nothing(old, data):
     assert dropped_statements("\n".join(old), "\n".join(new)) == ()
 
 
+@pytest.mark.thorough
 @given(statements, st.data())
 def test_one_statement_that_is_left_out_is_noticed(old, data):
     gone = data.draw(st.sampled_from(old))

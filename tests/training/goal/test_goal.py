@@ -224,6 +224,7 @@ def test_training_writes_a_critic_that_reaches(toy_trajectories, tmp_path):
     assert 0 <= checkpoint.metrics["auc"] <= 1
 
 
+@pytest.mark.thorough
 async def test_each_text_is_embedded_once_despite_interruptions(toy_trajectories, tmp_path):
     trajectories, cache = toy_trajectories(60, 4), tmp_path / "cache.sqlite"
     broken, whole, third = Counted(fail_after=512), Counted(), Counted()

@@ -116,6 +116,7 @@ def test_the_policy_learns_the_better_trajectory(base_model, data, tmp_path):
     assert EmbeddedChatModel(model=str(out), temperature=0.0).invoke("Craft 1 oak planks.").text
 
 
+@pytest.mark.thorough
 def test_an_adapter_is_merged_into_the_saved_policy(base_model, data, tmp_path):
     done = distill(base_model, data, tmp_path / "policy", replace(QUICK, lora_rank=4, learning_rate=1e-2))
     assert done.metrics["held_out_loss"] < done.metrics["held_out_loss_before"]
