@@ -46,6 +46,7 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Stream the updates and values that `text_agent` streams after each answer of the world."""
         saver, thread_id = self.checkpointer, config["configurable"]["thread_id"]
+        callbacks = cast(AsyncCallbackManager | None, config.get("callbacks"))
         model = self.model.prepare(config)[0] if isinstance(self.model, DynamicRunnable) else self.model
         assert isinstance(saver, ForkSaver), "only amc() can run this agent"
         messages, done = _input_messages(input), False
@@ -57,7 +58,6 @@ class PlainTextAgent(CompiledStateGraph[Any, Any, Any, Any]):
             while not done:
                 if "tasks" in stream_mode:
                     yield "tasks", {}
-                callbacks = cast(AsyncCallbackManager | None, config.get("callbacks"))
                 message = await _call_model(cast(BaseChatModel, model), messages, callbacks)
                 answer = await current_environment().step(turn_of(message)[1])
                 done = answer.done

@@ -156,19 +156,23 @@ def table_of(rows: Sequence[Row]) -> str:
 
 def cells_of(row: Row) -> list[str]:
     """Return a row's cells."""
-    heat, every, beta = row.setting.split("_")
-    shown = f"{heat[1:]}, {every.removeprefix('every')}, {beta.removeprefix('beta')}"
     areas = ["" if math.isnan(area) else f"{area:.3f}" for area in (row.auc, row.at_end)]
     picks = [f"{estimate(scores).mean:.3f}" for scores in (row.picks, row.matched)]
     return [
         row.critic,
         *areas,
-        shown,
+        shown(row.setting),
         str(len(row.picks)),
         *picks,
         f"{row.tries:.1f}, {row.heat:g}",
         interval(row.gain),
     ]
+
+
+def shown(setting: str) -> str:
+    """Show temperature, schedule and beta of a setting."""
+    heat, every, beta = setting.split("_")
+    return f"{heat[1:]}, {every.removeprefix('every')}, {beta.removeprefix('beta')}"
 
 
 def interval(difference: Paired) -> str:

@@ -16,7 +16,7 @@ from playing import read_particles
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.markdown import write_parts
-from report import Lines, Row, interval, lines_of, row_of
+from report import Lines, Row, interval, lines_of, row_of, shown
 from subsampling import expected_pick
 
 
@@ -37,11 +37,9 @@ def picks_table(policy: str) -> str:
     """Picks of AMC and of Best-of-M at equal tokens; those of the learned critic are counted."""
     body = []
     for critic, row in rows_of(policy).items():
-        heat, every, beta = row.setting.split("_")
-        setting = ", ".join((heat[1:], every.removeprefix("every"), beta.removeprefix("beta")))
         picks = [estimate(of) for of in (row.picks, row.matched)]
         cells = [f"{of.mean:.3f} ± {of.standard_error:.3f}" for of in picks]
-        body.append([critic, setting, str(len(row.picks)), *cells, f"{row.tries:.1f}", interval(row.gain)])
+        body.append([critic, shown(row.setting), str(len(row.picks)), *cells, f"{row.tries:.1f}", interval(row.gain)])
     header = ["critic", "temperature, every, beta", "tasks", "AMC's pick", "Best-of-M's pick", "M", "gain"]
     return table_in_markdown(header, body, "llrrrrr")
 
