@@ -40,9 +40,13 @@ def babbler(task, seed):
     return Stubborn("well, let me think")
 
 
+class Failing(Stubborn):
+    async def begin(self, task, rng):
+        raise DecisionError(f"no luck with {self.task}")
+
+
 def failing(task, seed):
-    broken.add(task.id)
-    return Stubborn(task.payload.actions[0], task.id)
+    return Failing(task.payload.actions[0], task.id)
 
 
 def nobody(task, seed):

@@ -17,6 +17,7 @@ STUBBORN = "tests.bench.exploration.explorers:stubborn"
 
 @pytest.fixture(autouse=True)
 def afresh():
+    yield
     own.made.clear()
     own.broken.clear()
 
