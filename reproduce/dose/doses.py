@@ -27,6 +27,8 @@ LEARNED, SHUFFLED, ROLLOUTS = "learned", "shuffled", "rollouts"
 MODELS = {
     **{(name, LEARNED): "embedded:workshop" for name in (BOTH, STOCK, BLIND)},
     (HARD, LEARNED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
+    (HARD, "learned-1"): "embedded:crafting?adapter=reproduce/study/models/0/1/value-tuned",
+    (HARD, "learned-2"): "embedded:crafting?adapter=reproduce/study/models/0/2/value-tuned",
     (HARD, SHUFFLED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned-shuffled",
 }
 GROUPS = {"tune": ("train", 320_000), "test": ("test", 300)}
