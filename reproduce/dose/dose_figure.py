@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from amc_agents.bench.figures import FAINT, INK, draw_grid, hide_frame, new_figure, save_figure
 from amc_agents.bench.statistics import Paired
 
+COLUMNS = 3
 FILE = Path("docs/results/dose/response.png")
 FAMILIES = {
     "noise per state": ("#3f7fb5", "o", ("oracle", "state", "noise-state")),
@@ -38,22 +39,26 @@ class Point(Protocol):
 
 
 def draw(curves: Mapping[str, Sequence[Point]]) -> None:
-    """Draw a panel per world, two in a row."""
-    n_rows = math.ceil(len(curves) / 2)
-    figure = new_figure(14.0, 4.2 * n_rows)
-    axes = figure.subplots(n_rows, 2, squeeze=False, sharex=True, sharey=True)
+    """Draw a panel per world, three in a row, and the legend in the place after the last one."""
+    n_rows = len(curves) // COLUMNS + 1
+    figure = new_figure(15.0, 4.2 * n_rows)
+    axes = figure.subplots(n_rows, COLUMNS, squeeze=False, sharex=True, sharey=True)
     for each, (name, points) in zip(axes.flat, curves.items(), strict=False):
         _panel(each, points)
         each.set_title(name, loc="left", color=INK, fontsize=11)
     for row in axes:
         row[0].set_ylabel("success: AMC's pick minus Best-of-M's", color=INK)
-    for each in axes[-1]:
+    unused = axes.flat[len(curves) :]
+    for each in unused:
+        each.set_axis_off()
+    for each in axes.flat[max(0, len(curves) - COLUMNS) : len(curves)]:
         each.set_xlabel("within-task AUC of the critic, unfinished states", color=INK)
+        each.tick_params(labelbottom=True)
     shown: dict[str, Any] = {}
     for each in axes.flat:
         handles, labels = each.get_legend_handles_labels()
         shown |= zip(labels, handles, strict=True)
-    axes[0][0].legend(shown.values(), shown.keys(), frameon=False, fontsize=9, loc="lower right")
+    unused[0].legend(shown.values(), shown.keys(), frameon=False, fontsize=10, loc="center")
     figure.tight_layout()
     save_figure(figure, FILE)
 
@@ -64,8 +69,9 @@ def _panel(axes: Any, points: Sequence[Point]) -> None:
         of = [point for point in points if point.critic in names or point.critic.split("-")[0] in names]
         _bars(axes, sorted(of, key=lambda point: point.auc), colour, marker, label, "-")
     for point in points:
-        if point.critic in MODELS and not math.isnan(point.auc):
-            label, marker = MODELS[point.critic]
+        kind = point.critic.split("-")[0]
+        if kind in MODELS and not math.isnan(point.auc):
+            label, marker = MODELS[kind]
             _bars(axes, [point], INK, marker, label, "")
     draw_grid(axes, "y")
     hide_frame(axes, ("top", "right", "left"))

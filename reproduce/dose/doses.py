@@ -9,11 +9,15 @@ from itertools import product
 from noise import KEPT, Level
 
 from amc_agents.bench import crafting
-from amc_agents.envs.registry import world
+from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.types import Task
 
 HARD, STOCK, BLIND, BOTH = "crafting", "crafting-stock", "crafting-hidden", "crafting-stock-hidden"
-WORLDS = (BOTH, HARD, STOCK, BLIND)
+OTHER = "crafting-1"
+"""The world of crafting, with the study's other policy."""
+WORLDS = (BOTH, HARD, STOCK, BLIND, OTHER)
+POLICIES = {OTHER: "reproduce/study/models/1"}
+"""Policies that are not shipped."""
 HIDDEN = {BOTH, BLIND}
 N = 15
 POOL = 20
@@ -29,6 +33,7 @@ MODELS = {
     (HARD, LEARNED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned",
     (HARD, "learned-1"): "embedded:crafting?adapter=reproduce/study/models/0/1/value-tuned",
     (HARD, "learned-2"): "embedded:crafting?adapter=reproduce/study/models/0/2/value-tuned",
+    (OTHER, LEARNED): "embedded:reproduce/study/models/1?adapter=reproduce/study/models/1/0/value-tuned",
     (HARD, SHUFFLED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned-shuffled",
 }
 GROUPS = {"tune": ("train", 320_000), "test": ("test", 300)}
@@ -61,16 +66,21 @@ TEMPERATURES = (0.5, 0.7, 0.9, 1.1)
 GRID = tuple(Setting((heat,), every, beta) for heat, every, beta in product(TEMPERATURES, (1, 3), (0.02, 0.07, 0.25)))
 ROUNDS = {
     **dict.fromkeys((BOTH, STOCK, BLIND), ((6, 8), (14, 3), (32, 1))),
-    HARD: ((8, 8), (24, 3), (64, 1)),
+    **dict.fromkeys((HARD, OTHER), ((8, 8), (24, 3), (64, 1))),
 }
 """Number of training tasks of each round of successive halving, and how many settings survive it."""
 PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)
 """Several proposals, as docs/results/beyond has them."""
 
 
+def world_of(name: str) -> WorldSpec:
+    """Return the environment."""
+    return world(HARD if name == OTHER else name)
+
+
 def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
     """Return the first tasks of a group, of the hardest band in crafting."""
     split, first = GROUPS[group]
-    if name == HARD:
+    if name in (HARD, OTHER):
         return list(crafting.tasks(n_tasks, crafting.BAND, split=split, first=HARD_TEST if group == "test" else first))
-    return list(world(name).tasks(n_tasks, split, first))
+    return list(world_of(name).tasks(n_tasks, split, first))

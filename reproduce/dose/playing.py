@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from doses import HIDDEN, LEVELS, MODELS, POOL, ROLLOUTS, N, Setting
+from doses import HIDDEN, LEVELS, MODELS, POLICIES, POOL, ROLLOUTS, N, Setting, world_of
 from draws import Forest, Node
 from filtering import filtered, independent
 from found import Found
@@ -23,7 +23,6 @@ from play import Policy
 from amc_agents.bench.scores import Particles
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.embedded import EmbeddedCritic
-from amc_agents.envs.registry import world
 from amc_agents.training.value.metrics import auc
 from amc_agents.types import FloatArray, Task
 
@@ -96,7 +95,8 @@ async def _played(
     ranked: Sequence[str],
     n_tries: int,
 ) -> list[dict[str, Any]]:
-    make, policy, hidden = world(name).make, _policy(str(world(name).model)), name in HIDDEN
+    make, hidden = world_of(name).make, name in HIDDEN
+    policy = _policy(POLICIES.get(name, str(world_of(name).model)))
     together = Together(Forest(policy, task, make, seed))
     other = Forest(policy, task, make, seed + 1_000_000)
     judges: dict[tuple[str, float], Judge] = {}

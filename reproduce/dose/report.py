@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from dose_figure import draw
-from doses import HARD, HIDDEN, LEARNED, LEVELS, PROPOSALS, ROLLOUTS, WORLDS
+from doses import HARD, HIDDEN, LEARNED, LEVELS, OTHER, PROPOSALS, ROLLOUTS, WORLDS
 from held_out import PAGE, RAW
 from playing import read_particles
 
@@ -131,7 +131,7 @@ def rows_of(name: str) -> list[Row]:
 def endpoint_rows(name: str) -> list[Row]:
     """Return the learned critic's rows with its tokens charged; in the workshop, also several proposals."""
     table, (setting, heat) = lines_of(_packed(name)), chosen(name, LEARNED)
-    settings = [setting.name, *([PROPOSALS.name] if name != HARD else [])]
+    settings = [setting.name, *([PROPOSALS.name] if name not in (HARD, OTHER) else [])]
     return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
 
 
