@@ -56,6 +56,18 @@ class Method:
     temperatures: tuple[float, ...] = ()
     """Temperatures of the particles, in turn (`amc(proposals=...)`); empty: `temperature` for all."""
 
+    def __post_init__(self) -> None:
+        """Refuse several temperatures where no population of particles is run.
+
+        Raises:
+            ConfigurationError: a tree search or Reflexion with several temperatures.
+        """
+        if self.temperatures and (self.tree is not None or self.trials is not None):
+            raise ConfigurationError(
+                f"the method {self.name!r} has several temperatures, which are for the particles of a population; a "
+                "tree search and Reflexion have none: set `temperature` instead"
+            )
+
     @property
     def single(self) -> bool:
         """True if the run has a single trajectory."""

@@ -15,7 +15,9 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import run_one
+from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.envs.crafting import CraftingWorld, generate_task
+from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.run import Run
 
@@ -44,6 +46,12 @@ def test_the_plain_loop_plays_what_the_graph_plays(method: Method) -> None:
     # What a batch's company decides is left out: tokens found in the cache, and the last bits of values.
     assert replace(loop_run.usage["policy"], cached_tokens=0) == replace(graph_run.usage["policy"], cached_tokens=0)
     assert asdict(loops.scores) == pytest.approx(asdict(graphs.scores))
+
+
+@pytest.mark.parametrize("other", [{"tree": TreeSettings("beam", 2)}, {"trials": 2}])
+def test_several_temperatures_are_for_particles_alone(other: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="'best-of-n' has several temperatures"):
+        replace(best_of_n(), temperatures=(0.5, 0.7), **other)
 
 
 def test_particles_with_several_proposals_have_their_temperatures_in_turn() -> None:
