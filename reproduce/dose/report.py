@@ -135,9 +135,13 @@ def endpoint_rows(name: str) -> list[Row]:
     return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
 
 
-def slope(rows: Sequence[Row]) -> Paired:
-    """Slope of the gain over the AUC across the levels: a least-squares line per task, averaged over tasks."""
-    levels = [row for row in rows if row.critic in {level.name for level in LEVELS}]
+def levels_of(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the oracle and its noisy versions."""
+    return [row for row in rows if row.critic in {level.name for level in LEVELS}]
+
+
+def slope(levels: Sequence[Row]) -> Paired:
+    """Slope of the gain over the AUC: a least-squares line per task, averaged over tasks."""
     centred = np.array([row.auc for row in levels]) - np.mean([row.auc for row in levels])
     common = set.intersection(*(set(row.picks) for row in levels))
     slopes = {
@@ -145,6 +149,15 @@ def slope(rows: Sequence[Row]) -> Paired:
         for key in common
     }
     return paired(slopes, dict.fromkeys(slopes, 0.0))
+
+
+def line_of(rows: Sequence[Row]) -> str:
+    """Describe the line through the levels."""
+    levels = levels_of(rows)
+    whole, others = slope(levels), slope([row for row in levels if row.critic != "oracle"])
+    rise, start = np.polyfit([row.auc for row in levels], [row.gain.difference for row in levels], 1)
+    crossing = f"The line crosses 0 at an AUC of {-start / rise:.3f}."
+    return f"Slope of the gain over the AUC: {interval(whole)}; without the oracle {interval(others)}. {crossing}"
 
 
 def table_of(rows: Sequence[Row]) -> str:
@@ -187,7 +200,7 @@ def main() -> None:
     for name, rows in curves.items():
         parts = {
             f"{name}-endpoint": table_of(endpoint_rows(name)),
-            f"{name}-curve": f"{table_of(rows)}\n\nSlope of the gain over the AUC: {interval(slope(rows))}.",
+            f"{name}-curve": f"{table_of(rows)}\n\n{line_of(rows)}",
         }
         write_parts(PAGE, parts)
     draw(curves)
