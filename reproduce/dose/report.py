@@ -129,10 +129,12 @@ def rows_of(name: str) -> list[Row]:
 
 
 def endpoint_rows(name: str) -> list[Row]:
-    """Return the learned critic's rows with its tokens charged; in the workshop, also several proposals."""
-    table, (setting, heat) = lines_of(_packed(name)), chosen(name, LEARNED)
-    settings = [setting.name, *([PROPOSALS.name] if name not in (HARD, OTHER) else [])]
-    return [row_of(name, table, LEARNED, each, heat, charged=True) for each in settings]
+    """Return the learned critics' rows with their tokens charged; in the workshop, also several proposals."""
+    table = lines_of(_packed(name))
+    runs = [(critic, *chosen(name, critic)) for critic in critics_of(name) if critic.startswith(LEARNED)]
+    if name not in (HARD, OTHER):
+        runs.append((LEARNED, PROPOSALS, chosen(name, LEARNED)[1]))
+    return [row_of(name, table, critic, setting.name, heat, charged=True) for critic, setting, heat in runs]
 
 
 def levels_of(rows: Sequence[Row]) -> list[Row]:
