@@ -65,8 +65,8 @@ class Setting:
 TEMPERATURES = (0.5, 0.7, 0.9, 1.1)
 GRID = tuple(Setting((heat,), every, beta) for heat, every, beta in product(TEMPERATURES, (1, 3), (0.02, 0.07, 0.25)))
 ROUNDS = {
-    **dict.fromkeys((BOTH, STOCK, BLIND), ((6, 8), (14, 3), (32, 1))),
-    **dict.fromkeys((HARD, OTHER), ((8, 8), (24, 3), (64, 1))),
+    **dict.fromkeys((BOTH, STOCK, BLIND, OTHER), ((6, 8), (14, 3), (32, 1))),
+    HARD: ((8, 8), (24, 3), (64, 1)),
 }
 """Number of training tasks of each round of successive halving, and how many settings survive it."""
 PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)
