@@ -158,7 +158,13 @@ def rows_of(name: str) -> list[list[str]]:
         picks, calls = scores_of(runs, common, metric), float(np.mean([runs[task]["calls"] for task in common]))
         tries = calls / float(np.mean([pool[task]["calls"] / len(pool[task]["returns"]) for task in common]))
         matched = {(task, 0): expected_pick(read_particles(pool[task]), tries, metric) for task in common}
-        cells = [kind, of.replace("_", ", "), str(len(common)), f"{np.mean(list(picks.values())):.3f}", f"{calls:.0f}"]
+        cells = [
+            kind,
+            of.replace("every0_", "").replace("_", ", "),
+            str(len(common)),
+            f"{np.mean(list(picks.values())):.3f}",
+            f"{calls:.0f}",
+        ]
         to_pool = f"{interval(paired(picks, matched))} ({tries:.1f})"
         rows.append([name, *cells, to_pool, interval(paired(picks, scores_of(amc, common, metric)))])
     return rows
