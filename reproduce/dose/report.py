@@ -81,7 +81,7 @@ def row_of(
         heat: temperature of Best-of-M.
         charged: whether the critic's tokens count; Best-of-M asks it only where no reward shows the best try.
     """
-    metric, runs, pool = metric_of(name), table[critic, setting], table[critic, f"pool_T{heat:g}"]
+    metric, runs, pool = metric_of(name), table[critic, setting], pool_of(name, table, critic, heat)
     common = sorted(runs.keys() & pool.keys())
     asked = charged and name in HIDDEN
     per_try = np.mean([tokens(pool[task], charged=asked) / len(pool[task]["returns"]) for task in common])
@@ -94,6 +94,19 @@ def row_of(
         {(task, 0): expected_pick(read_particles(pool[task]), tries, metric) for task in common},
         tries,
     )  # fmt: skip
+
+
+def pool_of(name: str, table: Mapping[tuple[str, str], Lines], critic: str, heat: float) -> Lines:
+    """Return the tries at a temperature; where success shows, of the critic with the most tries, since none picks."""
+    pools = {judge: pool for (judge, setting), pool in table.items() if setting == f"pool_T{heat:g}"}
+    if name in HIDDEN:
+        return pools[critic]
+    tasks = sorted(set.union(*(set(pool) for pool in pools.values())))
+    return {task: max((pool[task] for pool in pools.values() if task in pool), key=_n_tries) for task in tasks}
+
+
+def _n_tries(line: Mapping[str, Any]) -> int:
+    return len(line["returns"])
 
 
 def tokens(line: Mapping[str, Any], *, charged: bool) -> float:
