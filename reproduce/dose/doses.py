@@ -22,6 +22,8 @@ HIDDEN = {BOTH, BLIND}
 N = 15
 POOL = 20
 """Tries per task and temperature, which are subsampled for Best-of-M."""
+TRIES = {OTHER: 30}
+"""The same where it is not POOL."""
 LEVELS = (
     Level(0.0),
     *(Level(sigma) for sigma in (0.05, 0.1, 0.2, 0.4, 1.0, math.inf)),

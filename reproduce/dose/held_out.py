@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from doses import HARD, LEARNED, OTHER, PROPOSALS, ROLLOUTS, WORLDS, Setting, tasks_of
+from doses import HARD, LEARNED, OTHER, POOL, PROPOSALS, ROLLOUTS, TRIES, WORLDS, Setting, tasks_of
 from playing import Run, file_of, play
 
 from amc_agents.files import replace_file
@@ -34,7 +34,8 @@ def run(name: str, critics: Sequence[str], first: int, n_tasks: int) -> None:
         runs.append((critic, setting))
         for each in {heat, setting.temperatures[0]}:
             pools[each].append(critic)
-    play(name, "test", 0, tasks_of(name, "test", first + n_tasks)[first:], runs, pools, critics)
+    tasks = tasks_of(name, "test", first + n_tasks)[first:]
+    play(name, "test", 0, tasks, runs, pools, critics, TRIES.get(name, POOL))
 
 
 def run_rollouts(name: str, n_tasks: int) -> None:
