@@ -16,6 +16,8 @@ HARD, STOCK, BLIND, BOTH = "crafting", "crafting-stock", "crafting-hidden", "cra
 OTHER = "crafting-1"
 """The world of crafting, with the study's other policy."""
 WORLDS = (BOTH, HARD, STOCK, BLIND, OTHER)
+PLAIN = (HARD, OTHER)
+"""Neither finite stock nor hidden success."""
 POLICIES = {OTHER: "reproduce/study/models/1"}
 """Policies that are not shipped."""
 HIDDEN = {BOTH, BLIND}
@@ -83,6 +85,6 @@ def world_of(name: str) -> WorldSpec:
 def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:
     """Return the first tasks of a group, of the hardest band in crafting."""
     split, first = GROUPS[group]
-    if name in (HARD, OTHER):
+    if name in PLAIN:
         return list(crafting.tasks(n_tasks, crafting.BAND, split=split, first=HARD_TEST if group == "test" else first))
     return list(world_of(name).tasks(n_tasks, split, first))

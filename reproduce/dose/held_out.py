@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from doses import HARD, LEARNED, OTHER, POOL, PROPOSALS, ROLLOUTS, TRIES, WORLDS, Setting, tasks_of
+from doses import LEARNED, PLAIN, POOL, PROPOSALS, ROLLOUTS, TRIES, WORLDS, Setting, tasks_of
 from playing import Run, file_of, play
 
 from amc_agents.files import replace_file
@@ -27,7 +27,7 @@ RAW = PAGE.parent / "raw"
 
 def run(name: str, critics: Sequence[str], first: int, n_tasks: int) -> None:
     """Play AMC and the pools of some critics: at the temperature of Best-of-N, and at AMC's for the AUC."""
-    runs: list[Run] = [(LEARNED, PROPOSALS)] if name not in (HARD, OTHER) else []
+    runs: list[Run] = [(LEARNED, PROPOSALS)] if name not in PLAIN else []
     pools: dict[float, list[str]] = defaultdict(list)
     for critic in critics:
         setting, heat = chosen(name, critic)

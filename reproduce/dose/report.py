@@ -1,10 +1,15 @@
 """Write the tables and the figure of docs/results/dose from the packed runs.
 
 PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/report.py
+... python reproduce/dose/report.py WORLD --first 250 --last 500    # print the tables of some of the test tasks
+... python reproduce/dose/report.py WORLD --best                    # by the best trajectory instead of the pick
+
+Both print their tables and write nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import math
@@ -16,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from dose_figure import draw
-from doses import HARD, HIDDEN, LEARNED, LEVELS, OTHER, PROPOSALS, ROLLOUTS, WORLDS
+from doses import HIDDEN, LEARNED, LEVELS, PLAIN, PROPOSALS, ROLLOUTS, WORLDS
 from held_out import PAGE, RAW
 from playing import read_particles
 
@@ -29,6 +34,8 @@ from tune import chosen, critics_of, metric_of
 
 Lines = Mapping[str, Mapping[str, Any]]
 """Task -> line."""
+Table = Mapping[tuple[str, str], Lines]
+"""(critic, setting) -> lines."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def _packed(name: str) -> Path:
 
 
 def lines_of(packed: Path) -> dict[tuple[str, str], Lines]:
-    """Return (critic, setting) -> task -> line."""
+    """Read packed runs."""
     table: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for text in gzip.decompress(packed.read_bytes()).decode().splitlines():
         line = json.loads(text)
@@ -69,7 +76,14 @@ def lines_of(packed: Path) -> dict[tuple[str, str], Lines]:
 
 
 def row_of(
-    name: str, table: Mapping[tuple[str, str], Lines], critic: str, setting: str, heat: float, *, charged: bool = False
+    name: str,
+    table: Table,
+    critic: str,
+    setting: str,
+    heat: float,
+    *,
+    charged: bool = False,
+    metric: str | None = None,
 ) -> Row:
     """Compare a critic's runs with Best-of-M.
 
@@ -80,8 +94,10 @@ def row_of(
         setting: of AMC.
         heat: temperature of Best-of-M.
         charged: whether the critic's tokens count; Best-of-M asks it only where no reward shows the best try.
+        metric: what is compared; None: the world's pick.
     """
-    metric, runs, pool = metric_of(name), table[critic, setting], pool_of(name, table, critic, heat)
+    metric = metric or metric_of(name)
+    runs, pool = table[critic, setting], pool_of(name, table, critic, heat)
     common = sorted(runs.keys() & pool.keys())
     asked = charged and name in HIDDEN
     per_try = np.mean([tokens(pool[task], charged=asked) / len(pool[task]["returns"]) for task in common])
@@ -96,7 +112,7 @@ def row_of(
     )  # fmt: skip
 
 
-def pool_of(name: str, table: Mapping[tuple[str, str], Lines], critic: str, heat: float) -> Lines:
+def pool_of(name: str, table: Table, critic: str, heat: float) -> Lines:
     """Return the tries at a temperature; where success shows, of the critic with the most tries, since none picks."""
     pools = {judge: pool for (judge, setting), pool in table.items() if setting == f"pool_T{heat:g}"}
     if name in HIDDEN:
@@ -127,25 +143,24 @@ def ending(pool: Lines) -> float:
     return float(np.mean(known)) if known else math.nan
 
 
-def rows_of(name: str) -> list[Row]:
+def rows_of(name: str, table: Table, metric: str | None = None) -> list[Row]:
     """Return the critics of the curve, at equal policy tokens."""
-    table, rows = lines_of(_packed(name)), []
+    rows = []
     for critic in critics_of(name):
         setting, heat = chosen(name, critic)
         if (critic, setting.name) in table:
-            rows.append(row_of(name, table, critic, setting.name, heat))
+            rows.append(row_of(name, table, critic, setting.name, heat, metric=metric))
     for critic, played in table:
         if critic == ROLLOUTS and not played.startswith("pool"):
             heat = chosen(name, "oracle")[1]
-            rows.append(row_of(name, table, critic, played, heat))
+            rows.append(row_of(name, table, critic, played, heat, metric=metric))
     return rows
 
 
-def endpoint_rows(name: str) -> list[Row]:
+def endpoint_rows(name: str, table: Table) -> list[Row]:
     """Return the learned critics' rows with their tokens charged; in the workshop, also several proposals."""
-    table = lines_of(_packed(name))
     runs = [(critic, *chosen(name, critic)) for critic in critics_of(name) if critic.startswith(LEARNED)]
-    if name not in (HARD, OTHER):
+    if name not in PLAIN:
         runs.append((LEARNED, PROPOSALS, chosen(name, LEARNED)[1]))
     return [row_of(name, table, critic, setting.name, heat, charged=True) for critic, setting, heat in runs]
 
@@ -209,16 +224,48 @@ def interval(difference: Paired) -> str:
     return f"**{text}**" if difference.low > 0 or difference.high < 0 else text
 
 
-def main() -> None:
+def some_tasks(table: Table, first: int, last: int) -> Table:
+    """Keep the lines of the test tasks from one number to another, counted from 0."""
+    tasks = {task for lines in table.values() for task in lines}
+    kept = set(sorted(tasks, key=lambda task: int(task.rpartition("/")[2]))[first:last])
+    of = {run: {task: line for task, line in lines.items() if task in kept} for run, lines in table.items()}
+    return {run: lines for run, lines in of.items() if lines}
+
+
+def show(name: str, table: Table, *, best: bool) -> None:
+    """Print the tables of a world."""
+    rows = rows_of(name, table, "oracle" if best else None)
+    print(f"{table_of(rows)}\n\n{line_of(rows)}")
+    if not best:
+        print(f"\nWith the critic's tokens counted:\n\n{table_of(endpoint_rows(name, table))}")
+
+
+def write() -> None:
     """Write the tables between the page's markers, and the figure."""
-    curves = {name: rows_of(name) for name in WORLDS if _packed(name).exists()}
+    tables = {name: lines_of(_packed(name)) for name in WORLDS}
+    curves = {name: rows_of(name, table) for name, table in tables.items()}
     for name, rows in curves.items():
         parts = {
-            f"{name}-endpoint": table_of(endpoint_rows(name)),
+            f"{name}-endpoint": table_of(endpoint_rows(name, tables[name])),
             f"{name}-curve": f"{table_of(rows)}\n\n{line_of(rows)}",
         }
         write_parts(PAGE, parts)
     draw(curves)
+
+
+def main() -> None:
+    """Write the page, or print a world's tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("world", nargs="?", choices=WORLDS)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--last", type=int, default=500)
+    parser.add_argument("--best", action="store_true", help="compare the best trajectories instead of the picks")
+    options = parser.parse_args()
+    if options.world is None:
+        write()
+    else:
+        table = some_tasks(lines_of(_packed(options.world)), options.first, options.last)
+        show(options.world, table, best=options.best)
 
 
 if __name__ == "__main__":
