@@ -95,7 +95,6 @@ def unbounded_quotes(code: str) -> Iterator[str]:
             yield from re.findall(r"\{[^{}\s]*!r[:}]", node.value)
 
 
-@pytest.mark.thorough
 def test_values_in_messages_are_quoted_in_bounded_length():
     """An error may quote a value of any size, and one with a key: `quoted(value)` takes the place of `{value!r}`."""
     package = Path(amc_agents.__file__).parent

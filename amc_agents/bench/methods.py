@@ -11,6 +11,7 @@ from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.pnlc.types import PnlcSettings
+from amc_agents.quoting import quoted
 from amc_agents.settings import AmcSettings, Finished
 from amc_agents.smc import Adaptive, AtSteps, Never
 from amc_agents.smc.schedule import Schedule
@@ -64,7 +65,7 @@ class Method:
         """
         if self.temperatures and (self.tree is not None or self.trials is not None):
             raise ConfigurationError(
-                f"the method {self.name!r} has several temperatures, which are for the particles of a population; a "
+                f"the method {quoted(self.name)} has several temperatures, which are for the particles of a population; a "
                 "tree search and Reflexion have none: set `temperature` instead"
             )
 
