@@ -1,7 +1,8 @@
 """Play the tuned critics on test tasks.
 
-    PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/held_out.py WORLD [--tasks 150] [--more 100]
-    ... python reproduce/dose/held_out.py WORLD --rollouts --tasks 20     # V^pi, at the oracle's temperature
+    export PYTHONPATH=reproduce/beyond:reproduce/study
+    python reproduce/dose/held_out.py WORLD [--tasks 150] [--more 100] [--critics ...]
+    python reproduce/dose/held_out.py WORLD --rollouts --tasks 20     # V^pi, at the oracle's temperature
 
 First the endpoint and the curve together, on the first tasks; then the endpoint's methods alone on further tasks. The
 command resumes; finished tasks are packed into docs/results/dose/raw.
@@ -27,7 +28,7 @@ RAW = PAGE.parent / "raw"
 
 def run(name: str, critics: Sequence[str], first: int, n_tasks: int) -> None:
     """Play AMC and the pools of some critics: at the temperature of Best-of-N, and at AMC's for the AUC."""
-    runs: list[Run] = [(LEARNED, PROPOSALS)] if name not in PLAIN else []
+    runs: list[Run] = [(LEARNED, PROPOSALS)] if name not in PLAIN and LEARNED in critics else []
     pools: dict[float, list[str]] = defaultdict(list)
     for critic in critics:
         setting, heat = chosen(name, critic)
@@ -57,6 +58,7 @@ def main() -> None:
     """Play and pack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("world", choices=WORLDS)
+    parser.add_argument("--critics", nargs="+", help="default: all")
     parser.add_argument("--tasks", type=int, default=150)
     parser.add_argument("--more", type=int, default=0, help="further tasks, for the learned critic alone")
     parser.add_argument("--rollouts", action="store_true")
@@ -65,7 +67,7 @@ def main() -> None:
     if options.rollouts:
         run_rollouts(options.world, options.tasks)
     elif not options.pack:
-        run(options.world, critics_of(options.world), 0, options.tasks)
+        run(options.world, options.critics or critics_of(options.world), 0, options.tasks)
         run(options.world, [LEARNED], options.tasks, options.more)
     pack(options.world)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from dose_figure import draw
-from doses import HIDDEN, LEARNED, LEVELS, PLAIN, PROPOSALS, ROLLOUTS, WORLDS
+from doses import HIDDEN, LEARNED, LEVELS, PLAIN, PROPOSALS, ROLLOUTS, TRAINED_ON, WORLDS
 from held_out import PAGE, RAW
 from playing import read_particles
 
@@ -146,7 +146,8 @@ def ending(pool: Lines) -> float:
 def rows_of(name: str, table: Table, metric: str | None = None) -> list[Row]:
     """Return the critics of the curve, at equal policy tokens."""
     rows = []
-    for critic in critics_of(name):
+    judges = {critic for critic, _ in table}
+    for critic in (each for each in critics_of(name) if each in judges):
         setting, heat = chosen(name, critic)
         if (critic, setting.name) in table:
             rows.append(row_of(name, table, critic, setting.name, heat, metric=metric))
@@ -159,7 +160,9 @@ def rows_of(name: str, table: Table, metric: str | None = None) -> list[Row]:
 
 def endpoint_rows(name: str, table: Table) -> list[Row]:
     """Return the learned critics' rows with their tokens charged; in the workshop, also several proposals."""
-    runs = [(critic, *chosen(name, critic)) for critic in critics_of(name) if critic.startswith(LEARNED)]
+    judges = {critic for critic, _ in table}
+    learned = [critic for critic in critics_of(name) if critic.startswith(LEARNED) and critic in judges]
+    runs = [(critic, *chosen(name, critic)) for critic in learned]
     if name not in PLAIN:
         runs.append((LEARNED, PROPOSALS, chosen(name, LEARNED)[1]))
     return [row_of(name, table, critic, setting.name, heat, charged=True) for critic, setting, heat in runs]
@@ -182,8 +185,10 @@ def slope(levels: Sequence[Row]) -> Paired:
 
 
 def line_of(rows: Sequence[Row]) -> str:
-    """Describe the line through the levels."""
+    """Describe the line through the levels; nothing if the oracle is alone."""
     levels = levels_of(rows)
+    if len(levels) == 1:
+        return ""
     whole, others = slope(levels), slope([row for row in levels if row.critic != "oracle"])
     rise, start = np.polyfit([row.auc for row in levels], [row.gain.difference for row in levels], 1)
     crossing = f"The line crosses 0 at an AUC of {-start / rise:.3f}."
@@ -242,15 +247,15 @@ def show(name: str, table: Table, *, best: bool) -> None:
 
 def write() -> None:
     """Write the tables between the page's markers, and the figure."""
-    tables = {name: lines_of(_packed(name)) for name in WORLDS}
+    tables = {name: lines_of(_packed(name)) for name in WORLDS if _packed(name).exists()}
     curves = {name: rows_of(name, table) for name, table in tables.items()}
     for name, rows in curves.items():
         parts = {
             f"{name}-endpoint": table_of(endpoint_rows(name, tables[name])),
-            f"{name}-curve": f"{table_of(rows)}\n\n{line_of(rows)}",
+            f"{name}-curve": f"{table_of(rows)}\n\n{line_of(rows)}".rstrip(),
         }
         write_parts(PAGE, parts)
-    draw(curves)
+    draw({name: rows for name, rows in curves.items() if name not in TRAINED_ON})
 
 
 def main() -> None:

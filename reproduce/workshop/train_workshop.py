@@ -1,6 +1,7 @@
-"""Train the policy of the workshop worlds on the CPU: the shipped crafting policy, trained on.
+"""Train the policy of the workshop worlds on the CPU: a crafting policy, trained on.
 
-    PYTHONPATH=reproduce:reproduce/crafting python reproduce/workshop/train_workshop.py FOLDER [--scale 1.0] [--seed 0]
+    PYTHONPATH=reproduce:reproduce/crafting python reproduce/workshop/train_workshop.py FOLDER [--base crafting]
+        [--scale 1.0] [--seed 0]
 
 One more stage of `policy_training.py`, on a careless expert's dialogues in all three worlds. The vocabulary gets the
 new words at its end, so that the embeddings of all others are kept.
@@ -61,13 +62,14 @@ def main() -> None:
     """Train the stages that are not finished yet and save the model in float16."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--base", default="crafting", help="the crafting policy: a name or folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of steps")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     tokenizer = workshop_tokenizer()
-    model = LlamaForCausalLM.from_pretrained(model_folder("crafting"), dtype=torch.float32)
+    model = LlamaForCausalLM.from_pretrained(model_folder(options.base), dtype=torch.float32)
     model.resize_token_embeddings(len(tokenizer))
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
     source = DialogueSource(tokenizer, dialogue, pool_order)
