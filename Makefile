@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Tests start hundreds of processes, and each would compile the package.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo docs lock release test test-faults test-fuzz test-ray test-matrix test-wheel test-portable test-integrations test-deepagents test-clients test-vllm test-vllm-faults lint bench clean
+.PHONY: help setup extras demo docs lock release test test-faults test-fuzz test-ray test-matrix test-wheel test-portable test-integrations test-deepagents test-clients test-vllm test-vllm-faults lint bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,6 +36,8 @@ help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/make \1\t\2/p' Makefile | expand -t 24
 
 setup: $(FULL)  ## everything that a developer needs, in .venv
+
+extras: $(DOCS) $(SENTENCES) $(WORLDS) $(RELEASE) $(OWN_VLLM)  ## what the targets of the CI need besides, so that they can run side by side
 
 demo: $(BASE)  ## compare the methods on held-out tasks, with the shipped models (ARGS="..." goes to amc demo)
 	$(BIN)/amc demo $(ARGS)

@@ -13,9 +13,8 @@ def simulated():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("n_deployments", [5, pytest.param(100, marks=pytest.mark.thorough)], ids=["short", "thorough"])
-def test_the_interval_covers_and_the_verdict_is_right(simulated, n_deployments):
-    bank = simulated.Bank()
+def test_the_interval_covers_and_the_verdict_is_right(simulated):
+    bank, n_deployments = simulated.Bank(), 40
     for name, scenario in simulated.SCENARIOS.items():
         counts = simulated.summary(bank, replace(scenario, n_users=800), n_deployments)
         assert counts["deployments"] - counts["covered"] <= most(n_deployments, 0.05), name

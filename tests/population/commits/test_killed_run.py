@@ -63,7 +63,7 @@ def test_a_run_that_is_killed_before_the_first_commit_repeats_nothing(tmp_path):
 @pytest.mark.thorough
 def test_a_run_is_killed_twice_at_random_moments(tmp_path):
     rng = np.random.default_rng(0)
-    for number in range(10):
+    for number in range(4):
         folder = tmp_path / str(number)
         folder.mkdir()
         for refunds in sorted(rng.integers(0, N_REFUNDS + 1, 2).tolist()):

@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on(repository, tmp_path):
 
 
 @pytest.mark.thorough
-def test_twenty_random_moments(repository, tmp_path):
+def test_random_moments(repository, tmp_path):
     rng = np.random.default_rng()
-    for n_calls in rng.choice(np.arange(1, N * LENGTH + 2), 20, replace=False).tolist():
+    for n_calls in rng.choice(np.arange(1, N * LENGTH + 2), 8, replace=False).tolist():
         check(repository, tmp_path / f"after {n_calls} calls", n_calls, rng.random() * 0.02)
