@@ -65,8 +65,8 @@ class Method:
         """
         if self.temperatures and (self.tree is not None or self.trials is not None):
             raise ConfigurationError(
-                f"the method {quoted(self.name)} has several temperatures, which are for the particles of a population; a "
-                "tree search and Reflexion have none: set `temperature` instead"
+                f"the method {quoted(self.name)} has several temperatures, which are for the particles of a population; "
+                "a tree search and Reflexion have none: set `temperature` instead"
             )
 
     @property
