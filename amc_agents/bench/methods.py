@@ -65,7 +65,7 @@ class Method:
         """
         if self.temperatures and (self.tree is not None or self.trials is not None):
             raise ConfigurationError(
-                f"the method {quoted(self.name)} has several temperatures, which are for the particles of a population; "
+                f"the method {quoted(self.name)} has several temperatures, which are for a population's particles; "
                 "a tree search and Reflexion have none: set `temperature` instead"
             )
 
