@@ -13,21 +13,25 @@ from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.types import Task
 
 HARD, STOCK, BLIND, BOTH = "crafting", "crafting-stock", "crafting-hidden", "crafting-stock-hidden"
-OTHER = "crafting-1"
-"""The world of crafting, with the study's other policy."""
+OTHER, THIRD = "crafting-1", "crafting-2"
+"""The world of crafting, with the study's other policy, and with one from a third seed."""
 TRAINED_ON = {f"{name}-1": name for name in (STOCK, BOTH, BLIND)}
 """The other worlds with that policy, trained on as the shipped one was -> the world."""
-WORLDS = (BOTH, HARD, STOCK, BLIND, OTHER, *TRAINED_ON)
-PLAIN = (HARD, OTHER)
+WORLDS = (BOTH, HARD, STOCK, BLIND, OTHER, *TRAINED_ON, THIRD)
+PLAIN = (HARD, OTHER, THIRD)
 """Neither finite stock nor hidden success."""
 MODELS_HOME = "reproduce/dose/models"
-POLICIES = {OTHER: "reproduce/study/models/1", **dict.fromkeys(TRAINED_ON, f"{MODELS_HOME}/1")}
+POLICIES = {
+    OTHER: "reproduce/study/models/1",
+    THIRD: "reproduce/study/models/2",
+    **dict.fromkeys(TRAINED_ON, f"{MODELS_HOME}/1"),
+}
 """Policies that are not shipped."""
 HIDDEN = {name for name in WORLDS if "hidden" in name}
 N = 15
 POOL = 20
 """Tries per task and temperature, which are subsampled for Best-of-M."""
-TRIES = dict.fromkeys((OTHER, *TRAINED_ON), 30)
+TRIES = dict.fromkeys((OTHER, *TRAINED_ON, THIRD), 30)
 """The same where it is not POOL."""
 LEVELS = (
     Level(0.0),
@@ -41,6 +45,7 @@ MODELS = {
     (HARD, "learned-1"): "embedded:crafting?adapter=reproduce/study/models/0/1/value-tuned",
     (HARD, "learned-2"): "embedded:crafting?adapter=reproduce/study/models/0/2/value-tuned",
     (OTHER, LEARNED): "embedded:reproduce/study/models/1?adapter=reproduce/study/models/1/0/value-tuned",
+    (THIRD, LEARNED): "embedded:reproduce/study/models/2?adapter=reproduce/study/models/2/0/value-tuned",
     **{
         (name, critic): f"embedded:{MODELS_HOME}/1?adapter={MODELS_HOME}/1/{folder}"
         for name in TRAINED_ON
@@ -79,7 +84,7 @@ GRID = tuple(Setting((heat,), every, beta) for heat, every, beta in product(TEMP
 ROUNDS = {
     **dict.fromkeys((BOTH, STOCK, BLIND, OTHER), ((6, 8), (14, 3), (32, 1))),
     HARD: ((8, 8), (24, 3), (64, 1)),
-    **dict.fromkeys(TRAINED_ON, ((18, 8), (42, 3), (96, 1))),
+    **dict.fromkeys((*TRAINED_ON, THIRD), ((18, 8), (42, 3), (96, 1))),
 }
 """Number of training tasks of each round of successive halving, and how many settings survive it."""
 PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)
@@ -88,7 +93,7 @@ PROPOSALS = Setting((0.5, 0.7, 0.9), 2, 0.2)
 
 def world_of(name: str) -> WorldSpec:
     """Return the environment."""
-    return world(HARD if name == OTHER else TRAINED_ON.get(name, name))
+    return world(HARD if name in PLAIN else TRAINED_ON.get(name, name))
 
 
 def tasks_of(name: str, group: str, n_tasks: int) -> list[Task]:

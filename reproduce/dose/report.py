@@ -126,7 +126,7 @@ def write() -> None:
         }
         write_parts(PAGE, parts)
     write_parts(PAGE, {"learned": learned_of(tables)})
-    draw({name: rows for name, rows in curves.items() if name not in TRAINED_ON})
+    draw({name: rows for name, rows in curves.items() if len(levels_of(rows)) > 1})
 
 
 def main() -> None:

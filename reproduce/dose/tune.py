@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from doses import GRID, HIDDEN, LEVELS, MODELS, ROUNDS, TEMPERATURES, TRAINED_ON, WORLDS, N, Setting, tasks_of
+from doses import GRID, HIDDEN, LEVELS, MODELS, ROUNDS, TEMPERATURES, THIRD, TRAINED_ON, WORLDS, N, Setting, tasks_of
 from playing import play, read_particles
 
 from amc_agents.files import replace_file
@@ -28,8 +28,8 @@ Scores = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def critics_of(name: str) -> tuple[str, ...]:
-    """Return the levels and the value models of a world; of the levels, only the oracle for a policy trained on."""
-    levels = LEVELS[:1] if name in TRAINED_ON else LEVELS
+    """Return the levels and the value models of a world; of the levels, only the oracle in the fifth plan."""
+    levels = LEVELS[:1] if name in (*TRAINED_ON, THIRD) else LEVELS
     return (*(level.name for level in levels), *(critic for of, critic in MODELS if of == name))
 
 
