@@ -172,3 +172,9 @@ def slope(levels: Sequence[Row]) -> Paired:
         for key in common
     }
     return paired(slopes, dict.fromkeys(slopes, 0.0))
+
+
+def interval(difference: Paired) -> str:
+    """Show a difference, bold if its interval excludes 0."""
+    text = f"{difference.difference:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    return f"**{text}**" if difference.low > 0 or difference.high < 0 else text

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from dose_figure import draw
-from doses import LEARNED, OTHER, TRAINED_ON, WORLDS
-from gains import Row, Table, endpoint_rows, levels_of, lines_of, packed, pool_of, row_of, rows_of, slope
+from doses import WORLDS
+from gains import Row, Table, endpoint_rows, interval, levels_of, lines_of, packed, rows_of, slope
 from held_out import PAGE
+from learned_table import learned_of
 
-from ablation_tables import holm
-from amc_agents.bench.statistics import Paired, estimate
+from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.markdown import write_parts
-from tune import chosen, critics_of
 
 
 def line_of(rows: Sequence[Row]) -> str:
@@ -63,40 +62,6 @@ def shown(setting: str) -> str:
     """Show temperature, schedule and beta of a setting."""
     heat, every, beta = setting.split("_")
     return f"{heat[1:]}, {every.removeprefix('every')}, {beta.removeprefix('beta')}"
-
-
-def interval(difference: Paired) -> str:
-    """Show a difference, bold if its interval excludes 0."""
-    text = f"{difference.difference:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-    return f"**{text}**" if difference.low > 0 or difference.high < 0 else text
-
-
-def learned_of(tables: Mapping[str, Table]) -> str:
-    """Format what the learned value models gain in every world, one row per model, and p of the fifth plan."""
-    header = ["world", "critic", "tasks", "one try", "AUC", "oracle's gain"]
-    header += ["gain, policy tokens", "gain, all tokens", "p, all tokens"]
-    rows: list[list[str]] = []
-    planned: dict[int, float] = {}
-    for name, table in tables.items():
-        judges = {critic for critic, _ in table}
-        oracle = row_of(name, table, "oracle", *_setting(name, "oracle"))
-        for critic in (each for each in critics_of(name) if each.startswith(LEARNED) and each in judges):
-            setting, heat = _setting(name, critic)
-            row = row_of(name, table, critic, setting, heat)
-            paid = row_of(name, table, critic, setting, heat, charged=True).gain
-            tries = [np.mean(line["returns"]) for line in pool_of(name, table, critic, heat).values()]
-            cells = [name, critic, str(len(row.picks)), f"{np.mean(tries):.3f}", f"{row.auc:.3f}"]
-            if critic == LEARNED and name in (OTHER, *TRAINED_ON):
-                planned[len(rows)] = math.erfc(abs(paid.difference) / paid.standard_error / math.sqrt(2))
-            rows.append([*cells, interval(oracle.gain), interval(row.gain), interval(paid), ""])
-    for place, p in zip(planned, holm(list(planned.values())), strict=True):
-        rows[place][-1] = f"{p:.3f}"
-    return table_in_markdown(header, rows, "llrrrrrrr")
-
-
-def _setting(name: str, critic: str) -> tuple[str, float]:
-    setting, heat = chosen(name, critic)
-    return setting.name, heat
 
 
 def some_tasks(table: Table, first: int, last: int) -> Table:

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from doses import BOTH
-from gains import Lines, Row, lines_of, row_of
+from gains import Lines, Row, interval, lines_of, row_of
 from larger import EXACT, HERE, LEARNED, ORACLE, PAGE, RANKED_STEPS, packed
 from playing import read_particles
 
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.markdown import write_parts
-from report import interval, shown
+from report import shown
 from subsampling import expected_pick
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import playing
 from doses import BOTH, HARD, Setting
-from gains import lines_of, row_of
+from gains import interval, lines_of, row_of
 from scaled import PAGE, SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of
 
 from amc_agents.bench.statistics import paired
 from amc_agents.files import replace_file
 from amc_agents.markdown import write_parts
-from report import interval, table_of
+from report import table_of
 from tune import best, metric_of, scores_of
 
 CHOSEN = Path(__file__).parent / "proposals.json"

@@ -24,7 +24,7 @@ import numpy as np
 import playing
 import torch
 from doses import BOTH, GRID, HARD, LEARNED, TEMPERATURES, Setting
-from gains import Row, lines_of, row_of
+from gains import Row, interval, lines_of, row_of
 from levers import BCE
 from play import Policy
 from tries import Tries
@@ -42,7 +42,7 @@ from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.training import EMBEDDED, train_value
 from amc_agents.types import Task
-from report import interval, table_of
+from report import table_of
 from tune import best, metric_of, scores_of
 
 RUNS = Path("runs/scaled")
