@@ -136,13 +136,15 @@ async def test_a_client_that_leaves_ends_the_work_of_vllm(gateway, servers):
             lines = (await http.get(url)).text.splitlines()
             return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
 
-        body = {"model": "policy", "messages": QUESTION, "max_tokens": 300, "ignore_eos": True, "n": 16}
+        # Long enough not to end by itself before the metrics are read, however late that is.
+        body = {"model": "policy", "messages": QUESTION, "max_tokens": 3000, "ignore_eos": True, "n": 16}
         headers = {"authorization": f"Bearer {KEY}"}
         asked = asyncio.create_task(http.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers))
         async with asyncio.timeout(60):
             while not await running():
+                assert not asked.done(), asked.result().text
                 await asyncio.sleep(0.01)
-            assert not asked.done()
+            assert not asked.done(), asked.result().text
             asked.cancel()
             while await running():
                 await asyncio.sleep(0.01)
