@@ -46,11 +46,8 @@ MODELS = {
     (HARD, "learned-2"): "embedded:crafting?adapter=reproduce/study/models/0/2/value-tuned",
     (OTHER, LEARNED): "embedded:reproduce/study/models/1?adapter=reproduce/study/models/1/0/value-tuned",
     (THIRD, LEARNED): "embedded:reproduce/study/models/2?adapter=reproduce/study/models/2/0/value-tuned",
-    **{
-        (name, critic): f"embedded:{MODELS_HOME}/1?adapter={MODELS_HOME}/1/{folder}"
-        for name in TRAINED_ON
-        for critic, folder in ((LEARNED, "value"), ("learned-1", "value-1"), ("learned-2", "value-2"))
-    },
+    **{(name, LEARNED): f"embedded:{MODELS_HOME}/1?adapter={MODELS_HOME}/1/value" for name in TRAINED_ON},
+    (f"{BOTH}-1", "learned-1"): f"embedded:{MODELS_HOME}/1?adapter={MODELS_HOME}/1/value-1",
     (HARD, SHUFFLED): "embedded:crafting?adapter=reproduce/study/models/0/0/value-tuned-shuffled",
 }
 GROUPS = {"tune": ("train", 320_000), "test": ("test", 300)}
