@@ -136,8 +136,7 @@ def ending(pool: Lines) -> float:
 def rows_of(name: str, table: Table, metric: str | None = None) -> list[Row]:
     """Return the critics of the curve, at equal policy tokens."""
     rows = []
-    judges = {critic for critic, _ in table}
-    for critic in (each for each in critics_of(name) if each in judges):
+    for critic in critics_of(name):
         setting, heat = chosen(name, critic)
         if (critic, setting.name) in table:
             rows.append(row_of(name, table, critic, setting.name, heat, metric=metric))
@@ -150,9 +149,7 @@ def rows_of(name: str, table: Table, metric: str | None = None) -> list[Row]:
 
 def endpoint_rows(name: str, table: Table) -> list[Row]:
     """Return the learned critics' rows with their tokens charged; in the workshop, also several proposals."""
-    judges = {critic for critic, _ in table}
-    learned = [critic for critic in critics_of(name) if critic.startswith(LEARNED) and critic in judges]
-    runs = [(critic, *chosen(name, critic)) for critic in learned]
+    runs = [(critic, *chosen(name, critic)) for critic in critics_of(name) if critic.startswith(LEARNED)]
     if name not in PLAIN:
         runs.append((LEARNED, PROPOSALS, chosen(name, LEARNED)[1]))
     return [row_of(name, table, critic, setting.name, heat, charged=True) for critic, setting, heat in runs]

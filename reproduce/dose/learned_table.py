@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 from doses import LEARNED, OTHER, TRAINED_ON
 from gains import Row, Table, interval, pool_of, row_of
 
-from ablation_tables import holm
+from ablation_tables import holm, two_sided_p
 from amc_agents.bench.statistics import Measured, Paired, paired
 from amc_agents.markdown import table as table_in_markdown
 from tune import chosen, critics_of
@@ -47,7 +46,7 @@ def learned_of(tables: Mapping[str, Table]) -> str:
     """Format one row per model; p is two-sided, with Holm's correction over the endpoints of the fifth plan."""
     rows = [row for name, table in tables.items() for row in _of_world(name, table)]
     endpoints = [row for row in rows if row.world in WEAKER and row.critic == LEARNED]
-    corrected = holm([_p(row.paid) for row in endpoints])
+    corrected = holm([two_sided_p(row.paid.difference, row.paid.standard_error) for row in endpoints])
     p_of = {row.world: f"{p:.3f}" for row, p in zip(endpoints, corrected, strict=True)}
     cells = [[*row.cells, p_of.get(row.world, "") if row.critic == LEARNED else ""] for row in rows]
     return table_in_markdown(HEADER, cells, "llrrrrrrr")
@@ -55,8 +54,7 @@ def learned_of(tables: Mapping[str, Table]) -> str:
 
 def _of_world(name: str, table: Table) -> Iterator[Learned]:
     """The models of a world; several are also averaged, with an interval over tasks."""
-    played = {critic for critic, _ in table}
-    critics = [critic for critic in critics_of(name) if critic.startswith(LEARNED) and critic in played]
+    critics = [critic for critic in critics_of(name) if critic.startswith(LEARNED)]
     oracle = _row(name, table, "oracle").gain
     free = [_row(name, table, critic) for critic in critics]
     paid = [_row(name, table, critic, charged=True) for critic in critics]
@@ -84,7 +82,3 @@ def _together(rows: Sequence[Row]) -> Paired:
         return {(task, model): score for model, each in enumerate(of) for (task, _), score in each.items()}
 
     return paired(merged([row.picks for row in rows]), merged([row.matched for row in rows]))
-
-
-def _p(gain: Paired) -> float:
-    return math.erfc(abs(gain.difference) / gain.standard_error / math.sqrt(2))

@@ -82,7 +82,7 @@ def show(name: str, table: Table, *, best: bool) -> None:
 
 def write() -> None:
     """Write the tables between the page's markers, and the figure."""
-    tables = {name: lines_of(packed(name)) for name in WORLDS if packed(name).exists()}
+    tables = {name: lines_of(packed(name)) for name in WORLDS}
     curves = {name: rows_of(name, table) for name, table in tables.items()}
     for name, rows in curves.items():
         parts = {

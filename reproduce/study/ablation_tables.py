@@ -62,12 +62,13 @@ def _changes(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _correct(changes: Sequence[dict[str, Any]]) -> None:
     """Add to each change its p-value by a normal test, with Holm's correction over all changes."""
-    corrected = holm([_p(each["difference"], each["standard_error"]) for each in changes])
+    corrected = holm([two_sided_p(each["difference"], each["standard_error"]) for each in changes])
     for each, p in zip(changes, corrected, strict=True):
         each["p_holm"] = p
 
 
-def _p(difference: float, error: float) -> float:
+def two_sided_p(difference: float, error: float) -> float:
+    """P-value of a difference with a standard error, by a normal test."""
     if not error:
         return float(not difference)
     return math.erfc(abs(difference) / error / math.sqrt(2))
