@@ -135,3 +135,27 @@ def test_particles_in_the_same_state_read_it_once(dose, policy):
     assert (two - one, three - two) == (written, written)
     assert len({seat.critic_tokens for seat in seats}) == 1
     assert seats[2].policy_calls == 3 * seats[0].policy_calls
+
+
+def test_a_line_through_levels_has_intervals_over_tasks(monkeypatch):
+    """Gains of 2 (AUC - .6) plus noise over tasks: the line crosses 0 at .6, and a gain of 0 at .7 lies .2 below it."""
+    for folder in ("study", "dose", "beyond"):
+        monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "reproduce" / folder))
+    for name in ("gains", "doses", "held_out", "playing", "subsampling", "tune"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    gains = importlib.import_module("gains")
+    rng = np.random.default_rng(0)
+    noise, tasks = rng.normal(0, 0.1, 200), [f"t{number}" for number in range(200)]
+
+    def row(area, gain):
+        picks = {(task, 0): gain + each for task, each in zip(tasks, noise, strict=True)}
+        return gains.Row("c", "s", 0.5, dict.fromkeys(tasks, area), 1.0, picks, dict.fromkeys(picks, 0.0), 5.0, 20)
+
+    levels = [row(area, 2 * (area - 0.6)) for area in (0.5, 0.6, 0.7, 0.8)]
+    zero = gains.crossing(levels)
+    # The noise is that of the task, so it moves the whole line: by its mean in gain, by half of that in AUC.
+    assert zero.mean == pytest.approx(0.6 - noise.mean() / 2)
+    assert zero.low < zero.mean < zero.high
+    assert (zero.high - zero.low) / 2 == pytest.approx(1.96 * noise.std() / 200**0.5 / 2, rel=0.1)
+    below = gains.below_the_line(levels, row(0.7, 0.0))
+    assert below == pytest.approx((0.2, 0.2, 0.2))

@@ -20,6 +20,7 @@ KIND = "shadow"
 USELESS = 0.55
 """An AUC below this bound is no reason for a canary."""
 N_BINS = 5
+ONE_LOOK = "the interval holds for one look, at a number of outcomes fixed beforehand"
 
 Verdict = Literal["start a canary", "not yet", "do not"]
 
@@ -80,7 +81,7 @@ class ShadowReport:
         more = "" if self.n_more is None else f" (about {self.n_more:,} more outcomes)"
         lines = [f"verdict: {self.verdict}{more}", self.why]
         if self.ranking is not None:
-            lines.append(f"ranking: AUC {self.ranking}, {self.ranking.n:,} served answers with outcomes")
+            lines.append(f"ranking: AUC {self.ranking}, {self.ranking.n:,} served answers with outcomes; {ONE_LOOK}")
         if self.bins:
             lines.append(f"calibration: values are {abs(self.bias):.3f} {'above' if self.bias > 0 else 'below'} the "
                          "outcomes on average")  # fmt: skip

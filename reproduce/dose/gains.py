@@ -6,18 +6,19 @@ import gzip
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from doses import HIDDEN, LEARNED, LEVELS, PLAIN, PROPOSALS, ROLLOUTS
 from held_out import RAW
 from playing import read_particles
 
-from amc_agents.bench.statistics import Measured, Paired, paired
+from amc_agents.bench.statistics import N_RESAMPLES, Measured, Paired, paired
 from amc_agents.training.value.metrics import auc
+from amc_agents.types import FloatArray
 from subsampling import expected_pick
 from tune import chosen, critics_of, metric_of
 
@@ -35,15 +36,22 @@ class Row:
     setting: str
     heat: float
     """Temperature of Best-of-M."""
-    auc: float
-    """Within tasks, of unfinished states, at AMC's temperature."""
+    areas: Mapping[str, float]
+    """AUC within each task that has both outcomes, of unfinished states, at AMC's temperature."""
     at_end: float
     """The same of final states."""
     picks: Measured
     matched: Measured
-    """Expected picks of Best-of-M at equal cost."""
+    """Expected picks of Best-of-M at equal cost, or of the whole pool."""
     tries: float
-    """M."""
+    """M at equal cost."""
+    most: int
+    """Number of tries in the pool."""
+
+    @property
+    def auc(self) -> float:
+        """Mean of the areas over tasks."""
+        return float(np.mean(list(self.areas.values()))) if self.areas else math.nan
 
     @property
     def gain(self) -> Paired:
@@ -98,7 +106,7 @@ def row_of(
         critic, setting, heat, ranking(ranked), ending(ranked),
         {(task, 0): float(runs[task][metric]) for task in common},
         {(task, 0): expected_pick(read_particles(pool[task]), tries, metric) for task in common},
-        tries,
+        tries, min(_n_tries(pool[task]) for task in common),
     )  # fmt: skip
 
 
@@ -120,10 +128,9 @@ def tokens(line: Mapping[str, Any], *, charged: bool) -> float:
     return float(line["policy_tokens"] + charged * line["critic_tokens"])
 
 
-def ranking(pool: Lines) -> float:
-    """AUC within tasks and steps, averaged over a task's steps, then over tasks with both outcomes."""
-    means = [float(np.mean(list(line["auc"].values()))) for line in pool.values() if line["auc"]]
-    return float(np.mean(means)) if means else math.nan
+def ranking(pool: Lines) -> dict[str, float]:
+    """AUC within tasks and steps, averaged over a task's steps; of the tasks with both outcomes."""
+    return {task: float(np.mean(list(line["auc"].values()))) for task, line in pool.items() if line["auc"]}
 
 
 def ending(pool: Lines) -> float:
@@ -169,6 +176,45 @@ def slope(levels: Sequence[Row]) -> Paired:
         for key in common
     }
     return paired(slopes, dict.fromkeys(slopes, 0.0))
+
+
+class Bounded(NamedTuple):
+    """An estimate with a 95% interval over tasks."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def crossing(levels: Sequence[Row]) -> Bounded:
+    """Return the AUC at which a line through the levels crosses a gain of 0."""
+
+    def zero(areas: FloatArray, gains: FloatArray) -> float:
+        rise, start = np.polyfit(areas, gains, 1)
+        return float(-start / rise)
+
+    return _resampled(levels, zero)
+
+
+def below_the_line(levels: Sequence[Row], row: Row) -> Bounded:
+    """Return how far a critic's gain lies below a line through the levels, at its AUC."""
+
+    def distance(areas: FloatArray, gains: FloatArray) -> float:
+        return float(np.polyval(np.polyfit(areas[:-1], gains[:-1], 1), areas[-1]) - gains[-1])
+
+    return _resampled([*levels, row], distance)
+
+
+def _resampled(rows: Sequence[Row], statistic: Callable[[FloatArray, FloatArray], float]) -> Bounded:
+    """Bootstrap a statistic of the rows' AUCs and gains: both from the same sample of the tasks that all rows have."""
+    tasks = sorted(set.intersection(*({task for task, _ in row.picks} for row in rows)))
+    gains = np.array([[row.picks[task, 0] - row.matched[task, 0] for task in tasks] for row in rows])
+    areas = np.array([[row.areas.get(task, math.nan) for task in tasks] for row in rows])
+    rng = np.random.default_rng(0)
+    draws = (rng.integers(0, len(tasks), len(tasks)) for _ in range(N_RESAMPLES))
+    found = [statistic(np.nanmean(areas[:, draw], axis=1), gains[:, draw].mean(axis=1)) for draw in draws]
+    low, high = np.percentile(found, [2.5, 97.5])
+    return Bounded(statistic(np.nanmean(areas, axis=1), gains.mean(axis=1)), float(low), float(high))
 
 
 def interval(difference: Paired) -> str:

@@ -12,6 +12,7 @@ from gains import Row, Table, interval, pool_of, row_of
 from ablation_tables import holm, two_sided_p
 from amc_agents.bench.statistics import Measured, Paired, paired
 from amc_agents.markdown import table as table_in_markdown
+from crossed import crossed_interval
 from tune import chosen, critics_of
 
 WEAKER = (OTHER, *TRAINED_ON)
@@ -53,7 +54,7 @@ def learned_of(tables: Mapping[str, Table]) -> str:
 
 
 def _of_world(name: str, table: Table) -> Iterator[Learned]:
-    """The models of a world; several are also averaged, with an interval over tasks."""
+    """The models of a world; several are also averaged, with an interval over tasks and models."""
     critics = [critic for critic in critics_of(name) if critic.startswith(LEARNED)]
     oracle = _row(name, table, "oracle").gain
     free = [_row(name, table, critic) for critic in critics]
@@ -76,9 +77,12 @@ def _one_try(name: str, table: Table, row: Row) -> float:
 
 
 def _together(rows: Sequence[Row]) -> Paired:
-    """The mean gain over models, each of which counts as a seed."""
+    """The mean gain over models, each of which counts as a seed, with an interval over tasks and models."""
 
     def merged(of: Sequence[Measured]) -> Measured:
         return {(task, model): score for model, each in enumerate(of) for (task, _), score in each.items()}
 
-    return paired(merged([row.picks for row in rows]), merged([row.matched for row in rows]))
+    tasks = sorted(set.intersection(*(set(row.picks) for row in rows)))
+    low, high = crossed_interval(np.array([[row.picks[task] - row.matched[task] for row in rows] for task in tasks]))
+    both = paired(merged([row.picks for row in rows]), merged([row.matched for row in rows]))
+    return both._replace(low=low, high=high)

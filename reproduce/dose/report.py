@@ -13,10 +13,22 @@ import argparse
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from dose_figure import draw
-from doses import WORLDS
-from gains import Row, Table, endpoint_rows, interval, levels_of, lines_of, packed, rows_of, slope
+from doses import LEARNED, WORLDS
+from gains import (
+    Bounded,
+    Row,
+    Table,
+    below_the_line,
+    crossing,
+    endpoint_rows,
+    interval,
+    levels_of,
+    lines_of,
+    packed,
+    rows_of,
+    slope,
+)
 from held_out import PAGE
 from learned_table import learned_of
 
@@ -31,9 +43,17 @@ def line_of(rows: Sequence[Row]) -> str:
     if len(levels) == 1:
         return ""
     whole, others = slope(levels), slope([row for row in levels if row.critic != "oracle"])
-    rise, start = np.polyfit([row.auc for row in levels], [row.gain.difference for row in levels], 1)
-    crossing = f"The line crosses 0 at an AUC of {-start / rise:.3f}."
-    return f"Slope of the gain over the AUC: {interval(whole)}; without the oracle {interval(others)}. {crossing}"
+    text = f"Slope of the gain over the AUC: {interval(whole)}; without the oracle {interval(others)}."
+    if whole.low <= 0:
+        return f"{text} Where the line crosses 0 is not known: its slope may be 0."
+    text += f" The line crosses 0 at an AUC of {_bounded(crossing(levels), '.3f')}."
+    learned = [row for row in rows if row.critic.startswith(LEARNED)]
+    below = [f"`{row.critic}` {_bounded(below_the_line(levels, row), '+.3f')}" for row in learned]
+    return f"{text} Below the line, at their AUC: {', '.join(below)}." if below else text
+
+
+def _bounded(found: Bounded, form: str) -> str:
+    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
 
 
 def table_of(rows: Sequence[Row]) -> str:
@@ -53,9 +73,14 @@ def cells_of(row: Row) -> list[str]:
         shown(row.setting),
         str(len(row.picks)),
         *picks,
-        f"{row.tries:.1f}, {row.heat:g}",
+        f"{tries_of(row)}, {row.heat:g}",
         interval(row.gain),
     ]
+
+
+def tries_of(row: Row) -> str:
+    """Show M; where the pool has fewer tries, the pool's number, of those that would cost as much."""
+    return f"{row.tries:.1f}" if row.tries <= row.most else f"{row.most} of {row.tries:.1f}"
 
 
 def shown(setting: str) -> str:

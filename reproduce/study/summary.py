@@ -36,7 +36,7 @@ def summary_table(results: Mapping[str, Mapping[str, Any]]) -> str:
                 for metric in ("oracle", "top5", "mean")
             )
             paid = _first(of["budget"], regime=regime, method=AMC)
-            tries = "" if paid is None else f" ({paid['tries']:.1f})"
+            tries = "" if paid is None else f" ({tries_of(paid)})"
             holds = _first(of["populations"], regime=regime, method=AMC)
             changes = [
                 interval_of(equal), f"{interval_of(paid and paid['oracle'])}{tries}", interval_of(top5),
@@ -45,6 +45,12 @@ def summary_table(results: Mapping[str, Mapping[str, Any]]) -> str:
             ]  # fmt: skip
             rows.append([label, sampling, *(share(pick) for pick in picks), *changes])
     return "\n".join([table(HEADINGS, rows, "ll" + "r" * (len(HEADINGS) - 2)), "", NOTE, ""])
+
+
+def tries_of(paid: Mapping[str, Any]) -> str:
+    """Show the number of tries; if the pool was too small, of how many that the tokens pay for."""
+    more = f" of {paid['affordable']:.1f}" if paid["affordable"] > paid["tries"] else ""
+    return f"{paid['tries']:.1f}{more}"
 
 
 def _first(rows: Sequence[Mapping[str, Any]], **matching: str) -> Mapping[str, Any] | None:

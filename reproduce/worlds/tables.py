@@ -6,9 +6,10 @@
 
 PAGE/rows.json names the rows: `pool` is the file of a large Best-of-N, and each of `rows` has a label, N, a file and a
 method. The pool stands for every smaller Best-of-M: the table has its expected best of M trajectories drawn without
-replacement, which has less noise than a single draw. "Equal calls" takes the M whose policy calls are those of the row,
-between two whole numbers if need be. A row whose calls each draw K turns, such as a vote, has K as its `samples`; one
-that `stops` at its first success is compared with a Best-of-M that plays one trajectory after the other and stops, too.
+replacement, which has less noise than a single draw. "Equal calls" draws from the tries of all seeds and takes the M
+whose policy calls are those of the row, between two whole numbers if need be; where all tries make fewer calls, the
+cell says so. A row whose calls each draw K turns, such as a vote, has K as its `samples`; one that `stops` at its first
+success is compared with a Best-of-M that plays one trajectory after the other and stops, too.
 Each of `differences`, if there are any, has a label and two rows a and b, as [file, method]. For the overview,
 `overview` has the world, the policy, and the N of the rows "smc" and "amc" to be shown, the first ones with this N.
 """
@@ -21,6 +22,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,6 @@ OVERVIEW_HEADING = (
 )
 SOLVED = 1.0 - 1e-6
 """Returns are sums of floating-point rewards."""
-SLIGHTLY_MORE = 1.02
-"""Calls of a row, relative to those of the whole pool, up to which the pool is taken for equal calls."""
 
 
 def pack(runs: Sequence[Path], file: Path) -> None:
@@ -109,17 +109,34 @@ def tries_until_success(returns: Sequence[float], size: float) -> float:
 
 
 def stopping_size(pool: Pool, calls: float) -> float:
-    """Return the M whose Best-of-M that stops at its first success makes so many calls; the whole pool at most.
+    """Return the M whose Best-of-M that stops at its first success makes so many calls; infinite: the pool has fewer.
 
     A try is taken to make the mean calls of its task's tries, which is exact for independent tries (Wald's identity).
     """
-    sizes = range(1, min(run.scores.particles for run in pool.values()) + 1)
+    sizes = range(1, _smallest(pool) + 1)
     each = [(run.cost.policy_calls / run.scores.particles, run.particles) for run in pool.values()]
     costs = [
         np.mean([mean * tries_until_success(tries.returns, size) for mean, tries in each if tries is not None])
         for size in sizes
     ]
-    return float(np.interp(calls, costs, sizes))
+    return float(np.interp(calls, costs, sizes, right=math.inf))
+
+
+def of_all_seeds(pool: Pool) -> Pool:
+    """Return the pool with the tries of all its seeds in each run of a task: they are draws of the same policy."""
+    tries: dict[str, list[float]] = {}
+    for (task, _), run in pool.items():
+        tries.setdefault(task, []).extend(run.particles.returns if run.particles is not None else ())
+    return {
+        key: replace(run, particles=replace(run.particles, returns=tuple(tries[key[0]])))
+        for key, run in pool.items()
+        if run.particles is not None
+    }
+
+
+def _smallest(pool: Pool) -> int:
+    """Return the number of tries of the task that has the fewest."""
+    return min(len(run.particles.returns) for run in pool.values() if run.particles is not None)
 
 
 def solved(value: float) -> float:
@@ -171,22 +188,18 @@ def _row(pool: Pool, runs: Pool, row: Mapping[str, Any]) -> str:
     success = {key: solved(run.scores.oracle) for key, run in runs.items()}
     calls = _calls(runs) * row.get("samples", 1)
     common = {key: pool[key] for key in runs}
+    tries, stops = of_all_seeds(common), bool(row.get("stops"))
     # A row that makes fewer calls than a single run is compared with a single run.
-    equal = max(1.0, calls / _calls_of_a_run(common))
-    # The whole pool stands for a row that makes slightly more calls.
-    most = min(run.scores.particles for run in common.values())
-    if most < equal <= SLIGHTLY_MORE * most:
-        equal = float(most)
-    stops = bool(row.get("stops"))
-    if stops:
-        equal = stopping_size(common, calls)
+    wanted = stopping_size(tries, calls) if stops else max(1.0, calls / _calls_of_a_run(common))
+    equal = min(wanted, float(_smallest(tries)))
+    marks = f"{', stopping' * stops}{', all tries: fewer calls' * (wanted > equal)}"
     # A row may have fewer seeds than the pool; its differences are those to the same seeds of the pool.
     label = _label(row["label"], runs, pool)
     cells = [
         f"{label} | {row['n']} | {_mean(success)} | {_mean({k: r.scores.oracle for k, r in runs.items()})}",
         f"{_mean({key: run.scores.mean for key, run in runs.items()})} | {calls:.0f}",
         _difference(success, best_of(common, row["n"], solved)),
-        f"{_difference(success, best_of(common, equal, solved))} (M = {equal:.1f}{', stopping' * stops})",
+        f"{_difference(success, best_of(tries, equal, solved))} (M = {equal:.1f}{marks})",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -230,7 +243,7 @@ def _overview_row(page: Path, file: Path) -> str:
     size, (smc, amc) = about["n"], (_shown(page, plan, method) for method in ("smc", "amc"))
     success = [{key: solved(run.scores.oracle) for key, run in runs.items()} for runs in (smc, amc)]
     common = {key: pool[key] for key in amc}
-    equal = best_of(common, _calls(amc) / _calls_of_a_run(common), solved)
+    equal = best_of(of_all_seeds(common), _calls(amc) / _calls_of_a_run(common), solved)
     link = Path(os.path.relpath(page, file.parent)).as_posix()
     scores = [best_of(common, 1, solved), best_of(common, size, solved), *success]
     cells = [f"{estimate(score).mean:.3f}" for score in scores]

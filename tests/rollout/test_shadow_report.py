@@ -78,4 +78,5 @@ def test_outcomes_join_late_by_run_and_by_thread(tmp_path):
     report = read_report(tmp_path, joined)
     assert (report.verdict, report.n_outcomes, report.differs) == ("start a canary", 100, 0.25)
     assert "3 times the tokens" in str(report)
+    assert "100 served answers with outcomes; the interval holds for one look" in str(report)
     assert abs(report.bias) < 0.1
