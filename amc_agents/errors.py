@@ -10,6 +10,7 @@
     │   └── ForkError               the world cannot be forked faithfully
     │       └── ReplayDivergence    a replayed observation differs from the record
     ├── CriticError                 the critic failed, or its answer is invalid
+    │   ├── UnreadableAnswer        a judge's answers could not be read
     │   ├── PromptTooLong           the task and a single round exceed its context length
     │   └── CriticServerError       its server is unreachable, or rejected the request
     ├── PopulationError             the particle system cannot continue
@@ -42,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 from amc_agents.quoting import excerpt, quoted
 
 if TYPE_CHECKING:
-    from amc_agents.types import Trajectory
+    from amc_agents.types import FloatArray, Trajectory
     from amc_agents.usage import Usage
 
 
@@ -186,6 +187,24 @@ class CriticError(AmcError):
     Remedy: Return one finite number for each trajectory; `amc_agents.testing.check_critic` checks it. With
     `on_critic_error="uniform"`, a run continues without the critic.
     """
+
+
+class UnreadableAnswer(CriticError):
+    """A judge's answers about some trajectories could not be read, even when it was asked again.
+
+    Their values are unknown: `amc` keeps the weights of these particles, LAC gives these candidates the mean of the
+    others, and PNLC keeps the thought, each with a note, whatever `on_critic_error` is.
+
+    Remedy: Add `structured=yes` to the judge's string if its server enforces JSON schemas, or use a stronger model.
+
+    Args:
+        values: `[N]` the values; NaN where an answer could not be read.
+        reason: whose answers, and what they were.
+    """
+
+    def __init__(self, values: FloatArray, reason: str) -> None:
+        self.values, self.reason = values, reason
+        super().__init__(reason)
 
 
 class PromptTooLong(CriticError):

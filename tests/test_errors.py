@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 
 from amc_agents import errors
@@ -15,6 +16,7 @@ MADE = [
     errors.MissingExtra("ray", "ray"),
     errors.ReplayDivergence(2, "go", "a", "b"),
     errors.BudgetExhausted({"calls": 3}, {"calls": 3}, usage={"policy": Usage()}),
+    errors.UnreadableAnswer(np.array([0.5]), "1 of 1 answers"),
     errors.CriticServerError("http://a", "gone", 503),
 ]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.critics.judge.style import number_on_last_line
+from amc_agents.critics.judge.stated import stated_number
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.imagination import read_imagined
@@ -122,7 +122,7 @@ TEXTS = {
     read_imagined: [long("Observation:"), long(" ", "Observation:\n"), long("\n")],
     before_verdict: [long("This step is "), long(" ", "This step is", "x")],
     lambda text: read_goals(text, 1): [long(" ", "Goal"), long("1", "Goal "), long(" ", "Goal:")],
-    number_on_last_line("Score:"): [long("1", "Score: ", "x"), long("\n", "Score: 1"), long(".", "Score: 1")],
+    stated_number("Score:"): [long("1", "Score: ", "x"), long("\n", "Score: 1"), long(".", "Score: 1")],
     lambda text: after(text, "Posterior:"): [long("\n"), long("Posterior:\n")],
     read_step: [long("Action:"), long(" ", "Action:", "\n")],
 }

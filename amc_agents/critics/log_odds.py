@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from amc_agents.critics.adapting import connect, name_of
 from amc_agents.critics.validation import checked_values
-from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.errors import ConfigurationError, CriticError, UnreadableAnswer
 from amc_agents.types import ActionCritic, FloatArray, Step, Trajectory
 
 MARGIN = 1e-3
@@ -87,9 +87,17 @@ class OddsOfValue:
         self._refuse_soft_values()
 
     async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
-        """Return `[K]` Q."""
-        answer = await self._critic.values(trajectories)
-        values = checked_values(answer, len(trajectories), name_of(self._critic))
+        """Return `[K]` Q.
+
+        Raises:
+            UnreadableAnswer: some answers of a judge could not be read; it has the Q of the others.
+        """
+        unread = None
+        try:
+            answer = await self._critic.values(trajectories)
+            values = checked_values(answer, len(trajectories), name_of(self._critic))
+        except UnreadableAnswer as error:
+            values, unread = error.values, error
         self._refuse_soft_values()
         if getattr(self._critic, "predicts", "future") == "future":
             # A finished trajectory has no future return, and a model of the future is not trained on final states.
@@ -97,6 +105,8 @@ class OddsOfValue:
             values = future + np.array([trajectory.return_ for trajectory in trajectories])
         p = np.clip((values - self._low) / (self._high - self._low), MARGIN, 1 - MARGIN)
         odds: FloatArray = np.log(p) - np.log1p(-p)
+        if unread is not None:
+            raise UnreadableAnswer(odds, unread.reason)
         return odds
 
     def _refuse_soft_values(self) -> None:

@@ -11,7 +11,7 @@ from amc_agents.critics.adapting import name_of
 from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
 from amc_agents.critics.uses import for_lac
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
-from amc_agents.errors import ConfigurationError, CriticError, PromptTooLong
+from amc_agents.errors import ConfigurationError, CriticError, PromptTooLong, UnreadableAnswer
 from amc_agents.lac.types import Imagination, LacSettings
 from amc_agents.types import Step, Trajectory
 
@@ -126,7 +126,13 @@ async def _first_readable(judge: LogOdds, forms: Sequence[Trajectory]) -> Trajec
 async def _judgements(judge: LogOdds, candidates: Sequence[Trajectory]) -> Judgements:
     size, name = len(candidates), name_of(judge)
     if not isinstance(judge, ExplainedLogOdds):
-        return Judgements(checked_values(await judge.log_odds(candidates), size, name), np.zeros(size, dtype=np.bool_))
+        try:
+            q = checked_values(await judge.log_odds(candidates), size, name)
+        except UnreadableAnswer as error:
+            # The mean of the others neither favours nor punishes a candidate; without others, the prior decides.
+            known = np.isfinite(error.values)
+            return Judgements(np.where(known, error.values, error.values[known].mean() if known.any() else 0.0), ~known)
+        return Judgements(q, np.zeros(size, dtype=np.bool_))
     judgements = await judge.judgements(candidates)
     return judgements._replace(q=checked_values(judgements.q, size, name))
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from amc_agents.critics.judge.stated import plain_lines
 from amc_agents.pnlc.types import Goal
 
 
@@ -68,10 +69,13 @@ def read_likelihoods(text: str, n: int) -> list[float] | None:
 
     >>> read_likelihoods("1: 0.9\n2: .25", 2)
     [0.9, 0.25]
-    >>> read_likelihoods("1: 90 %", 1) is None
+    >>> read_likelihoods("**1:** 0.9\n2) 25%", 2)
+    [0.9, 0.25]
+    >>> read_likelihoods("1: likely", 1) is None
     True
     """
-    likelihoods = {_ordinal(number): float(value) for number, value in _LIKELIHOOD.findall(text)}
+    lines = filter(None, map(_LIKELIHOOD.fullmatch, plain_lines(text)))
+    likelihoods = {_ordinal(line[1]): float(line[2]) / (100 if line[3] else 1) for line in lines}
     if sorted(likelihoods) != list(range(1, n + 1)) or not all(0 <= p <= 1 for p in likelihoods.values()):
         return None
     return [likelihoods[number] for number in sorted(likelihoods)]
@@ -93,7 +97,7 @@ _DECISION = re.compile(r"^[ \t]*Decision:[ \t]*(KEEP|REFINE)\b", re.MULTILINE | 
 _THOUGHT = re.compile(r"^[ \t]*Thought:\s*\S", re.MULTILINE | re.IGNORECASE)
 _ACTION = re.compile(r"^[ \t]*Action:", re.MULTILINE | re.IGNORECASE)
 # No digit can match two parts, so a long run of digits takes linear time.
-_LIKELIHOOD = re.compile(r"^[ \t]*(\d+)[:.][ \t]*((?:\d*\.)?\d+)[ \t]*$", re.MULTILINE)
+_LIKELIHOOD = re.compile(r"(?:[-•] )?([0-9]+)[:.)] ?((?:[0-9]*\.)?[0-9]+)(?:/1(?:\.0)?| ?(%))?")
 _CHOICE = re.compile(r"^[ \t]*Choice:[ \t]*(\d+)\b", re.MULTILINE | re.IGNORECASE)
 
 OUTCOMES = """\

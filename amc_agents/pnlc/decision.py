@@ -20,7 +20,7 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.render import turn as turn_text
 from amc_agents.decisions.asking import Answers, strictly
 from amc_agents.decisions.samples import Actor, Sample, no_action, with_actions
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.errors import ConfigurationError, CriticError, DecisionError, UnreadableAnswer
 from amc_agents.pnlc.critique import read_choice, read_reply
 from amc_agents.pnlc.judge import ThoughtJudge, thought_of
 from amc_agents.pnlc.prompts import PnlcPrompts
@@ -195,11 +195,11 @@ class _Thinking:
         return chosen
 
     async def _or_none(self, judging: Coroutine[Any, Any, T]) -> T | None:
-        """Await a judgement; None if it failed and `on_critic_error` keeps the thought."""
+        """Await a judgement; None if it failed and `on_critic_error` keeps the thought, or cannot be read."""
         try:
             return await judging
         except (CriticError, DecisionError) as error:
-            if self.settings.on_critic_error == "raise":
+            if self.settings.on_critic_error == "raise" and not isinstance(error, UnreadableAnswer):
                 raise
             self.notes.append(f"nothing was judged, and the thought is kept: {type(error).__name__}: {error}")
             return None

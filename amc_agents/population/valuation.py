@@ -11,7 +11,7 @@ from amc_agents import smc
 from amc_agents.concurrency.gather import at_most
 from amc_agents.concurrency.rate_gate import gated
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
-from amc_agents.errors import CriticError, TimeLimitExceeded
+from amc_agents.errors import CriticError, TimeLimitExceeded, UnreadableAnswer
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.settings import Settings
@@ -30,7 +30,7 @@ class Valuation:
     potentials: FloatArray
     """`[N]` phi_t; -inf for failed particles, NaN for particles on which the critic failed."""
     error: CriticError | None
-    """The critic's failure, if `on_critic_error` ignores it."""
+    """The critic's failure, if `on_critic_error` ignores it, or answers of a judge that could not be read."""
 
 
 async def evaluate(
@@ -50,11 +50,12 @@ async def evaluate(
         slot for slot, particle in enumerate(particles) if not failed[slot] and (not observed or not particle.ended)
     ]
     returns = np.array([particle.return_ if observed else 0.0 for particle in particles])
-    future, error = np.zeros(len(particles)), None
+    future = np.zeros(len(particles))
+    error: CriticError | None = None
     if open_slots:
         try:
             chosen = [particles[slot] for slot in open_slots]
-            future[open_slots] = await _predict(chosen, critic, runner, settings, meter)
+            future[open_slots], error = await _predict(chosen, critic, runner, settings, meter)
         except CriticError as raised:
             if settings.on_critic_error == "raise":
                 raise
@@ -65,8 +66,11 @@ async def evaluate(
 
 async def _predict(
     particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
-) -> FloatArray:
-    """`[len(particles)]` the critic's prediction: the future return, or without rewards the whole return."""
+) -> tuple[FloatArray, UnreadableAnswer | None]:
+    """Return the critic's prediction `[len(particles)]`, and the error if some of it is NaN.
+
+    It predicts the future return, or without rewards the whole return.
+    """
     trajectories = [runner.trajectory_of(particle) for particle in particles]
     with (
         at_most(runner.streams.max_concurrency),
@@ -79,9 +83,11 @@ async def _predict(
             answer = await within(
                 settings.step_timeout, critic.values(trajectories), "the critic took longer than step_timeout"
             )
+            values, unread = checked_values(answer, len(particles), settings.critic), None
         except TimeLimitExceeded as error:
             raise CriticError(str(error)) from error
-        values = checked_values(answer, len(particles), settings.critic)
+        except UnreadableAnswer as error:
+            values, unread = error.values, error
     if settings.rewards_observed and getattr(critic, "predicts", "future") == "return":
         values = values - np.array([particle.return_ for particle in particles])
-    return values
+    return values, unread

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from amc_agents import smc
-from amc_agents.errors import BudgetExhausted
+from amc_agents.errors import BudgetExhausted, UnreadableAnswer
 from amc_agents.population.early_end import stop_if_decided
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.run_budget import RunBudget
@@ -72,7 +72,9 @@ async def _weigh(system: ParticleSystem, slots: list[int]) -> None:
             [system.particles[slot] for slot in slots], system.critic, system.runner, system.settings, system.meter
         )
     if valuation.error is not None:
-        system.notes.append(f"step {system.step}: the critic failed and the weights were kept ({valuation.error})")
+        unread = isinstance(valuation.error, UnreadableAnswer)
+        what = "values are unknown and their" if unread else "the critic failed and the"
+        system.notes.append(f"step {system.step}: {what} weights were kept ({valuation.error})")
     potentials = np.full(len(system.particles), np.nan)
     system.values[slots], potentials[slots] = valuation.values, valuation.potentials
     system.known = ~np.isnan(potentials)

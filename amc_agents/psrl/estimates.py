@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.judge.stated import plain_lines
 from amc_agents.decisions.asking import Answers
 from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.exact.model import InformedModel
@@ -108,11 +109,12 @@ class ExactEstimator:
 
 
 def _number_after(mark: str, least: float) -> Callable[[str], float | None]:
-    number = re.compile(rf"{re.escape(mark)}\s*({DECIMAL})\D*")
+    number = re.compile(rf"\s?({DECIMAL})\D*")
 
     def read(text: str) -> float | None:
         # The last mark counts: a model that reasons aloud may use it earlier.
-        match = number.fullmatch(text[text.rfind(mark) :]) if mark in text else None
+        _, found, rest = "\n".join(plain_lines(text)).casefold().rpartition(mark.casefold())
+        match = number.fullmatch(rest) if found else None
         value = float(match[1]) if match else math.nan
         return value if math.isfinite(value) and value >= least else None
 

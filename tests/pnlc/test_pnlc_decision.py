@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from amc_agents.errors import ConfigurationError, CriticError, DecisionError
+from amc_agents.errors import ConfigurationError, CriticError, DecisionError, UnreadableAnswer
 from amc_agents.pnlc.decision import PnlcPrompts, PnlcSettings, Proposed, Sample, decide
 from amc_agents.pnlc.goals import ChatGoalProposer
 from amc_agents.types import Step, Task, Trajectory
@@ -334,7 +334,7 @@ async def test_the_model_itself_estimates_the_likelihoods_of_goals():
 
 
 @pytest.mark.parametrize(
-    "said", ["1: 0.2\n2: 0.1\n3: 0.75", "1: 20%\n2: 1\n3: 1\n4: 1", "1: 2\n2: 1\n3: 1\n4: 1", "likely"]
+    "said", ["1: 0.2\n2: 0.1\n3: 0.75", "1: 2 of 10\n2: 1\n3: 1\n4: 1", "1: 2\n2: 1\n3: 1\n4: 1", "likely"]
 )
 async def test_likelihoods_that_cannot_be_parsed_are_requested_again(said):
     thinker = Script(says=lambda prompt: said)
@@ -535,3 +535,15 @@ async def test_a_decision_is_plain_values():
         "positive": True,
         "likelihood": 0.1,
     }
+
+
+async def test_a_value_that_cannot_be_read_keeps_the_thought():
+    class Unread:
+        predicts = "return"
+
+        async def values(self, trajectories):
+            raise UnreadableAnswer(np.full(len(trajectories), np.nan), "1 of 1 answers cannot be read")
+
+    decision = await decide(STATE, Script(acts=ACTS), None, Unread(), PnlcSettings(critique="value"))
+    assert decision.sample.action == "push"
+    assert "the thought is kept: UnreadableAnswer" in decision.notes[0]

@@ -8,7 +8,8 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.judge.style import JudgeStyle, number_on_last_line
+from amc_agents.critics.judge.stated import stated_number
+from amc_agents.critics.judge.style import JudgeStyle
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError
 from amc_agents.types import Step, Task, Trajectory
@@ -17,7 +18,7 @@ from amc_agents.usage import Meter, metering
 pytestmark = pytest.mark.service
 
 # "Goal:" is a word of the shipped model's tokenizer; other words take many tokens of its short context.
-READ = number_on_last_line("Goal:", whole=True)
+READ = stated_number("Goal:", whole=True)
 SHORT = JudgeStyle("short", "Goal: 0 or 9.", "{trajectory}\nGoal?", READ, (0.0, 9.0))
 SECONDS = 59
 STATE = Trajectory(

@@ -11,7 +11,8 @@ from langchain_openai import ChatOpenAI
 
 from amc_agents.critics.judge import structured
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.judge.style import JudgeStyle, number_on_last_line
+from amc_agents.critics.judge.stated import stated_number
+from amc_agents.critics.judge.style import JudgeStyle
 from amc_agents.errors import CriticError
 from amc_agents.serve import ServedModel
 from amc_agents.types import Step, Task, Trajectory
@@ -21,7 +22,7 @@ from tests.service.test_vllm_classifier import write_classifier
 pytest.importorskip("torch")
 pytestmark = pytest.mark.service
 ANY = (-1e300, 1e300)
-STYLE = JudgeStyle("short", "Judge it.", "{trajectory}", number_on_last_line("Score:"), ANY)
+STYLE = JudgeStyle("short", "Judge it.", "{trajectory}", stated_number("Score:"), ANY)
 STATE = Trajectory(Task("t", "Climb."), (Step("climb", "You are on rung 1."),))
 
 

@@ -2,11 +2,12 @@
 
 It requires no training and no log-probabilities: the model reads the trajectory and predicts its outcome. A
 `JudgeStyle` contains the prompt and the parser of the answer. An unreadable answer is requested again with the
-parser's complaint; a second unreadable answer is an error.
+parser's complaint; if it cannot be read either, the value is unknown (`UnreadableAnswer`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from amc_agents.critics.judge import structured as structured_answers
 from amc_agents.critics.judge.style import ZERO_SHOT, JudgeStyle, ascending, new_marker
 from amc_agents.critics.options import allow, choice, needed, number, positive_integer, understood
 from amc_agents.critics.server.redaction import redacted
-from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.errors import ConfigurationError, UnreadableAnswer
 from amc_agents.quoting import masked, quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
@@ -96,20 +97,26 @@ class JudgeCritic:
         """Return the predicted whole returns `[N]` in reward units; equal prompts are sent once.
 
         Raises:
-            CriticError: a call failed after LangChain's retries, or an answer could not be read.
+            UnreadableAnswer: some answers could not be read; it has the values of the others.
+            CriticError: a call failed after LangChain's retries.
         """
         prompts = [self.style.prompt(trajectory, self._marker) for trajectory in trajectories]
         rows: dict[str, int] = {}
         for prompt in prompts:
             rows.setdefault(prompt, len(rows))
+        unread: list[str] = []
         with redacted(self.name, trusted=self._trusted):
-            judged = np.array(await side_by_side(*map(self._judge, rows)), dtype=np.float64)
-        scores = judged[[rows[prompt] for prompt in prompts]]
-        (worst, best), (low, high) = self.style.range, self.returns
-        return low + (high - low) * (scores - worst) / (best - worst)
+            judged = np.array(await side_by_side(*(self._judge(prompt, unread) for prompt in rows)), dtype=np.float64)
+            scores = judged[[rows[prompt] for prompt in prompts]]
+            (worst, best), (low, high) = self.style.range, self.returns
+            values: FloatArray = low + (high - low) * (scores - worst) / (best - worst)
+            if unread:
+                n_unread = int(np.isnan(values).sum())
+                raise UnreadableAnswer(values, f"{n_unread} of {len(values)} answers of {self.name} {unread[0]}")
+        return values
 
-    async def _judge(self, prompt: str) -> float:
-        """Return the model's score of a prompt, in the style's range."""
+    async def _judge(self, prompt: str, unread: list[str]) -> float:
+        """Return the model's score of a prompt, in the style's range; NaN, with an entry in `unread`, without one."""
         system = structured_answers.system_of(self.style) if self._structured else self.style.system
         conversation: list[BaseMessage] = [SystemMessage(system), HumanMessage(prompt)]
         for attempt in range(1, self._retries + 2):
@@ -120,10 +127,11 @@ class JudgeCritic:
             except ValueError as complaint:
                 if attempt > self._retries:
                     times = "once" if attempt == 1 else f"{attempt} times"
-                    raise CriticError(
-                        f"{self.name} was called {times} and its answer cannot be parsed: {complaint}. "
-                        f"The answer was {_shortened(answer)}"
-                    ) from complaint
+                    remedy = _STRONGER if self._structured else _STRUCTURED
+                    unread.append(
+                        f"cannot be read (asked {times}): {complaint}. The answer was {_shortened(answer)}. {remedy}"
+                    )
+                    return math.nan
                 # A new list, since a tracer may keep the old list. Some providers refuse an empty turn.
                 again = [AIMessage(answer or "(nothing)"), HumanMessage(_AGAIN.format(complaint=complaint))]
                 conversation = [*conversation, *again]
@@ -188,5 +196,10 @@ def _shortened(answer: str) -> str:
 
 
 _QUOTED = 200
+_STRONGER = 'Use a stronger model, or on_critic_error="uniform" where a method raises this error'
+_STRUCTURED = (
+    "Add structured=yes to the judge's string if its server enforces JSON schemas, use a stronger model, or set "
+    'on_critic_error="uniform" where a method raises this error'
+)
 _AGAIN = """\
 Your answer cannot be read: {complaint}. Answer again in the form that was asked for."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from amc_agents.critics.judge.critic import JudgeCritic, judge_from_spec
-from amc_agents.critics.judge.style import JudgeStyle, number_on_last_line
+from amc_agents.critics.judge.stated import stated_number
+from amc_agents.critics.judge.style import JudgeStyle
 
 
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
@@ -70,7 +71,7 @@ End your analysis with one last line of exactly this form, where NUMBER is an \
 integer from 1 (it will fail) to 10 (it will do everything that was asked):
 The correctness score is NUMBER""",
     user="{trajectory}\n\n{status} Analyse the trajectory, then give its correctness score.",
-    parse=number_on_last_line("The correctness score is", whole=True),
+    parse=stated_number("The correctness score is", best=10, whole=True),
     range=(1.0, 10.0),
     whole=True,
 )

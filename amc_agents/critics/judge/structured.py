@@ -6,10 +6,10 @@ has a field of its own, so text that the judge quotes from the record cannot be 
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
+from amc_agents.critics.judge.stated import json_object, without_reasoning
 from amc_agents.critics.judge.style import JudgeStyle
 
 
@@ -28,11 +28,8 @@ def response_format(style: JudgeStyle) -> dict[str, Any]:
 
 def read(style: JudgeStyle, answer: str) -> float:
     """Return the score in an answer. Raises `ValueError` that describes the expected form."""
-    try:
-        judgement = json.loads(answer)
-    except (ValueError, RecursionError):
-        raise ValueError('the answer must be one JSON object with the fields "analysis" and "score"') from None
-    score = judgement.get("score") if isinstance(judgement, dict) else None
+    # The text of a field may contain the mark of a reasoning's end.
+    score = (json_object(answer) or json_object(without_reasoning(answer)) or {}).get("score")
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise ValueError('the answer must be a JSON object whose field "score" is a number')
     if style.whole and isinstance(score, float) and not (math.isfinite(score) and score.is_integer()):

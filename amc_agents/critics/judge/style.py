@@ -1,4 +1,4 @@
-"""Prompts that request a number from a chat model, and strict parsers of the answer."""
+"""Prompts that request a number from a chat model; `stated.py` parses the answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from amc_agents.critics.judge.stated import stated_number
 from amc_agents.critics.tokenizing import Template
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
@@ -85,32 +86,6 @@ class JudgeStyle:
         return float(number)
 
 
-def number_on_last_line(opening: str, *, whole: bool = False) -> Callable[[str], float]:
-    r"""Return a parser that only accepts `<opening> <number>` as the last line, with an optional full stop.
-
-    >>> number_on_last_line("Score:")("It went well.\nScore: 0.7")
-    0.7
-
-    Args:
-        opening: text before the number.
-        whole: whether the number must be an integer.
-    """
-    digits = "[0-9]+" if whole else r"[0-9]+(?:\.[0-9]+)?"
-    line = re.compile(rf"{re.escape(opening)} (-?{digits})\.?")
-    kind = "an integer" if whole else "a decimal number"
-
-    def parse(answer: str) -> float:
-        lines = [text.strip() for text in answer.splitlines() if text.strip()]
-        match = line.fullmatch(lines[-1]) if lines else None
-        if match is None:
-            raise ValueError(f'the last line must be "{opening} NUMBER" and nothing else, where NUMBER is {kind}')
-        if sum(text.startswith(opening) for text in lines) > 1:
-            raise ValueError(f'only the last line may start with "{opening}"')
-        return float(match[1])
-
-    return parse
-
-
 def written(trajectory: Trajectory, marker: str = MARKER, *, end: bool = False) -> str:
     """Write a trajectory as a record for a judge; the record of a state is a prefix of the next state's record.
 
@@ -182,7 +157,7 @@ You may reason in a few sentences. Then end with one line of exactly this form, 
 between 0 and 1:
 Score: NUMBER""",
     user="{trajectory}\n\n{status} How well will the task have been done in the end?",
-    parse=number_on_last_line("Score:"),
+    parse=stated_number("Score:"),
     range=(0.0, 1.0),
 )
 """A number between 0 and 1, without worked examples."""

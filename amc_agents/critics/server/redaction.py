@@ -13,6 +13,7 @@ from amc_agents.errors import (
     ConfigurationError,
     CriticServerError,
     PromptTooLong,
+    UnreadableAnswer,
 )
 from amc_agents.logs import log, room_logger
 
@@ -42,6 +43,8 @@ def _without_answer(name: str, error: AmcError) -> AmcError:
         return error
     if isinstance(error, PromptTooLong):
         return PromptTooLong(f"the task and one round alone exceed the context of {name}")
+    if isinstance(error, UnreadableAnswer):
+        return UnreadableAnswer(error.values, f"{name}: some answers could not be read. {_DETAILS}")
     if isinstance(error, CheckpointError):
         return CheckpointError(
             f"{name}: its model has no checkpoint here, or the scores differ from the checkpoint. {_DETAILS}"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.judge.stated import plain_lines
 from amc_agents.decisions.asking import Answers
 from amc_agents.models.seeding import use_rng
 from amc_agents.psrl.possible_actions import Actions, possible_actions
@@ -126,7 +127,7 @@ def _state(trajectory: Trajectory) -> str:
 
 
 def _number(text: str) -> float | None:
-    answer = after(text, PAYS)
+    answer = after("\n".join(plain_lines(text)), PAYS)
     match = re.fullmatch(DECIMAL, answer.rstrip(".")) if answer else None
     value = float(match[0]) if match else math.nan
     return value if math.isfinite(value) else None

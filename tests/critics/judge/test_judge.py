@@ -18,9 +18,12 @@ from langgraph.graph.message import MessagesState
 from amc_agents import AtSteps, amc, effect
 from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.judge.foa import FOA, RIGHT_SO_FAR, WRONG_SO_FAR
-from amc_agents.critics.judge.style import MARKER, ZERO_SHOT, JudgeStyle, number_on_last_line, written
+from amc_agents.critics.judge.stated import stated_number
+from amc_agents.critics.judge.style import MARKER, ZERO_SHOT, JudgeStyle, written
 from amc_agents.critics.spec import parse_critic
-from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
+from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, UnreadableAnswer
+from amc_agents.lac.judging import judge_candidates
+from amc_agents.lac.types import LacSettings
 from amc_agents.testing import ScriptedChatModel, check_critic
 from amc_agents.types import Step, Task, Trajectory
 from amc_agents.usage import Meter, Usage, metering
@@ -51,6 +54,32 @@ def judge(*answers, **settings):
         (ZERO_SHOT, "Score: 0", 0.0),
         (FOA, "It fits.\nThe correctness score is 10", 10.0),
         (FOA, "The correctness score is 1.", 1.0),
+        # Markup, case, spaces, and sentences around the line.
+        (ZERO_SHOT, "**Score: 0.42**", 0.42),
+        (ZERO_SHOT, "Good work.\n## **Final score:** 0.42", 0.42),
+        (ZERO_SHOT, "score: 0.42", 0.42),
+        (ZERO_SHOT, "Score:\u00a00.42", 0.42),
+        (ZERO_SHOT, "Score 0.42 (nothing is missing)", 0.42),
+        (ZERO_SHOT, "Score: 0.42\nBecause 3 of 4 items are missing.", 0.42),
+        (ZERO_SHOT, "Score: .42", 0.42),
+        (ZERO_SHOT, "0.42", 0.42),
+        (ZERO_SHOT, "```\nScore: 0.42\n```", 0.42),
+        (ZERO_SHOT, "Score: 0.42\n**Score: 0.42**", 0.42),
+        (FOA, "**The correctness score is: 7**\nI hope that helps!", 7.0),
+        (FOA, "Correctness score: 7", 7.0),
+        # Fractions and percentages.
+        (ZERO_SHOT, "Score: 0.57/1", 0.57),
+        (ZERO_SHOT, "Score: 7/10", 0.7),
+        (ZERO_SHOT, "7 out of 10", 0.7),
+        (ZERO_SHOT, "Score: 70%", 0.7),
+        (FOA, "The correctness score is 7/10", 7.0),
+        # Objects.
+        (ZERO_SHOT, '{"score": 0.42}', 0.42),
+        (ZERO_SHOT, 'Here it is:\n```json\n{\n "analysis": "Score: 1",\n "Score": "0.42"\n}\n```', 0.42),
+        (FOA, '{"correctness_score": 7}', 7.0),
+        # Reasoning that a server left in the text.
+        (ZERO_SHOT, "<think>Perhaps\nScore: 0.9\n</think>\n\nScore: 0.42", 0.42),
+        (ZERO_SHOT, "Score: 0.9? No.\n</think>Score: 0.42", 0.42),
     ],
 )
 def test_an_answer_in_the_expected_form_is_read(style, answer, number):
@@ -61,20 +90,29 @@ def test_an_answer_in_the_expected_form_is_read(style, answer, number):
     ("style", "answer", "complaint"),
     [
         (ZERO_SHOT, "", "last line must be"),
-        (ZERO_SHOT, "0.7", "last line must be"),
-        (ZERO_SHOT, "Score: 70%", "last line must be"),
+        (ZERO_SHOT, "It is rather good: 0.7", "last line must be"),
+        (ZERO_SHOT, "> Score: 0.7", "last line must be"),
+        (ZERO_SHOT, "Score: 0.5-0.7", "last line must be"),
+        (ZERO_SHOT, "Score: 0.5 (at most 0.7)", "last line must be"),
+        (ZERO_SHOT, "Score: 7/0", "last line must be"),
+        (ZERO_SHOT, "Score: NUMBER", "last line must be"),
+        (ZERO_SHOT, "Score: " + "9" * 500, "last line must be"),
+        (ZERO_SHOT, "<think>Perhaps\nScore: 0.9", "last line must be"),
+        (ZERO_SHOT, '{"score": true}', "last line must be"),
+        (ZERO_SHOT, '{"score": NaN}', "last line must be"),
+        (ZERO_SHOT, '{"analysis": "fine"}', "last line must be"),
+        (ZERO_SHOT, '{"score": 0.7}\nScore: 1', "only the last line"),
         (ZERO_SHOT, "Score: 0.3 0.7", "last line must be"),
         (ZERO_SHOT, "Score: NaN", "last line must be"),
         (ZERO_SHOT, "Score: 0,7", "last line must be"),
         (ZERO_SHOT, "Score: 7e-1", "last line must be"),
         (ZERO_SHOT, "Score: +0.7", "last line must be"),
         (ZERO_SHOT, "Score: ٣", "last line must be"),
-        (ZERO_SHOT, "Score: 0.7\nI hope that helps!", "last line must be"),
         (ZERO_SHOT, "Score: 0.2\nNo, better:\nScore: 0.7", "only the last line"),
         (ZERO_SHOT, "Score: -0.1", "between 0 and 1, and -0.1 does not"),
         (ZERO_SHOT, "Score: 7", "between 0 and 1, and 7 does not"),
         (FOA, "The correctness score is 7.5", "an integer"),
-        (FOA, "The correctness score is 7/10", "an integer"),
+        (FOA, "The correctness score is 4/5", "an integer"),
         (FOA, "The correctness score is 0", "between 1 and 10"),
         (FOA, "The correctness score is 11", "between 1 and 10"),
     ],
@@ -117,9 +155,12 @@ async def test_after_an_unreadable_answer_the_judge_is_asked_again_with_the_comp
     assert 'the last line must be "Score: NUMBER"' in requests[1][3]
 
 
-async def test_the_second_unreadable_answer_is_an_error_that_quotes_it():
+async def test_the_second_unreadable_answer_is_an_error_that_quotes_it_and_names_the_remedies():
     critic, requests = judge("", "word " * 99 + "no idea")
-    with pytest.raises(CriticError, match=r"called 2 times .* last line must be .*no idea' \(the last 200 characters"):
+    message = (
+        r"asked 2 times\): the last line must be .*no idea' \(the last 200 characters.*structured=yes.*on_critic_error"
+    )
+    with pytest.raises(UnreadableAnswer, match=message):
         await critic.values([CLIMB])
     assert len(requests) == 2
     assert requests[1][2] == "(nothing)"
@@ -128,7 +169,7 @@ async def test_the_second_unreadable_answer_is_an_error_that_quotes_it():
 
 async def test_retries_can_be_left_out():
     critic, requests = judge("well", retries=0)
-    with pytest.raises(CriticError, match=r"was called once and .*'well'"):
+    with pytest.raises(CriticError, match=r"asked once\): .*'well'"):
         await critic.values([CLIMB])
     assert len(requests) == 1
 
@@ -273,7 +314,7 @@ def test_a_users_style_is_checked():
         style("{trajectroy}")
     with pytest.raises(ConfigurationError, match="ascending order, got 1 and 0"):
         style(range=(1.0, 0.0))
-    assert number_on_last_line("Value")("Value 2.5") == 2.5
+    assert stated_number("Value")("Value 2.5") == 2.5
 
 
 @pytest.mark.parametrize(
@@ -423,9 +464,73 @@ async def test_in_amc_it_counts_as_the_critic_and_streams_nothing(is_async):
 
 
 async def test_in_amc_its_failure_raises_or_keeps_the_weights():
-    graph, given = amc_with(judge("words")[0]), {"messages": [("user", "Walk.")]}
-    with pytest.raises(CriticError, match="'words'"):
+    graph, given = amc_with(judge(ConnectionError("gone"))[0]), {"messages": [("user", "Walk.")]}
+    with pytest.raises(CriticError, match="gone"):
         await graph.ainvoke(given)
-    lenient = amc(agent(), judge("words")[0], n_particles=3, step_after=["act"], on_critic_error="uniform")
+    failing = judge(ConnectionError("gone"))[0]
+    lenient = amc(agent(), failing, n_particles=3, step_after=["act"], on_critic_error="uniform")
     run = await lenient.arun(given)
-    assert any("weights were kept" in note and "'words'" in note for note in run.notes)
+    assert any("the critic failed and the weights were kept" in note and "gone" in note for note in run.notes)
+
+
+def about(answers):
+    """Return a judge that answers by the first of some words in its question."""
+
+    def respond(messages):
+        return next(answer for word, answer in answers.items() if word in messages[1].text)
+
+    return JudgeCritic(ScriptedChatModel(respond=respond), retries=0)
+
+
+async def test_an_unread_value_does_not_lose_the_others_of_its_call():
+    critic = about({"rung 2": "words", "": "Score: 0.25"})
+    with pytest.raises(UnreadableAnswer, match="1 of 2 answers of judge") as raised:
+        await critic.values([CLIMB.prefix(1), CLIMB])
+    np.testing.assert_array_equal(raised.value.values, [0.25, np.nan])
+
+
+@pytest.mark.parametrize("policy", ["raise", "uniform"])
+async def test_in_amc_an_unread_value_is_unknown_and_keeps_the_weight_of_its_particle(policy):
+    numbers = iter(range(99))
+
+    @effect("read")
+    def speak(state):
+        return {"messages": [AIMessage(f"Action: go {next(numbers)}")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("act", speak)
+    graph.add_edge(START, "act")
+    graph.add_edge("act", END)
+    critic = about({"go 0": "words", "go 1": "Score: 0", "": "Score: 1"})
+    wrapped = amc(graph.compile(), critic, n_particles=3, step_after=["act"], beta=1.0, on_critic_error=policy)
+    run = await wrapped.arun({"messages": [("user", "Walk.")]})
+    np.testing.assert_array_equal(np.sort(run.population.values), [0.0, 1.0, np.nan])
+    unread = int(np.flatnonzero(np.isnan(run.population.values))[0])
+    assert np.exp(run.population.log_weights[unread]) == pytest.approx(1 / 3)
+    assert np.isnan(run.log_evidence)
+    assert run.best.steps[-1].action != "go 0"
+    (note,) = [note for note in run.notes if "weights were kept" in note]
+    assert "values are unknown" in note
+    assert "1 of 3" in note
+    assert "structured=yes" in note
+    assert "on_critic_error" in note
+
+
+async def test_in_lac_an_unread_candidate_gets_the_mean_of_the_others_and_is_flagged():
+    critic = about({"rung 3": "words", "rung 1": "Score: 0.2", "": "Score: 0.8"})
+    candidates = [CLIMB.prefix(0).extended(Step(f"to rung {n}")) for n in (1, 2, 3)]
+    judged = await judge_candidates(candidates, critic, LacSettings(depth=0), None)
+    q, flagged, *_ = judged.judgements
+    np.testing.assert_allclose(q, [np.log(0.25), np.log(4), 0.0], atol=1e-12)
+    assert flagged.tolist() == [False, False, True]
+    assert judged.notes == ("the critic's answer is a bound or a stand-in for 1 of 3 candidates",)
+    nothing = await judge_candidates(candidates, judge("words")[0], LacSettings(depth=0), None)
+    np.testing.assert_array_equal(nothing.judgements.q, 0.0)
+
+
+async def test_a_caller_who_named_the_judge_sees_no_unread_answer():
+    critic, _ = judge("secret words", trusted=False)
+    with pytest.raises(UnreadableAnswer, match="could not be read") as raised:
+        await critic.values([CLIMB])
+    assert "secret" not in str(raised.value)
+    assert np.isnan(raised.value.values).all()

@@ -85,9 +85,9 @@ async def test_an_answer_outside_the_range_is_asked_for_again():
 
 
 REFUSED: Sequence[tuple[str, str]] = (
-    ("", "one JSON object"),
-    ("Score: 7", "one JSON object"),
-    ("[" * 100_000, "one JSON object"),
+    ("", 'whose field "score" is a number'),
+    ("Score: 7", 'whose field "score" is a number'),
+    ("[" * 100_000, 'whose field "score" is a number'),
     ("7", 'whose field "score" is a number'),
     ("[7]", 'whose field "score" is a number'),
     ('{"analysis": "x"}', 'whose field "score" is a number'),
