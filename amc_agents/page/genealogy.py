@@ -18,7 +18,9 @@ _CLASSES = 6
 _TEXT_SIZES = (20_000, 4_000, 1_000, 300, 100)
 """Characters of a text that are kept; the largest number with which all texts fit `_BUDGET`."""
 _BUDGET = 2_000_000
-_LEFT, _TOP, _RIGHT = 26, 34, 74
+_LEFT, _TOP = 26, 34
+_LETTER = 8
+"""Width of a letter of a label, rather too wide."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Tree:
         """Return the last step of a branch that has a text, or its start."""
         return int(self.branches[number].start) + len(self.steps[number])
 
+    def has_ended(self, number: int) -> bool:
+        """Whether the particle of a branch came to its end."""
+        at = self.branches[number].trajectory
+        return at is not None and bool(self.run.trajectories[at]["done"])
+
 
 def genealogy(run: RunView) -> Html:
     """Draw the family tree, with a panel that shows the step of the chosen node."""
@@ -94,7 +101,8 @@ class _Picture:
         self.low, self.high = (min(known), max(known)) if known else (0.0, 1.0)
 
     def svg(self) -> Html:
-        width = _LEFT + self.dx * self.last + _RIGHT
+        widest = max((len(self._result(branch)) for branch in self.tree.branches), default=0)
+        width = _LEFT + self.dx * self.last + 20 + _LETTER * widest
         height = _TOP + self.dy * self.n_rows + 34
         order = sorted(range(len(self.tree.branches)), key=lambda number: number in self.tree.winners)
         marks = [mark for number in order for mark in self._nodes(number)]
@@ -116,15 +124,19 @@ class _Picture:
         return _TOP + self.dy * (row + 0.5)
 
     def _points(self, height: float) -> Iterator[Html]:
-        """Mark the resampling points."""
+        """Mark the resampling points, and label those that leave room for it."""
+        free = 0.0
         for point in self.tree.run.history if self.tree.related else ():
             if point.ancestors is None:
                 continue
             x = self._x(point.step)
             gone = len(point.values) - len(set(point.ancestors)) - len(point.retired)
-            text = f"resampled, {max(gone, 0)} dropped"
+            text = f"{max(gone, 0)} dropped"
+            half = 3.5 * len(text)
             yield element("line", x1=x, x2=x, y1=_TOP - 6, y2=height - 30, class_="point")
-            yield element("text", text, x=x, y=_TOP - 14, class_="label", text_anchor="middle")
+            if x - half >= free:
+                yield element("text", text, x=x, y=_TOP - 14, class_="label", text_anchor="middle")
+                free = x + half
 
     def _line(self, number: int) -> Html:
         branch = self.tree.branches[number]
@@ -157,12 +169,17 @@ class _Picture:
         if branch.ending == "dropped":
             yield element("text", "\u00d7", x=x + 11, y=y + 5, class_="cross")
         if branch.trajectory is not None:
-            failed = tree.run.failed[branch.trajectory]
-            ends = tree.run.returns if any(tree.run.returns) else tree.run.values
-            result = "failed" if failed else number_text(ends[branch.trajectory])
-            chosen = branch.trajectory == tree.run.best_index
-            text, kind = (f"{result} · answer", "result chosen") if chosen else (result, "result")
-            yield element("text", text, x=x + 12, y=y + 4, class_=kind)
+            kind = "result chosen" if branch.trajectory == tree.run.best_index else "result"
+            yield element("text", self._result(branch), x=x + 12, y=y + 4, class_=kind)
+
+    def _result(self, branch: Branch) -> str:
+        """Return what stands at the end of a line; empty if it was continued or dropped."""
+        run, number = self.tree.run, branch.trajectory
+        if number is None:
+            return ""
+        ends = run.returns if run.has_rewards else run.values
+        result = "failed" if run.failed[number] else number_text(ends[number])
+        return f"{result} · answer" if number == run.best_index else result
 
     def _node(self, number: int, step: int, x: float, y: float, kind: str, label: str) -> Html:
         radius = 4 if kind.startswith("step") else 6.5
@@ -245,7 +262,8 @@ def _fate(tree: Tree, number: int) -> str:
             return "ended with an error"
         ended = "cut at the step limit" if run.trajectories[branch.trajectory].get("truncated") else "ended"
         chosen = "; the answer" if branch.trajectory == run.best_index else ""
-        return f"{ended}, return {number_text(run.returns[branch.trajectory])}{chosen}"
+        return_ = f", return {number_text(run.returns[branch.trajectory])}" if run.has_rewards else ""
+        return f"{ended}{return_}{chosen}"
     if branch.ending == "dropped":
         lost = "" if tree.steps[number] else "; its text was not kept"
         return f"dropped at step {branch.end:.0f}{lost}"
@@ -294,7 +312,9 @@ def _scores(tree: Tree) -> dict[tuple[int, int], _Score]:
         segment = place if point.ancestors is not None else segment
         for slot, (value, log_weight) in enumerate(zip(point.values, point.log_weights, strict=True)):
             branch = of_slot[segment, slot]
-            step = min(point.step, tree.end(branch))
+            # A last answer is a step, too, but no pause, by which the weighing points are numbered.
+            last = place == len(tree.run.history) - 1 and tree.has_ended(branch)
+            step = tree.end(branch) if last else min(point.step, tree.end(branch))
             # Of two points at which a finished particle stood still, the last counts.
             if step > tree.branches[branch].start:
                 scores.setdefault((branch, step), _Score(value, log_weight, point.ess))

@@ -155,10 +155,10 @@ def _prices(run: RunView) -> dict[str, str]:
     for name, models in [*((role, {role: models}) for role, models in run.usage_by_model.items()),
                          ("all", run.usage_by_model)]:  # fmt: skip
         spent = cost(models)
-        if spent.total or not spent.unpriced:
+        if spent.total or not spent.is_lower_bound:
             prices[name] = f"{'at least ' if spent.is_lower_bound else ''}${spent.total:.4f}"
         else:
-            prices[name] = "no price"
+            prices[name] = "unknown"
     return prices if any("$" in price for price in prices.values()) else {}
 
 

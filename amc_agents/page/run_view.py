@@ -60,6 +60,11 @@ class RunView:
         return len(self.trajectories) - self.n_retired
 
     @property
+    def has_rewards(self) -> bool:
+        """Whether some trajectory has a return: a run without rewards has returns of 0."""
+        return any(self.returns)
+
+    @property
     def n_retired(self) -> int:
         """Number of particles that a resampling retired."""
         return sum(len(point.retired) for point in self.history)

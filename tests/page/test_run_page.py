@@ -80,6 +80,33 @@ def test_a_step_shows_the_value_with_which_it_was_weighed(make_run):
     assert branches[4]["steps"][1]["reward"] == "1"
 
 
+def test_the_last_weighing_stands_at_the_last_answer(make_run):
+    """An agent answers without a pause, so its last weighing is numbered by the pause before the answer."""
+    run = make_run()
+    run = replace(run, history=(run.history[0], replace(run.history[1], step=3)))
+    branches = texts(run.to_html())["branches"]
+    assert [step.get("value") for step in branches[4]["steps"]] == [None, "1"]
+
+
+def test_the_picture_has_room_for_the_label_of_the_answer(make_run):
+    page = make_run().to_html()
+    width = float(re.search(r'<svg width="(\d+)"', page)[1])
+    label = re.search(r'<text x="([\d.]+)"[^>]*>([^<]* · answer)</text>', page)
+    assert label
+    # Bold letters of 13 pixels are at most 8 wide.
+    assert float(label[1]) + 8 * len(label[2]) <= width
+
+
+def test_a_run_without_rewards_names_no_return(make_run):
+    run = make_run()
+    alone = [replace(each, steps=tuple(replace(step, reward=0.0) for step in each.steps))
+             for each in run.population.trajectories]  # fmt: skip
+    run = replace(run, population=replace(run.population, trajectories=tuple(alone)), best=alone[1])
+    fates = [branch["fate"] for branch in texts(run.to_html())["branches"]]
+    assert not any("return" in fate for fate in fates)
+    assert "ended; the answer" in fates
+
+
 def test_the_line_of_the_answer_is_marked(make_run):
     assert Tree(view(make_run())).winners == {2, 4}
 
