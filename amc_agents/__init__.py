@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from amc_agents.rollout.canary_graph import canary
     from amc_agents.rollout.shadow_graph import shadow
     from amc_agents.run import Population, Run
-    from amc_agents.runtime.effects import Deferred, effect
+    from amc_agents.runtime.effects import Deferred, Retried, effect
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.runtime.world import current_environment, use_environment
     from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
@@ -74,6 +74,7 @@ __all__ = [
     "Never",
     "Population",
     "PosteriorSampling",
+    "Retried",
     "RoleModel",
     "Run",
     "Step",
@@ -119,6 +120,7 @@ __getattr__, __dir__ = _lazy_names(
         "Never": "smc",
         "Population": "run",
         "PosteriorSampling": "psrl.middleware",
+        "Retried": "runtime.effects",
         "RoleModel": "psrl.role_models",
         "Run": "run",
         "Step": "types",

@@ -171,7 +171,7 @@ def amc(
     settings = replace(settings, proposals=checked_proposals(proposals, settings.start_size))
     acting = {name for name, kind in {**effects.tools, **(tools or {})}.items() if kind != "read"}
     wrapped = WrappedAgent(
-        agent=patient(agent, acting | effects.commit_nodes),
+        agent=patient(agent, acting | effects.commit_nodes.keys()),
         settings=settings,
         critics=CriticChoice(
             critic,

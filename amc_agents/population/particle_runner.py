@@ -85,7 +85,7 @@ class ParticleRunner:
     ) -> None:
         """Run a held particle to the end of its superstep, or until it is held again.
 
-        A failure is stored in `particle.error`.
+        Commit calls that have begun run to their end. A failure is stored in `particle.error`.
 
         Args:
             particle: held, without a stream.
@@ -95,7 +95,12 @@ class ParticleRunner:
         """
         if opened is not None:
             particle.door.opened[opened.key] = opened
-        await self._in_its_context(particle, self._resume(particle, config, answers))
+        running = self._in_its_context(particle, self._resume(particle, config, answers))
+        try:
+            await running
+        finally:
+            if running.done() and not running.cancelled():  # Its failure does not end a call in a thread.
+                await particle.door.commits_ended()
 
     async def save(self, particle: Particle, outcome: Outcome = "forked") -> None:
         """Stop a paused particle's agent, so that its thread has a checkpoint from which it can be forked."""
@@ -206,6 +211,7 @@ class ParticleRunner:
                 self.streams.step(particle, config),
                 f"step {particle.steps + 1} of a particle took longer than step_timeout",
                 context=particle.context,
+                spare=particle.door.commits_ended,
             )
             self.gate.succeeded()
 
@@ -237,6 +243,7 @@ class ParticleRunner:
 
 def _fail(particle: Particle, error: Exception) -> None:
     particle.error = error
+    particle.door.shut()
     particle.span.end("failed", error)
     log(
         _log,

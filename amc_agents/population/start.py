@@ -249,8 +249,9 @@ def _runner(
 
 
 def _nodes_at_doors(wrapped: WrappedAgent) -> dict[str, Any]:
-    """Return the agent's nodes, with a door before each that is declared "commit"."""
+    """Return the agent's nodes, with a door before each that is a commit."""
+    commits = wrapped.effects.commit_nodes
     return {
-        name: node.copy({"bound": NodeAtDoor(name, node.bound)}) if name in wrapped.effects.commit_nodes else node
+        name: node.copy({"bound": NodeAtDoor(name, node.bound, commits[name])}) if name in commits else node
         for name, node in wrapped.agent.nodes.items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from typing import TypeVar
@@ -17,7 +17,14 @@ CANCELLING_LIMIT_S = 5.0
 """Maximum time in seconds to wait for cancelled work; work that ignores its cancellation is then abandoned."""
 
 
-async def within(limit_s: float | None, work: Awaitable[T], message: str, *, context: Context | None = None) -> T:
+async def within(
+    limit_s: float | None,
+    work: Awaitable[T],
+    message: str,
+    *,
+    context: Context | None = None,
+    spare: Callable[[], Awaitable[bool]] | None = None,
+) -> T:
     """Wait for `work`, and cancel it after `limit_s` seconds.
 
     Args:
@@ -25,6 +32,8 @@ async def within(limit_s: float | None, work: Awaitable[T], message: str, *, con
         work: runs in its own task if it has a limit.
         message: of the error; names the work and the setting.
         context: context variables of the task; default: a copy of the caller's.
+        spare: waits for a part of the work that must not be cancelled, and returns whether there was one; the limit
+            then starts again.
 
     Raises:
         TimeLimitExceeded: `work` did not end in time.
@@ -33,10 +42,12 @@ async def within(limit_s: float | None, work: Awaitable[T], message: str, *, con
         return await work
     task = asyncio.create_task(_as_coroutine(work), context=context or copy_context())
     try:
-        await asyncio.wait([task], timeout=limit_s)
-        if task.done():
-            return task.result()
-        raise TimeLimitExceeded(message, limit_s)
+        while True:
+            await asyncio.wait([task], timeout=limit_s)
+            if task.done():
+                return task.result()
+            if spare is None or not await spare():
+                raise TimeLimitExceeded(message, limit_s)
     finally:
         await stop([task])
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from amc_agents.critics.options import near
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.quoting import quoted
-from amc_agents.runtime.effects import Deferred, Effect, check_effect, has_tool_node, parts_of
+from amc_agents.runtime.effects import Deferred, Effect, attempts_of, check_effect, has_tool_node, parts_of
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -101,7 +101,7 @@ def check_effects(
         )
     return Effects(
         {use.name: use.effect for use in uses if use.effect is not None and use.tool},
-        frozenset(use.name for use in uses if use.effect == "commit" and not use.tool),
+        {use.name: use.effect for use in uses if use.effect is not None and attempts_of(use.effect) and not use.tool},
     )
 
 
@@ -110,8 +110,8 @@ class Effects(NamedTuple):
 
     tools: Mapping[str, Effect] = {}
     """Effect of each tool by name."""
-    commit_nodes: frozenset[str] = frozenset()
-    """Nodes whose own code is declared "commit"."""
+    commit_nodes: Mapping[str, Effect] = {}
+    """Effect of each node whose own code is a commit."""
 
 
 class _Use(NamedTuple):
@@ -152,15 +152,15 @@ def _check_commit(use: _Use) -> None:
             f"{use.label} is declared Deferred(...), which only a tool can be: move its action into a tool, or declare "
             'it "commit"'
         )
-    if (use.effect == "commit" or isinstance(use.effect, Deferred)) and not use.runs_here:
+    if (attempts_of(use.effect) or isinstance(use.effect, Deferred)) and not use.runs_here:
         raise AgentContractError(
             f"{use.label} is declared {quoted(use.effect)}, but the model's provider runs it while it answers, so that "
             "no particle can wait before it: use a tool that this process runs"
         )
-    if use.effect == "commit" and use.restarts:
+    if attempts_of(use.effect) and use.restarts:
         raise AgentContractError(
-            f'{use.label} is declared "commit" in a subgraph compiled with checkpointer=False, which runs again from '
-            "its start after a pause: compile the subgraph without checkpointer="
+            f"{use.label} is declared {quoted(use.effect)} in a subgraph compiled with checkpointer=False, which runs "
+            "again from its start after a pause: compile the subgraph without checkpointer="
         )
 
 

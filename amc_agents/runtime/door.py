@@ -2,7 +2,8 @@
 
 Every tool call of a particle passes the particle's `Door`. A commit call raises an interrupt there, unless the run has
 opened the door for this call; LangGraph then ends the agent's stream at a checkpoint. When the agent resumes,
-LangGraph runs the interrupted nodes again from their start: calls that were complete get their recorded result.
+LangGraph runs the interrupted nodes again from their start: calls that were complete get their recorded result, and a
+commit call that failed fails again with the recorded error.
 
 Tools are called from nodes, closures, middleware and other tools, which cannot be copied. `watch_tools` therefore
 extends `run`, `arun` and `ainvoke` of LangChain's tools once per process. Outside of particles they do nothing else.
@@ -27,10 +28,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.runtime import get_runtime
 from langgraph.types import Interrupt
 from typing_extensions import override
 
-from amc_agents.runtime.effects import Deferred, Effect, declared_effect
+from amc_agents.errors import CommitError
+from amc_agents.quoting import quoted
+from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_effect
 
 _current: ContextVar[Door | None] = ContextVar("amc_door", default=None)
 _attempt: ContextVar[object] = ContextVar("amc_attempt", default=None)
@@ -50,7 +54,7 @@ class CallKey(NamedTuple):
     args: str
     """The arguments as JSON; empty where the id is enough."""
     nth: int
-    """Number of equal calls before it."""
+    """Number of equal calls before it; 0 for a commit that a model calls, as its id names the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ class PendingCall:
 class CallOutcome:
     """What became of a call that was let through."""
 
-    status: Literal["ran", "failed"]
-    """"failed": the tool raised, after it may have acted."""
+    status: Literal["may have run", "ran", "failed"]
+    """"may have run": it has begun, and its end is not known; "failed": the tool raised, after it may have acted."""
     result: Any = None
     error: str | None = None
 
@@ -95,24 +99,35 @@ class Door:
     """Commit calls that were stopped since the agent started or resumed."""
     opened: dict[CallKey, PendingCall] = field(default_factory=dict)
     """Commit calls of this superstep that may run, or have run."""
+    failures: dict[CallKey, tuple[Exception, ...]] = field(default_factory=dict)
+    """The errors of each commit call of this superstep, one for each time that it ran."""
     outcomes: dict[CallKey, CallOutcome] = field(default_factory=dict)
-    """Outcomes of the opened calls."""
+    """Outcomes of the opened calls that have begun."""
     ended_by: PendingCall | None = None
     """The deferred call without a result that ends the particle."""
     _attempt: object = None
     """The current start or resumption; None: the agent is held."""
-    _counts: Counter[CallKey] = field(default_factory=Counter)
+    _counts: Counter[tuple[CallKey, int]] = field(default_factory=Counter)
+    _tries: Counter[CallKey] = field(default_factory=Counter)
     _asked: set[Future[None]] = field(default_factory=set)
     _running: set[Future[None]] = field(default_factory=set)
+    _committing: dict[CallKey, Future[None]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fork(self) -> Door:
         """Return the door of an offspring, which shares the past."""
-        return Door(self.effects, self.deferred, dict(self.results), dict(self.waiting), dict(self.opened))
+        return Door(
+            self.effects,
+            self.deferred,
+            dict(self.results),
+            dict(self.waiting),
+            dict(self.opened),
+            dict(self.failures),
+        )
 
     def begin_attempt(self) -> None:
         """Prepare for a start or a resumption of the agent, in its context."""
-        self.waiting, self._counts, self.ended_by = {}, Counter(), None
+        self.waiting, self._counts, self._tries, self.ended_by = {}, Counter(), Counter(), None
         self._attempt = object()
         _attempt.set(self._attempt)
 
@@ -132,8 +147,20 @@ class Door:
 
     def end_superstep(self) -> None:
         """Forget the calls of a complete superstep."""
-        self.results, self.opened = {}, {}
-        self._counts = Counter()
+        self.results, self.opened, self.failures = {}, {}, {}
+        self._counts, self._tries = Counter(), Counter()
+
+    def shut(self) -> None:
+        """Admit no more calls: the particle has failed, and a thread of it may go on."""
+        with self._lock:
+            self._attempt = None
+
+    async def commits_ended(self) -> bool:
+        """Wait for the commit calls that have begun, however long they take, and return whether there were any."""
+        with self._lock:
+            committing = list(self._committing.values())
+        await asyncio.gather(*map(asyncio.wrap_future, committing))
+        return bool(committing)
 
     @contextmanager
     def asked(self) -> Iterator[None]:
@@ -176,31 +203,68 @@ class Door:
         if visit.answered:
             yield visit
             return
-        with self._recording(visit, key, commit=effect == "commit"):
+        with self._recording(visit, key, commit=attempts_of(effect) > 0):
             yield visit
 
     def _arrive(
         self, name: str, effect: Effect | None, args: Callable[[], Mapping[str, Any]], call_id: str | None
     ) -> tuple[Visit, CallKey]:
-        acts = effect == "commit" or isinstance(effect, Deferred)
+        attempts = attempts_of(effect)
+        acts = attempts > 0 or isinstance(effect, Deferred)
         given = args() if acts or call_id is None else {}
         first = CallKey(_place(), name, call_id, _as_text(given), 0)
         with self._lock:
             if self._attempt is not _attempt.get():  # A late call of a node that was interrupted.
                 raise _interrupt(PendingCall(first, name, given))
-            key = first._replace(nth=self._counts[first])
-            self._counts[first] += 1
+            key = self._numbered(first, acts=acts)
             if key in self.results:
                 return Visit(self.results[key]), key
             call = PendingCall(key, name, given)
-            if effect == "commit" and key not in self.opened:
-                self.waiting[key] = call
-                raise _interrupt(call)
             if isinstance(effect, Deferred):
                 return self._defer(call, effect), key
             running = _begun()
+            if attempts:
+                self._begin_commit(call, attempts, running)
             self._running.add(running)
         return Visit(running=running), key
+
+    def _numbered(self, first: CallKey, *, acts: bool) -> CallKey:
+        """Tell equal calls apart, unless one is the other again: a retry pays once."""
+        if acts and first.call_id is not None:
+            return first
+        # When LangGraph runs a node again within a superstep, by a RetryPolicy, its commits are the same calls.
+        counted = first, _node_attempt() if acts else 0
+        key = first._replace(nth=self._counts[counted])
+        self._counts[counted] += 1
+        return key
+
+    def _begin_commit(self, call: PendingCall, attempts: int, running: Future[None]) -> None:
+        """Let a commit call run if it was opened for it; stop it by an interrupt, or by the error that it had before.
+
+        Raises:
+            GraphInterrupt: it waits, also for a further attempt.
+            CommitError: it runs already, or may have run.
+            Exception: the recorded error.
+        """
+        key, failures = call.key, self.failures.get(call.key, ())
+        tried = self._tries[key]
+        self._tries[key] += 1
+        if tried < len(failures) or len(failures) >= attempts:
+            self._may_be_called_again(key)
+            raise failures[min(tried, len(failures) - 1)]
+        if key in self._committing or (key in self.outcomes and self.outcomes[key].status == "may have run"):
+            raise CommitError(_UNCERTAIN.format(name=quoted(call.name)))
+        if key not in self.opened:
+            self.waiting[key] = call
+            raise _interrupt(call)
+        self.outcomes[key] = CallOutcome("may have run")
+        self._committing[key] = running
+
+    def _may_be_called_again(self, key: CallKey) -> None:
+        """Give the next equal call the number of one that failed: it is a retry."""
+        if key.call_id is None:
+            counted = key._replace(nth=0), _node_attempt()
+            self._counts[counted] = min(self._counts[counted], key.nth)
 
     def _defer(self, call: PendingCall, effect: Deferred) -> Visit:
         if not effect.has_result:
@@ -216,10 +280,11 @@ class Door:
         try:
             yield
         except GraphBubbleUp:  # An interrupt within the tool: LangGraph will run it again.
+            self.outcomes.pop(key, None)
             raise
         except BaseException as error:
             if commit:
-                self.outcomes[key] = CallOutcome("failed", error=f"{type(error).__name__}: {error}")
+                self._record_failure(key, error)
             raise
         else:
             self.results[key] = visit.result
@@ -229,7 +294,19 @@ class Door:
             _inside_commit.reset(token)
             with self._lock:
                 self._running.discard(visit.running)
+                self._committing.pop(key, None)
             visit.running.set_result(None)
+
+    def _record_failure(self, key: CallKey, error: BaseException) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if not isinstance(error, Exception):  # It was cancelled, and its thread or its server may go on.
+            self.outcomes[key] = CallOutcome("may have run", error=text)
+            return
+        with self._lock:
+            self.outcomes[key] = CallOutcome("failed", error=text)
+            self.failures[key] = (*self.failures.get(key, ()), error)
+            self.opened.pop(key, None)
+            self._may_be_called_again(key)
 
 
 class Visit:
@@ -247,23 +324,24 @@ class Visit:
 
 
 class NodeAtDoor(Runnable[Any, Any]):
-    """A node declared "commit": the particle is held before it.
+    """A node that is a commit: the particle is held before it.
 
     Args:
         name: of the node.
         inner: the node's runnable.
+        effect: of the node.
     """
 
-    def __init__(self, name: str, inner: Runnable[Any, Any]) -> None:
+    def __init__(self, name: str, inner: Runnable[Any, Any], effect: Effect) -> None:
         self.node_name = name
-        self._inner = inner
+        self._inner, self._effect = inner, effect
 
     @override
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         door = _current.get()
         if door is None:
             return self._inner.invoke(input, config, **kwargs)
-        with door.visit(self.node_name, "commit", dict, None) as visit:
+        with door.visit(self.node_name, self._effect, dict, None) as visit:
             if not visit.answered:
                 visit.result = self._inner.invoke(input, config, **kwargs)
         return visit.result
@@ -273,7 +351,7 @@ class NodeAtDoor(Runnable[Any, Any]):
         door = _current.get()
         if door is None:
             return await self._inner.ainvoke(input, config, **kwargs)
-        with door.visit(self.node_name, "commit", dict, None) as visit:
+        with door.visit(self.node_name, self._effect, dict, None) as visit:
             if not visit.answered:
                 visit.result = await self._inner.ainvoke(input, config, **kwargs)
         return visit.result
@@ -367,6 +445,15 @@ def _place() -> str:
         return ""
 
 
+def _node_attempt() -> int:
+    """Return how often LangGraph has run the calling node in this superstep."""
+    try:
+        info = get_runtime().execution_info
+    except RuntimeError:
+        return 1
+    return 1 if info is None else info.node_attempt
+
+
 def _as_text(args: Mapping[str, Any]) -> str:
     return json.dumps(args, sort_keys=True, ensure_ascii=False, default=str) if args else ""
 
@@ -375,3 +462,9 @@ def _interrupt(call: PendingCall) -> GraphInterrupt:
     # `interrupt()` would match answers to interrupts by their order in the node, also to the agent's own interrupts.
     shown = {_MARK: call.name, "args": dict(call.args), "id": call.call_id}
     return GraphInterrupt((Interrupt.from_ns(shown, ns=call.key.place),))
+
+
+_UNCERTAIN = (
+    "the commit call {name} was asked for again while it runs or after it was cut off: it may have run, and is not run "
+    "again"
+)

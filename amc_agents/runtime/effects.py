@@ -56,10 +56,28 @@ class Deferred:
         return self.result(**args) if callable(self.result) else self.result
 
 
+@dataclass(frozen=True)
+class Retried:
+    """Effect of a commit tool that may run again after it raised, if its agent, a middleware or LangGraph retries it.
+
+    For a tool whose failed call did nothing, or whose server recognises a repeated call:
+
+    tools={"send_email": Retried(3)}
+    """
+
+    attempts: int
+    """How often it runs at most; a "commit" runs once. Further retries get the last error."""
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise ConfigurationError(f"Retried(attempts) needs a number of at least 1, got {quoted(self.attempts)}")
+
+
 EffectName = Literal["read", "world", "commit"]
-Effect = EffectName | Deferred
+Effect = EffectName | Deferred | Retried
 """Effect of running a tool: "read" may be repeated without harm, "world" acts on the particle's own world, "commit"
-must happen once, in reality, while the particles wait; a `Deferred` commit happens after the search."""
+must happen once, in reality, while the particles wait; a `Retried` commit may fail before; a `Deferred` commit happens
+after the search."""
 
 _MARK = "__amc_effect__"
 _HARMLESS = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser)
@@ -81,8 +99,8 @@ def effect(kind: Effect) -> Callable[[T], T]:
 
     Args:
         kind: "read" if it may be repeated without harm; "world" if it acts on the particle's own world, which
-            `amc(..., environment=...)` makes; "commit" if it must happen once, in reality; `Deferred(...)` if it must
-            happen once, after the search.
+            `amc(..., environment=...)` makes; "commit" if it must happen once, in reality; `Retried(...)` if it may
+            run again after a failure; `Deferred(...)` if it must happen once, after the search.
 
     Raises:
         ConfigurationError: the kind is unknown, or the object cannot carry a declaration.
@@ -112,11 +130,18 @@ def check_effect(kind: Any) -> None:
         ConfigurationError: it is not.
     """
     if not _is_effect(kind):
-        raise ConfigurationError(f'an effect is "read", "world", "commit" or Deferred(...), got {quoted(kind)}')
+        raise ConfigurationError(
+            f'an effect is "read", "world", "commit", Retried(...) or Deferred(...), got {quoted(kind)}'
+        )
 
 
 def _is_effect(kind: Any) -> bool:
-    return isinstance(kind, Deferred) or (isinstance(kind, str) and kind in get_args(EffectName))
+    return isinstance(kind, Deferred | Retried) or (isinstance(kind, str) and kind in get_args(EffectName))
+
+
+def attempts_of(effect: Effect | None) -> int:
+    """Return how often a commit call may run while the particles wait; 0: the effect is no such commit."""
+    return effect.attempts if isinstance(effect, Retried) else int(effect == "commit")
 
 
 class Part(NamedTuple):

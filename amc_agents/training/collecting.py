@@ -24,6 +24,7 @@ from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.graph import amc
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
+from amc_agents.runtime.effects import attempts_of
 from amc_agents.smc import Adaptive, Never
 from amc_agents.training.branching import Branching
 from amc_agents.training.dataset import (
@@ -280,7 +281,7 @@ def _refuse_commits(agent: Any, options: Mapping[str, Any]) -> None:
         agent, contract.pausing_nodes(agent, options.get("step_after")), options.get("tools") or {},
         stateless_tools=True, has_world=True,
     )  # fmt: skip
-    names = sorted({name for name, kind in effects.tools.items() if kind == "commit"} | effects.commit_nodes)
+    names = sorted({name for name, kind in effects.tools.items() if attempts_of(kind)} | effects.commit_nodes.keys())
     if names:
         raise ConfigurationError(
             f"a commit is made once for all particles, so the trajectories of a collection would not be independent: "

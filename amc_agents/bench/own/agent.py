@@ -10,7 +10,7 @@ from typing import Any
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.runtime.contract import Agent, check_agent, check_effects, pausing_nodes
-from amc_agents.runtime.effects import Deferred, Effect
+from amc_agents.runtime.effects import Deferred, Effect, attempts_of
 from amc_agents.types import Environment, Forkable, Task
 
 ScoreFunction = Callable[[Any, Task], float | Awaitable[float]]
@@ -86,7 +86,7 @@ class OwnAgent:
                 f'node {min(declared.commit_nodes)} is declared "commit", and a comparison never acts in reality: move '
                 'its action into a tool, or declare the node "read" in amc_options and let it act on a stand-in'
             )
-        commits = {name: Deferred() for name, effect in declared.tools.items() if effect == "commit"}
+        commits = {name: Deferred() for name, effect in declared.tools.items() if attempts_of(effect)}
         return {**given, **commits}
 
     def check(self) -> list[str]:

@@ -39,6 +39,7 @@ async def make_call(
 
     Raises:
         AgentContractError: the population cannot be saved; or LangGraph ran the node again, and it made another call.
+        CommitError: the call was cut off, and may have run.
     """
     record = Commit(call.name, dict(call.args), call.call_id, particle.steps)
     system.commits.append(record)
@@ -48,13 +49,16 @@ async def make_call(
         raise AgentContractError(_NOT_JOURNALLED.format(name=quoted(call.name)))
     try:
         await system.runner.resume(particle, config, opened=call, answers=answers)
-    finally:  # The budget may end in the same step, after the call.
+    finally:  # The budget may end in the same step, before or after the call.
         outcome = particle.door.outcomes.pop(call.key, None)
-        if outcome is not None:
+        if outcome is None:
+            system.commits.pop()
+        else:
             system.commits[-1] = _with_outcome(record, outcome)
+    if outcome is not None and outcome.status == "may have run":
+        raise CommitError(_CUT_OFF.format(commit=system.commits[-1])) from particle.error
     if outcome is not None:
         return
-    system.commits.pop()
     if particle.error is None and not particle.questions:
         raise AgentContractError(_CHANGED.format(name=quoted(call.name)))
 
@@ -127,6 +131,10 @@ def _with_outcome(record: Commit, outcome: CallOutcome) -> Commit:
 _NOT_JOURNALLED = (
     "the commit call {name} was not made: the population could not be saved before it (the log says why), so that a "
     "resumed run could repeat the call. Make the agent's state storable, or pass checkpointer=False"
+)
+_CUT_OFF = (
+    "the agent cut the commit call {commit} off, so that no other call was made. A thread with a checkpointer asks "
+    "when it goes on (invoke(None, ...)); without one, find out before you start again"
 )
 _CHANGED = (
     "the commit call {name} was not made: LangGraph ran its node again, and the node made another call. Call commit "

@@ -104,12 +104,11 @@ async def _act(
             await _answer(system, particle, config, answers or {})
             answers = None
     if particle.error is not None and len(system.commits) > made:
-        raise CommitError(_FAILED.format(commit=system.commits[-1], error=particle.error)) from particle.error
+        calls = "; ".join(map(str, system.commits[made:]))
+        raise CommitError(_FAILED.format(calls=calls, error=particle.error)) from particle.error
     if len(system.commits) > made:
-        calls = [
-            {"name": commit.name, "args": commit.args, "result": commit.result} for commit in system.commits[made:]
-        ]
-        system.emit({"type": "amc.commit", "step": particle.steps, "particle": particle.index, "calls": calls})
+        ran = [{"name": commit.name, "args": commit.args, "result": commit.result} for commit in system.commits[made:]]
+        system.emit({"type": "amc.commit", "step": particle.steps, "particle": particle.index, "calls": ran})
     return None
 
 
@@ -133,7 +132,7 @@ def _end_with(system: ParticleSystem, chosen: Particle) -> None:
     )
 
 
-_FAILED = "the particle that made the commit call {commit} failed, and it alone lived through the call: {error}"
+_FAILED = "the particle that made the commit calls {calls} failed, and it alone lived through them: {error}"
 CANNOT_ASK = (
     "the agent asked for human input ({}), but the run cannot wait for the answer: give amc() a checkpointer, "
     "and call it with a thread_id and worlds that can be saved (docs/amc.md), or ask in the graph around amc()"

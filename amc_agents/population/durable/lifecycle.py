@@ -18,6 +18,7 @@ from amc_agents.population.durable.recorded import Recorded
 from amc_agents.population.durable.world_record import can_be_restored, release
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
+from amc_agents.runtime.effects import attempts_of
 from amc_agents.runtime.world import Worlds
 from amc_agents.types import Restorable
 
@@ -38,7 +39,7 @@ async def new_population(system: ParticleSystem, config: RunnableConfig) -> Dura
     worlds = [particle.world for particle in system.particles if particle.world is not None]
     if all(map(can_be_restored, worlds)):
         return DurablePopulation(store, Table(store.saver.serde))
-    if any(effect == "commit" for effect in system.particles[0].door.effects.values()):
+    if any(map(attempts_of, system.particles[0].door.effects.values())):
         raise AgentContractError(_COMMITS_NEED_POINTS.format(type(worlds[0].inner).__name__))
     system.notes.append(
         f"no durable points: a crash restarts the run from its input, because {type(worlds[0].inner).__name__} has "

@@ -111,6 +111,10 @@ def _dump_door(door: Door) -> dict[str, Any]:
         "waiting": [(*call.key, dict(call.args)) for call in door.waiting.values()],
         "opened": [(*call.key, dict(call.args)) for call in door.opened.values()],
         "results": [(tuple(key), result) for key, result in door.results.items()],
+        "failures": [
+            (tuple(key), [(type(error).__name__, str(error)) for error in errors])
+            for key, errors in door.failures.items()
+        ],
     }
 
 
@@ -125,6 +129,10 @@ def _load_door(dumped: Mapping[str, Any], effects: Mapping[str, Effect]) -> Door
         {CallKey(*key): result for key, result in dumped["results"]},
         {call.key: call for call in waiting},
         {call.key: call for call in opened},
+        {
+            CallKey(*key): tuple(ParticleFailure.like(*error) for error in errors)
+            for key, errors in dumped.get("failures", ())
+        },
     )
 
 
