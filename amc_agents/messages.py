@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import is_
+from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, convert_to_messages
 
+from amc_agents.errors import AgentContractError
 from amc_agents.types import Step, Task, Trajectory
 
 _ACTION = re.compile(r"\bAction:")
@@ -77,24 +79,35 @@ def instruction_of(messages: Sequence[BaseMessage]) -> str:
 class MessageReader:
     """Reads an agent's growing list of messages into a trajectory, incrementally.
 
-    Immutable, so that a forked particle shares what its parent has read. Messages are recognised by id, so the agent
-    may shorten or reorder its list; steps that were read are kept.
+    Immutable, so that a forked particle shares what its parent has read. The agent may shorten or reorder its list:
+    steps that were read are kept. A message is known by its id, or by its object if it has none, or else by its content
+    and its place. The text of a message that was replaced under its own id is the current one.
     """
 
     trajectory: Trajectory
-    seen: frozenset[str | int]
-    """Ids of the messages read so far."""
-    listed: tuple[BaseMessage, ...] = ()
+    seen: Mapping[str | int, Any]
+    """Key -> the message read last under it. Holding it keeps the number of a freed object from being used again. None:
+    the message left the list before a restart."""
+    listed: tuple[Any, ...] = ()
     """The agent's list at the last read. If the next list starts with the same objects, only the rest is examined."""
+    given: tuple[BaseMessage, ...] = ()
+    """The messages of which the instruction consists; empty if the task came from elsewhere."""
 
     @classmethod
-    def start(cls, messages: Sequence[BaseMessage], task: Task | None = None) -> MessageReader:
+    def start(cls, messages: Sequence[Any], task: Task | None = None) -> MessageReader:
         """Start from the agent's input messages; they are the instruction if `task` is None."""
-        task = task or Task(id="", instruction=instruction_of(messages))
-        return cls(Trajectory(task), frozenset(map(message_key, messages)), tuple(messages))
+        given = tuple(map(as_message, messages)) if task is None else ()
+        task = task or Task(id="", instruction=instruction_of(given))
+        return cls(Trajectory(task), _keyed(messages), tuple(messages), given)
 
     def read(
-        self, messages: Iterable[BaseMessage], *, reward: float = 0.0, done: bool = False, truncated: bool = False
+        self,
+        messages: Iterable[Any],
+        *,
+        reward: float = 0.0,
+        done: bool = False,
+        truncated: bool = False,
+        stepped: bool = False,
     ) -> MessageReader:
         """Read the new messages. Each AI message opens a step; the messages after it are its observation.
 
@@ -103,16 +116,28 @@ class MessageReader:
             reward: earned since the last read, in the world's units; added to the last step.
             done: the trajectory ends here.
             truncated: a step limit ended it.
+            stepped: the agent has written messages since the last read, even if the list is equal.
 
         Raises:
+            AgentContractError: an item of the list is not a message.
             ValueError: a reward came before the agent's first message.
         """
         listed = tuple(messages)
         known = len(self.listed)
-        grown = known <= len(listed) and all(map(is_, self.listed, listed))
-        new = [message for message in (listed[known:] if grown else listed) if message_key(message) not in self.seen]
-        steps = list(self.trajectory.steps)
-        for message in new:
+        same = known <= len(listed) and all(map(is_, self.listed, listed))
+        copied = {} if same else self._copied(listed, stepped=stepped)
+        reader, seen, new = self, {**self.seen}, []
+        for item in listed[known:] if same else listed:
+            key = message_key(item)
+            if id(item) in copied:
+                seen.pop(message_key(copied[id(item)]), None)
+            elif key in seen:
+                reader = reader if seen[key] is item else reader._edited(key, item, seen)
+            elif seen.get(id(item)) is not item:  # a stream gives ids to messages that were read without
+                new.append(item)
+            seen[key] = item
+        steps = list(reader.trajectory.steps)
+        for message in map(as_message, new):
             if isinstance(message, AIMessage):
                 thought, action = turn_of(message)
                 steps.append(Step(action, thought=thought, message_ids=_ids(message)))
@@ -122,8 +147,53 @@ class MessageReader:
             raise ValueError(f"a reward of {reward} came before the agent's first message: no step can carry it")
         if reward:
             steps[-1] = _rewarded(steps[-1], reward)
-        trajectory = Trajectory(self.trajectory.task, tuple(steps), done, truncated)
-        return MessageReader(trajectory, self.seen.union(map(message_key, new)), listed)
+        trajectory = Trajectory(reader.trajectory.task, tuple(steps), done, truncated)
+        return MessageReader(trajectory, seen, listed, reader.given)
+
+    def _copied(self, listed: Sequence[Any], *, stepped: bool) -> dict[int, Any]:
+        """Find copies of the last list's messages without ids: number of the object -> the original.
+
+        A list that begins with copies of the whole last list has grown. Otherwise, an agent that keeps some objects and
+        creates equal others has made the others anew; if it keeps none, the order of time decides.
+        """
+        old, now = ([item for item in items if isinstance(message_key(item), int)] for items in (self.listed, listed))
+        grown = len(now) >= len(old) and now[: len(old)] == old and (len(now) > len(old) or not stepped)
+        if not (grown and len(now) > len(old)) and any(self.seen.get(id(item)) is item for item in now):
+            return {}
+        turns = [at for at, item in enumerate(now) if stepped and not grown and isinstance(as_message(item), AIMessage)]
+        copied: dict[int, Any] = {}
+        at = 0
+        for item in now[: turns[-1]] if turns else now:
+            try:
+                at = old.index(item, at) + 1
+            except ValueError:
+                if isinstance(as_message(item), AIMessage):  # what comes after a new message is new
+                    break
+            else:
+                copied[id(item)] = old[at - 1]
+        return copied
+
+    def _edited(self, key: str | int, item: Any, seen: Mapping[str | int, Any]) -> MessageReader:
+        """Return the reader with the current text of a message that was read before.
+
+        Args:
+            key: of the message.
+            item: the message as it is now.
+            seen: the messages as they were read last.
+        """
+        if seen[key] is None or seen[key] == item:
+            return self
+        message, before = as_message(item), as_message(seen[key])
+        if any(each.id == key for each in self.given):
+            given = tuple(message if each.id == key else each for each in self.given)
+            task = replace(self.trajectory.task, instruction=instruction_of(given))
+            return replace(self, given=given, trajectory=replace(self.trajectory, task=task))
+        steps = list(self.trajectory.steps)
+        for at, step in enumerate(steps):
+            if key in step.message_ids:
+                answers = [as_message(seen[name]) for name in step.message_ids[1:] if seen.get(name) is not None]
+                steps[at] = _with_edit(step, before, message, answers)
+        return replace(self, trajectory=replace(self.trajectory, steps=tuple(steps)))
 
 
 def step_of(messages: Sequence[BaseMessage], reward: float = 0.0) -> Step:
@@ -147,7 +217,7 @@ def trajectory_from_messages(
 ) -> Trajectory:
     """Convert a whole conversation to a trajectory; the messages before the first AI message are the instruction."""
     first = next((i for i, message in enumerate(messages) if isinstance(message, AIMessage)), len(messages))
-    return MessageReader.start(messages[:first], task).read(messages[first:], done=done).trajectory
+    return MessageReader.start(messages[:first], task).read(messages, done=done).trajectory
 
 
 def trajectory_of(messages: Sequence[BaseMessage], *, system_is_task: bool) -> Trajectory:
@@ -203,10 +273,52 @@ def _rewarded(step: Step, reward: float) -> Step:
     return Step(step.action, step.observation, step.thought, step.reward + reward, step.message_ids)
 
 
+def _with_edit(step: Step, before: BaseMessage, message: BaseMessage, answers: Sequence[BaseMessage]) -> Step:
+    """Return a step one of whose messages was replaced.
+
+    Args:
+        step: read before.
+        before: the message as it was read.
+        message: the message as it is now.
+        answers: the step's messages with ids after the first, as they were read; some may be missing.
+    """
+    if isinstance(message, AIMessage):
+        thought, action = turn_of(message)
+        return Step(action, step.observation, thought, step.reward, step.message_ids)
+    if step_of([AIMessage(""), *answers]).observation == step.observation:
+        now = [message if each.id == message.id else each for each in answers]
+        observation = step_of([AIMessage(""), *now]).observation
+    else:
+        observation = step.observation.replace(before.text, message.text, 1) if before.text else step.observation
+    return Step(step.action, observation, step.thought, step.reward, step.message_ids)
+
+
 def _ids(message: BaseMessage) -> tuple[str, ...]:
     return (message.id,) if message.id else ()
 
 
-def message_key(message: BaseMessage) -> str | int:
-    """Return the message's id, or its object's if it has none: particles share messages by reference."""
-    return message.id or id(message)
+def as_message(item: Any) -> BaseMessage:
+    """Return an item of a state's `messages`, which may be a dict or a pair, as LangChain converts it.
+
+    Raises:
+        AgentContractError: it is not a message.
+    """
+    if isinstance(item, BaseMessage):
+        return item
+    try:
+        return convert_to_messages([item])[0]
+    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+        raise AgentContractError(
+            f"the agent's `messages` hold a {type(item).__name__} that is not a message ({type(error).__name__}): "
+            'expected LangChain messages, {"role": ..., "content": ...}, or (role, text); or give trajectory='
+        ) from error
+
+
+def message_key(item: Any) -> str | int:
+    """Return a message's id, or its object's if it has none: particles share messages by reference."""
+    name = item.get("id") if isinstance(item, Mapping) else getattr(item, "id", None)
+    return name if name and isinstance(name, str) else id(item)
+
+
+def _keyed(items: Iterable[Any]) -> dict[str | int, Any]:
+    return {message_key(item): item for item in items}

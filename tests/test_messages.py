@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from amc_agents.errors import AgentContractError
 from amc_agents.messages import MessageReader, split_turn, trajectory_from_messages
-from amc_agents.types import Task
+from amc_agents.types import Step, Task
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,65 @@ def test_each_message_is_read_once_however_the_agent_edits_its_list(seed):
         assert in_pieces == from_the_start
     said = [id_ for step in in_pieces.trajectory.steps for id_ in step.message_ids]
     assert len(said) == len(set(said))
+
+
+@pytest.mark.parametrize("twin", [lambda message: message, lambda message: message.model_copy()])
+def test_a_message_replaced_under_its_own_id_is_read_as_it_is_now(twin):
+    call = {"name": "refund", "args": {"order": 7}, "id": "c"}
+    start, sent = HumanMessage("card 4711", id="0"), AIMessage("", id="1", tool_calls=[call])
+    first, second = (ToolMessage("ok", tool_call_id="c", id=name) for name in ("2", "3"))
+    before = MessageReader.start([start]).read([start, sent, first, second], reward=1.5)
+    edited = sent.model_copy(update={"tool_calls": [{**call, "args": {"order": 8}}]})
+    masked = HumanMessage("card ****", id="0")
+    now = [masked, edited, twin(first), ToolMessage("failed", tool_call_id="c", id="3"), AIMessage("bye", id="4")]
+    reader = before.read(now)
+    assert reader.trajectory.steps[1:] == trajectory_from_messages(now).steps[1:]
+    assert reader.trajectory.steps[0] == replace(trajectory_from_messages(now).steps[0], reward=1.5)
+    assert reader.trajectory.task.instruction == "card ****"
+    assert before.trajectory.steps[0].observation == "ok\nok"
+    # The rest of the step may have left the list.
+    assert reader.read([first.model_copy(update={"content": "none"})]).trajectory.steps[0].observation == "none\nfailed"
+
+
+def test_the_instruction_of_an_environments_task_stays_when_the_input_is_replaced():
+    reader = MessageReader.start([HumanMessage("go", id="0")], Task("t", "go"))
+    assert reader.read([HumanMessage("stop", id="0")]).trajectory.task == Task("t", "go")
+
+
+def test_repeated_messages_without_ids_are_steps_of_their_own_even_if_their_memory_is_used_again():
+    start = HumanMessage("go")
+    reader = MessageReader.start([start])
+    for _ in range(50):
+        reader = reader.read([start, AIMessage("north"), HumanMessage("wall")])
+    assert [(step.action, step.observation) for step in reader.trajectory.steps] == [("north", "wall")] * 50
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda role, text: {"role": role, "content": text},
+        lambda role, text: (role, text),
+        lambda role, text: {"assistant": AIMessage, "user": HumanMessage}[role](text),
+    ],
+)
+def test_copies_of_messages_without_ids_are_the_same_messages(form):
+    def conversation(length):
+        return [form("user", "go"), *(form(role, "x") for _ in range(length) for role in ("assistant", "user"))]
+
+    reader = MessageReader.start(conversation(0))
+    for length in (1, 2, 2, 3):
+        reader = reader.read(conversation(length))
+    assert reader.trajectory.steps == (Step("x", "x"),) * 3
+    assert reader.trajectory.task.instruction == "go"
+
+
+def test_an_item_that_is_no_message_is_refused():
+    with pytest.raises(AgentContractError, match="hold a int that is not a message"):
+        MessageReader.start([HumanMessage("go")]).read([7])
+
+
+def test_a_message_that_gets_its_id_from_a_stream_is_not_read_again():
+    start, turn = HumanMessage("go"), AIMessage("on")
+    reader = MessageReader.start([start]).read([start, turn])
+    turn.id = "late"
+    assert len(reader.read([turn, HumanMessage("end")]).trajectory.steps) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -133,7 +133,7 @@ def runs_of_conversation(
         answered = is_answer(turn.produced[-1])
         yield LoggedRun(
             origin,
-            reader_of(turn.given, task).read(turn.produced, done=True).trajectory,
+            reader_of(turn.given, task).read((*turn.given, *turn.produced), done=True).trajectory,
             (*turn.given, *turn.produced),
             turn=number,
             over=True if not turn.last else answered if over is None else over,
@@ -167,7 +167,8 @@ def reader_of(given: Sequence[BaseMessage], task: str = "") -> MessageReader:
     """
     first = tuple(takewhile(lambda message: not isinstance(message, AIMessage), given))
     name = task or f"task-{digest(instruction_of(first))}"
-    return MessageReader.start(given, Task(name, instruction_of(given)))
+    reader = MessageReader.start(given)
+    return replace(reader, trajectory=Trajectory(Task(name, reader.trajectory.task.instruction)))
 
 
 def digest(text: str) -> str:

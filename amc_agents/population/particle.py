@@ -12,7 +12,7 @@ import numpy as np
 from langchain_core.messages import AIMessage, ToolCall
 from langgraph.types import Command, Interrupt
 
-from amc_agents.messages import MessageReader
+from amc_agents.messages import MessageReader, as_message
 from amc_agents.population.particle_trace import ParticleTrace
 from amc_agents.population.segment import Segment
 from amc_agents.population.store.view import ParticleStore
@@ -109,8 +109,8 @@ class Particle:
     @property
     def _listed_calls(self) -> list[ToolCall]:
         """The tool calls of its last message from a model."""
-        messages = [message for message in self.state.get("messages", ()) if isinstance(message, AIMessage)]
-        return messages[-1].tool_calls if messages else []
+        messages = map(as_message, reversed(self.state.get("messages", ())))
+        return next((message.tool_calls for message in messages if isinstance(message, AIMessage)), [])
 
     @property
     def ended(self) -> bool:

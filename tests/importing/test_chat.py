@@ -144,3 +144,9 @@ def test_a_conversation_that_lost_a_call_is_refused(tmp_path):
     conversation = openai_messages(messages_of("desk lamp"))
     (refused,) = read(chat(tmp_path, {"messages": conversation[:2] + conversation[3:]}))
     assert "a tool answers a call that is not in the log" in refused.reason
+
+
+def test_an_answer_that_was_given_before_is_a_step_of_its_own_turn(tmp_path):
+    said = [{"role": role, "content": text} for role, text in [("user", "hi"), ("assistant", "Yes?")] * 3]
+    runs = list(read(chat(tmp_path, {"messages": said})))
+    assert [[step.action for step in run.trajectory.steps] for run in runs] == [["Yes?"]] * 3

@@ -1,18 +1,23 @@
 """Threads of a LangGraph checkpointer, read as `amc` would have run them."""
 
+import json
 import sqlite3
 from contextlib import closing
 
+import ormsgpack
 import pytest
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import GraphRecursionError
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from amc_agents import EveryStep, amc
 from amc_agents.errors import CheckpointError
 from amc_agents.importing import Outcomes, Reading, Refused, import_logs, read
 from amc_agents.importing.sources import saved_threads
@@ -131,6 +136,121 @@ def test_messages_without_ids_are_read_once(database):
         graph.compile(checkpointer=saver).invoke(given, {"configurable": {"thread_id": "t"}})
     (run,) = read(database)
     assert len(run.trajectory.steps) == 3
+
+
+class Plain(TypedDict):
+    messages: list
+    n: int
+
+
+def forgetful(moves, make=lambda kind, text: kind(text), n_kept=0):
+    """An agent without message ids that keeps its task and the newest messages; it may repeat itself."""
+
+    def act(state):
+        first, *rest = state["messages"]
+        kept = rest[len(rest) - 2 * n_kept :]
+        made = [make(AIMessage, moves[state["n"]]), make(HumanMessage, "wall")]
+        return {"messages": [first, *kept, *made], "n": state["n"] + 1}
+
+    graph = StateGraph(Plain).add_node("act", act).add_edge(START, "act")
+    return graph.add_conditional_edges("act", lambda state: END if state["n"] == len(moves) else "act")
+
+
+@pytest.mark.parametrize("n_kept", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("moves", "make"),
+    [
+        *((moves, lambda kind, text: kind(text)) for moves in ("northnorth", "nnnnnnnn", "nnsnnsss")),
+        # A fork copies dicts, so that a repeated one cannot be told from one that was kept.
+        ("nsnsewnw", lambda kind, text: {"role": kind.__name__[:-7].lower(), "content": text}),
+    ],
+)
+def test_no_step_without_ids_is_lost_in_a_run_or_in_an_import(database, moves, n_kept, make):
+    graph = forgetful(moves, make, n_kept)
+    given = {"messages": [make(HumanMessage, "go")], "n": 0}
+    with SqliteSaver.from_conn_string(str(database)) as saver:
+        graph.compile(checkpointer=saver).invoke(given, {"configurable": {"thread_id": "t"}})
+    (imported,) = read(database, Reading(step_after=("act",)))
+    searched = amc(
+        graph.compile(), critic=lambda trajectories: [0.3 * (n % 2) for n, _ in enumerate(trajectories)],
+        n_particles=3, beta=0.1, step_after="act", resample=EveryStep(), stateless_tools=True,
+    ).run(given)  # fmt: skip
+    for trajectory in [imported.trajectory, *searched.population.trajectories]:
+        assert [(step.action, step.observation) for step in trajectory.steps] == [(move, "wall") for move in moves]
+
+
+def test_a_message_replaced_under_its_id_reads_as_the_run_that_amc_would_have_seen(database):
+    class Masked(AgentMiddleware):
+        def before_model(self, state, runtime):
+            kinds = HumanMessage, ToolMessage
+            return {"messages": [
+                message.model_copy(update={"content": message.text.replace("lamp", "****")})
+                for message in state["messages"] if isinstance(message, kinds) and "Lämpchen" not in message.text
+            ]}  # fmt: skip
+
+    (given,) = converse(database, "desk lamp", middleware=[Masked()])
+    (run,) = read(database)
+    assert texts(run.trajectory) == texts(seen_by_a_run(given, middleware=[Masked()]))
+    assert run.trajectory.task.instruction == "desk ****"
+    assert "lamp" not in run.trajectory.steps[0].observation
+
+
+def packed(database, value, kind="msgpack"):
+    """A checkpointer's database with another state."""
+    with SqliteSaver.from_conn_string(str(database)) as saver:
+        config = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+        saver.put(config, {**empty_checkpoint(), "channel_values": {}}, {"source": "loop", "step": 1}, {})
+    state = {**empty_checkpoint(), "channel_values": value}
+    content = ormsgpack.packb(state) if kind == "msgpack" else json.dumps(state).encode()
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("update checkpoints set type=?, checkpoint=?", (kind, content))
+    return database
+
+
+_CALL = ("langchain_core.messages.ai", "AIMessage", {"content": "Bye", "type": "ai"}, "model_validate_json")
+_OLD = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "AIMessage"]}
+
+
+@pytest.mark.parametrize("code", range(6))
+def test_a_checkpoint_does_not_choose_what_is_called(database, tmp_path, code):
+    mark = tmp_path / "called"
+    forms = {0: ("os", "system", f"touch {mark}"), 3: ("pathlib", "Path", str(mark), "touch")}
+    hostile = forms.get(code, ("subprocess", "call", [["touch", str(mark)]]))
+    said = ormsgpack.Ext(5, ormsgpack.packb(_CALL))
+    packed(database, {"messages": [said], "more": ormsgpack.Ext(code, ormsgpack.packb(hostile))})
+    (run,) = read(database)
+    assert run.trajectory.steps[0].action == "Bye"
+    assert not mark.exists()
+
+
+def test_the_older_format_of_checkpoints_builds_messages_only(database, tmp_path):
+    mark = tmp_path / "called"
+    hostile = {"lc": 2, "type": "constructor", "id": ["pathlib", "Path"], "method": "touch", "args": [str(mark)]}
+    prompt = {"lc": 1, "type": "constructor", "id": ["langchain", "prompts", "prompt", "PromptTemplate"],
+              "kwargs": {"template": "{x}", "input_variables": ["x"]}}  # fmt: skip
+    said = {**_OLD, "kwargs": {"content": "Bye"}}
+    packed(database, {"messages": [said], "hostile": hostile, "prompt": prompt}, kind="json")
+    (run,) = read(database)
+    assert run.trajectory.steps[0].action == "Bye"
+    assert run.origin.record["prompt"] == prompt["kwargs"]
+    assert not mark.exists()
+
+
+def test_an_object_of_another_class_is_data(database):
+    class Mine(BaseModel):
+        score: float
+
+    secret = ormsgpack.Ext(5, ormsgpack.packb((Mine.__module__, "Mine", {"score": 0.5}, "model_validate_json")))
+    packed(database, {"messages": [ormsgpack.Ext(5, ormsgpack.packb(_CALL))], "result": secret})
+    (run,) = read(database)
+    assert Outcomes(reward="result.score").of(run) == 0.5
+
+
+def test_a_database_whose_name_is_that_of_another_kind_is_not_opened_unasked(tmp_path):
+    packed(tmp_path / "chats.jsonl", {"messages": [ormsgpack.Ext(5, ormsgpack.packb(_CALL))]})
+    with pytest.raises(CheckpointError, match="--from checkpoints"):
+        list(read(tmp_path / "chats.jsonl"))
+    assert len(list(read(tmp_path / "chats.jsonl", Reading(kind="checkpoints")))) == 1
 
 
 def test_the_outcome_can_be_a_field_of_the_state(database, tmp_path):

@@ -14,14 +14,14 @@ from amc_agents.importing.runs import (
     Origin,
     Refused,
     UnreadableRecord,
-    digest,
     is_answer,
+    malformed_is_unreadable,
     reader_of,
     runs_of_conversation,
 )
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.sources.saved_threads import SavedState, SavedThreads
-from amc_agents.messages import MessageReader
+from amc_agents.messages import MessageReader, as_message
 
 
 def read_threads(threads: SavedThreads, reading: Reading) -> Iterator[LoggedRun | Refused]:
@@ -30,7 +30,8 @@ def read_threads(threads: SavedThreads, reading: Reading) -> Iterator[LoggedRun 
         if reading.known(thread, newest):
             continue
         try:
-            yield from _runs_of_thread(thread, threads.history(thread), reading)
+            with malformed_is_unreadable():
+                yield from _runs_of_thread(thread, threads.history(thread), reading)
         except UnreadableRecord as error:
             yield Refused(_where(thread), str(error))
 
@@ -58,16 +59,18 @@ class _Call:
     number: int
     last: SavedState
     reader: MessageReader | None = None
-    n_given: int = 0
-    """Number of messages in the agent's input."""
+    version: Any = None
+    """Version of the channel of messages at the last read."""
 
     def read(self, state: SavedState, reading: Reading) -> None:
         """Read the messages where a run would: at the input, and after the nodes that end a step."""
         if self.reader is None:
-            given = _messages(state)
-            self.reader = reader_of(given, _task(state, reading))
+            self.version = state.versions.get("messages")
+            self.reader = reader_of(_messages(state), _task(state, reading))
         elif not state.nodes_since(self.last).isdisjoint(reading.step_after):
-            self.reader = self.reader.read(_messages(state))
+            stepped = state.versions.get("messages") != self.version
+            self.version = state.versions.get("messages")
+            self.reader = self.reader.read(_messages(state), stepped=stepped)
         self.last = state
 
     def end(self, thread: str, reading: Reading, *, over: bool) -> Iterator[LoggedRun]:
@@ -92,24 +95,11 @@ def _without_history(thread: str, newest: SavedState, reading: Reading) -> Itera
 
 def _messages(state: SavedState) -> list[BaseMessage]:
     messages = state.values.get("messages")
-    if not isinstance(messages, Sequence) or not all(isinstance(message, BaseMessage) for message in messages):
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise UnreadableRecord(
             "the state has no list of `messages`: expected an agent with messages, as amc() wraps without trajectory="
         )
-    return _with_ids(messages)
-
-
-def _with_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Give messages without an id one: every checkpoint holds another copy, and a reader knows copies by their id."""
-    times: dict[str, int] = {}
-    identified = []
-    for message in messages:
-        if not message.id:
-            text = digest(message.model_dump_json())
-            times[text] = times.get(text, 0) + 1
-            message = message.model_copy(update={"id": f"{text}-{times[text]}"})
-        identified.append(message)
-    return identified
+    return [as_message(message) for message in messages]
 
 
 def _task(state: SavedState, reading: Reading) -> str:

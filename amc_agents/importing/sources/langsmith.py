@@ -34,7 +34,7 @@ def runs_of_trace(record: Mapping[str, Any], where: str, reading: Reading) -> It
     task = str(field_of(run, reading.task) or "") if reading.task else ""
     yield LoggedRun(
         _origin(run, where),
-        reader_of(final[:start], task).read(produced, done=True).trajectory,
+        reader_of(final[:start], task).read(final, done=True).trajectory,
         tuple(final),
         turn=_turns_before(final[:start]),
         over="__interrupt__" not in run["outputs"] and run.get("status") != "pending",

@@ -11,11 +11,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    HumanMessageChunk,
+    SystemMessage,
+    SystemMessageChunk,
+    ToolMessage,
+    ToolMessageChunk,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from typing_extensions import override
 
 from amc_agents.errors import CheckpointError, MissingExtra
 from amc_agents.importing.runs import UnreadableRecord
@@ -32,6 +47,8 @@ class SavedState(NamedTuple):
     """Channels of the graph, LangGraph's own included."""
     seen: Mapping[str, Any]
     """Node -> versions of the channels that it has seen."""
+    versions: Mapping[str, Any] = MappingProxyType({})
+    """Channel -> its version, which changes with every write."""
 
     @property
     def finished(self) -> bool:
@@ -42,6 +59,31 @@ class SavedState(NamedTuple):
         """Return the nodes that ran between the state `before` and this one."""
         sent = {send.node for send in before.values.get(_TASKS) or ()}
         return sent | {node for node, seen in self.seen.items() if before.seen.get(node) != seen}
+
+
+class PlainSerializer(JsonPlusSerializer):
+    """Builds messages, LangGraph's own values and plain data; of everything else, its fields stay as data.
+
+    A database may come from anyone, and the format of checkpoints can name any callable with its arguments.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allowed_msgpack_modules=None)
+
+    @override
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        kind, content = data
+        # LangGraph's older format may build any of LangChain's classes.
+        return json.loads(content, object_hook=_message_or_data) if kind == "json" else super().loads_typed(data)
+
+
+def _message_or_data(value: dict[str, Any]) -> Any:
+    path = value.get("id")
+    if value.get("lc") not in (1, 2) or value.get("type") != "constructor" or not isinstance(path, list):
+        return value
+    kwargs = value.get("kwargs")
+    kind = _MESSAGES.get(path[-1] if path and isinstance(path[-1], str) else "")
+    return kind(**kwargs) if kind is not None and isinstance(kwargs, dict) else kwargs
 
 
 class SavedThreads(Protocol):
@@ -65,7 +107,7 @@ class SqliteThreads:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._serializer = JsonPlusSerializer()
+        self._serializer = PlainSerializer()
 
     def newest(self) -> Iterator[tuple[str, str]]:
         """See `SavedThreads`."""
@@ -188,11 +230,21 @@ def is_postgres(source: object) -> bool:
 
 
 def is_sqlite(path: Path) -> bool:
-    """Return whether a file is an SQLite database."""
+    """Return whether a file is an SQLite database.
+
+    Raises:
+        CheckpointError: it is one, but its name does not say so.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
+        found = file.read(16) == b"SQLite format 3\0"
+    if found and path.suffix.lower() not in _SUFFIXES:
+        raise CheckpointError(
+            f"{path} is an SQLite database, which its name does not say: if it is the database of a LangGraph "
+            f"checkpointer, import it with --from checkpoints, or rename it to end in {_SUFFIXES[0]}"
+        )
+    return found
 
 
 @contextmanager
@@ -225,7 +277,7 @@ def _postgres(address: str) -> Iterator[PostgresThreads]:
             address, autocommit=True, prepare_threshold=0, row_factory=rows.dict_row,
             options="-c default_transaction_read_only=on",
         ) as connection:  # fmt: skip
-            yield PostgresThreads(savers.PostgresSaver(connection), connection)
+            yield PostgresThreads(savers.PostgresSaver(connection, serde=PlainSerializer()), connection)
     except psycopg.Error as error:
         raise CheckpointError(
             f"{excerpt(address)} cannot be read ({excerpt(str(error), 100)}): expected a database in which LangGraph's "
@@ -234,7 +286,10 @@ def _postgres(address: str) -> Iterator[PostgresThreads]:
 
 
 def _state_of(checkpoint_id: str, source: str, checkpoint: Mapping[str, Any]) -> SavedState:
-    return SavedState(checkpoint_id, source, checkpoint["channel_values"], checkpoint.get("versions_seen", {}))
+    return SavedState(
+        checkpoint_id, source, checkpoint["channel_values"], checkpoint.get("versions_seen", {}),
+        checkpoint.get("channel_versions", {}),
+    )  # fmt: skip
 
 
 def _is_due(channel: str, value: Any) -> bool:
@@ -247,5 +302,13 @@ def _is_due(channel: str, value: Any) -> bool:
 
 _TASKS = "__pregel_tasks"
 """Channel of tasks that were sent to nodes directly."""
+_SUFFIXES = (".sqlite", ".sqlite3", ".db", ".db3")
+_MESSAGES: dict[str, type[BaseMessage]] = {
+    kind.__name__: kind
+    for kind in (
+        *(AIMessage, HumanMessage, SystemMessage, ToolMessage, FunctionMessage, ChatMessage),
+        *(AIMessageChunk, HumanMessageChunk, SystemMessageChunk, ToolMessageChunk),
+    )
+}
 _AT_ONCE = 500
 """Threads listed by a query."""

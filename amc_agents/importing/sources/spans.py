@@ -120,7 +120,7 @@ def _run_of(
     task = str(field_of(attributes, reading.task) or "") if reading.task else ""
     return LoggedRun(
         Origin(thread, f"{place} (trace {trace})", trace, attributes, feedback),
-        reader_of(given, task).read(produced, done=True).trajectory,
+        reader_of(given, task).read(conversation, done=True).trajectory,
         tuple(conversation),
         turn=len(list(turns_of(given, split=True))) if said else 0,
         over=is_answer(produced[-1]),

@@ -10,7 +10,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Interrupt
 
 from amc_agents.errors import ParticleFailure, PopulationError
-from amc_agents.messages import MessageReader, message_key, step_of
+from amc_agents.messages import MessageReader, as_message, message_key, step_of
 from amc_agents.population.durable.interning import Constant, Memo
 from amc_agents.population.durable.random_state import dump_rng, load_rng
 from amc_agents.population.particle import Particle
@@ -152,6 +152,7 @@ def dump_reader(reader: MessageReader, memo: Memo) -> dict[str, Any]:
         "listed": list(reader.listed),
         # A message without an id that left the agent's list cannot come back.
         "unlisted": [key for key in reader.seen if key not in listed and isinstance(key, str)],
+        "given": list(reader.given),
     }
 
 
@@ -175,14 +176,15 @@ def load_reader(dumped: Mapping[str, Any], task: Task | None) -> MessageReader:
     steps = tuple(step_of(*step) if len(step) == 2 else Step(*step) for step in dumped["steps"])
     trajectory = Trajectory(task or Task(name, instruction), steps, done, truncated)
     listed = tuple(dumped["listed"])
-    return MessageReader(trajectory, frozenset([*map(message_key, listed), *dumped["unlisted"]]), listed)
+    seen = {**dict.fromkeys(dumped["unlisted"]), **{message_key(message): message for message in listed}}
+    return MessageReader(trajectory, seen, listed, tuple(dumped.get("given", ())))
 
 
 def _dump_steps(reader: MessageReader, memo: Memo) -> list[Constant]:
     messages: dict[str | None, BaseMessage] = {}
 
     def describe(step: Step) -> tuple[Any, ...]:
-        messages.update({} if messages else {message.id: message for message in reader.listed})
+        messages.update({} if messages else {message.id: message for message in map(as_message, reader.listed)})
         return _dump_step(step, messages)
 
     return [memo.of(step, describe) for step in reader.trajectory.steps]

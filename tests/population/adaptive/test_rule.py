@@ -22,7 +22,7 @@ class Critic:
 
 def particle(answer="", *, finished=True, return_=0.0, error=None, reader=None):
     trajectory = Trajectory(Task("t", "do"), (Step(answer),))
-    return Particle(state={}, rng=np.random.default_rng(0), reader=reader or MessageReader(trajectory, frozenset()),
+    return Particle(state={}, rng=np.random.default_rng(0), reader=reader or MessageReader(trajectory, {}),
                     finished=finished, return_=return_, error=error)  # fmt: skip
 
 
