@@ -72,7 +72,12 @@ def instruction_of(messages: Sequence[BaseMessage]) -> str:
     """Return the text of the messages before the agent's first turn, with roles if there are several."""
     if len(messages) == 1:
         return messages[0].text
-    return "\n".join(f"{message.type}: {message.text}" for message in messages)
+    return "\n".join(lines_of(messages))
+
+
+def lines_of(messages: Iterable[BaseMessage]) -> list[str]:
+    """Return the text of each message with its role."""
+    return [f"{message.type}: {message.text}" for message in messages]
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,11 +89,9 @@ def _read_records(source: Path, runs_of_record: RunsOfRecord, reading: Reading) 
                 continue
             try:
                 with malformed_is_unreadable():
-                    runs = list(runs_of_record(value, where, reading))
+                    yield from runs_of_record(value, where, reading)
             except UnreadableRecord as unreadable:
                 yield Refused(where, str(unreadable))
-                continue
-            yield from runs
 
 
 RECORDS: dict[Kind, RunsOfRecord] = {"atif": runs_of_document, "chat": runs_of_chat, "langsmith": runs_of_trace}

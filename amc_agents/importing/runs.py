@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from typing import Any, NamedTuple
+from itertools import islice, takewhile
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from amc_agents.messages import MessageReader, instruction_of
+from amc_agents.messages import MessageReader, instruction_of, lines_of
 from amc_agents.types import Task, Trajectory
 
 
@@ -76,26 +76,8 @@ def malformed_is_unreadable() -> Iterator[None]:
         raise UnreadableRecord(f"the record has an unknown form ({type(error).__name__})") from None
 
 
-class Turn(NamedTuple):
-    """What one call of the agent added to a conversation."""
-
-    given: tuple[BaseMessage, ...]
-    """The agent's input: everything before its first message of this turn."""
-    produced: tuple[BaseMessage, ...]
-    last: bool
-    """Whether no turn follows."""
-
-
-def turns_of(messages: Sequence[BaseMessage], *, split: bool) -> Iterator[Turn]:
-    """Cut a conversation into the calls of the agent.
-
-    Args:
-        messages: the conversation.
-        split: a user message after the agent's opens another turn; otherwise it is an observation of the same turn.
-
-    Raises:
-        UnreadableRecord: the agent says nothing.
-    """
+def turn_starts(messages: Sequence[BaseMessage]) -> list[int]:
+    """Return the indices of the messages with which the agent begins to answer a user."""
     starts = []
     user_spoke = True
     for at, message in enumerate(messages):
@@ -104,14 +86,7 @@ def turns_of(messages: Sequence[BaseMessage], *, split: bool) -> Iterator[Turn]:
         elif isinstance(message, AIMessage) and user_spoke:
             starts.append(at)
             user_spoke = False
-    if not starts:
-        raise UnreadableRecord("no message of the agent: nothing to learn from")
-    if not split:
-        yield Turn(tuple(messages[: starts[0]]), tuple(messages[starts[0] :]), last=True)
-        return
-    for start in starts:
-        produced = takewhile(lambda message: not isinstance(message, HumanMessage), messages[start:])
-        yield Turn(tuple(messages[:start]), tuple(produced), last=start == starts[-1])
+    return starts
 
 
 def runs_of_conversation(
@@ -122,21 +97,33 @@ def runs_of_conversation(
     Args:
         messages: the conversation, without the agent's system prompt.
         origin: of the conversation.
-        split: as in `turns_of`.
-        task: as in `reader_of`.
+        split: a user message after the agent's opens another run; otherwise it is an observation of the same run.
+        task: name of the task, as in `reader_of`.
         over: whether the last run has ended; None: it has if it ends with an answer.
 
     Raises:
         UnreadableRecord: the agent says nothing.
     """
-    for number, turn in enumerate(turns_of(messages, split=split)):
-        answered = is_answer(turn.produced[-1])
+    starts = turn_starts(messages)
+    if not starts:
+        raise UnreadableRecord("no message of the agent: nothing to learn from")
+    starts = starts if split else starts[:1]
+    name = task or task_name(messages[: starts[0]])
+    # Each message is looked at once, however many runs begin with it.
+    lines = lines_of(messages)
+    for number, start in enumerate(starts):
+        produced: Iterable[BaseMessage] = islice(messages, start, None)
+        if split:
+            produced = takewhile(lambda message: not isinstance(message, HumanMessage), produced)
+        turn = tuple(produced)
+        said = messages[0].text if start == 1 else "\n".join(lines[:start])
+        answered = is_answer(turn[-1])
         yield LoggedRun(
             origin,
-            reader_of(turn.given, task).read((*turn.given, *turn.produced), done=True).trajectory,
-            (*turn.given, *turn.produced),
+            MessageReader(Trajectory(Task(name, said)), {}).read(turn, done=True).trajectory,
+            tuple(messages[: start + len(turn)]),
             turn=number,
-            over=True if not turn.last else answered if over is None else over,
+            over=True if start != starts[-1] else answered if over is None else over,
             cut_off=split and not answered,
         )
 
@@ -165,10 +152,14 @@ def reader_of(given: Sequence[BaseMessage], task: str = "") -> MessageReader:
         task: name of the task. "": derived from the conversation's first instruction, so that all conversations that
             begin alike, and all turns of a conversation, belong to the same task.
     """
-    first = tuple(takewhile(lambda message: not isinstance(message, AIMessage), given))
-    name = task or f"task-{digest(instruction_of(first))}"
     reader = MessageReader.start(given)
+    name = task or task_name(takewhile(lambda message: not isinstance(message, AIMessage), given))
     return replace(reader, trajectory=Trajectory(Task(name, reader.trajectory.task.instruction)))
+
+
+def task_name(first: Iterable[BaseMessage]) -> str:
+    """Name a task after the first instruction of its conversations."""
+    return f"task-{digest(instruction_of(tuple(first)))}"
 
 
 def digest(text: str) -> str:

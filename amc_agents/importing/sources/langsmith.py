@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from amc_agents.importing.records import field_of
-from amc_agents.importing.runs import LoggedRun, Origin, UnreadableRecord, is_answer, reader_of, turns_of
+from amc_agents.importing.runs import LoggedRun, Origin, UnreadableRecord, is_answer, reader_of, turn_starts
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.sources.messages import check_calls, messages_of
 
@@ -36,7 +36,7 @@ def runs_of_trace(record: Mapping[str, Any], where: str, reading: Reading) -> It
         _origin(run, where),
         reader_of(final[:start], task).read(final, done=True).trajectory,
         tuple(final),
-        turn=_turns_before(final[:start]),
+        turn=len(turn_starts(final[:start])),
         over="__interrupt__" not in run["outputs"] and run.get("status") != "pending",
         cut_off=not is_answer(produced[-1]),
     )
@@ -66,11 +66,6 @@ def _end_of_input(given: Sequence[BaseMessage], final: Sequence[BaseMessage]) ->
 
 def _content(message: BaseMessage) -> tuple[str, str]:
     return message.type, message.text
-
-
-def _turns_before(given: Sequence[BaseMessage]) -> int:
-    said = any(isinstance(message, AIMessage) for message in given)
-    return len(list(turns_of(given, split=True))) if said else 0
 
 
 def _origin(run: Mapping[str, Any], where: str) -> Origin:

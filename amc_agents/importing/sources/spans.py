@@ -26,7 +26,7 @@ from amc_agents.importing.runs import (
     is_answer,
     malformed_is_unreadable,
     reader_of,
-    turns_of,
+    turn_starts,
     without_prompt,
 )
 from amc_agents.importing.settings import Reading
@@ -116,13 +116,12 @@ def _run_of(
     if not produced:
         raise UnreadableRecord("no message of the agent: nothing to learn from")
     thread = next((str(attributes[name]) for name in _THREADS if attributes.get(name)), trace)
-    said = any(isinstance(message, AIMessage) for message in given)
     task = str(field_of(attributes, reading.task) or "") if reading.task else ""
     return LoggedRun(
         Origin(thread, f"{place} (trace {trace})", trace, attributes, feedback),
         reader_of(given, task).read(conversation, done=True).trajectory,
         tuple(conversation),
-        turn=len(list(turns_of(given, split=True))) if said else 0,
+        turn=len(turn_starts(given)),
         over=is_answer(produced[-1]),
         cut_off=not is_answer(produced[-1]),
     )
