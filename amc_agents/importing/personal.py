@@ -25,15 +25,15 @@ def texts_of(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _kinds_in(text: str) -> Iterator[str]:
-    if "@" in text and _EMAIL.search(text):
+    if _EMAIL.search(text):
         yield "e-mail address"
-    if "+" in text and _TELEPHONE.search(text):
+    if _TELEPHONE.search(text):
         yield "telephone number"
     if any(_passes_luhn(re.sub(r"\D", "", match[0])) for match in _CARD.finditer(text)):
         yield "card number"
     if _IBAN.search(text):
         yield "bank account (IBAN)"
-    if _KEY.search(text):
+    if any(key.search(text) for key in _KEYS):
         yield "API key"
 
 
@@ -47,10 +47,20 @@ def _passes_luhn(digits: str) -> bool:
     return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
 
 
-_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{2,}")
+# Each begins with what is rare in a text and looks back from there: a search that begins with an assertion is slow.
+_EMAIL = re.compile(r"@(?<=[\w.+-]@)[\w-]{1,63}\.[\w.-]{2,}")
 _TELEPHONE = re.compile(r"\+\d{1,3}[ ()/.-]{0,2}\d(?:[ ()/.-]?\d){6,12}\b")
-_CARD = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
-_KEY = re.compile(  # of providers whose keys have a form of their own
-    r"\b(?:sk-[\w-]{20,200}|gh[pousr]_\w{30,255}|hf_\w{30,60}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,200})"
-)
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")
+_CARD = re.compile(r"\d(?<!\d\d)(?:[ -]?\d){12,18}(?!\d)")
+_KEYS = [  # of providers whose keys have a form of their own
+    re.compile(begin + rf"(?<!\w{begin})" + rest)
+    for begins, rest in (
+        (("sk-",), r"[\w-]{20,200}"),
+        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"\w{30,255}"),
+        (("hf_",), r"\w{30,60}"),
+        (("AKIA",), r"[0-9A-Z]{16}"),
+        (("AIza",), r"[\w-]{35}"),
+        (("xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-"), r"[\w-]{10,200}"),
+    )
+    for begin in begins
+]
+_IBAN = re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")

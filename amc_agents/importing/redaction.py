@@ -53,4 +53,8 @@ def _checked(redact: Redact, text: str, where: str) -> str:
 
 def _valid(text: str) -> str:
     """Replace lone surrogates, which logs contain where a text was cut within a character."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isprintable() else text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
