@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from amc_agents.runtime.effects import effect
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory
-from tests.like_plain.play import Case, Edit, Parts, Scenario
+from tests.like_plain.play import Edit, Parts, Scenario
 
 Ledger = Counter[str]
 HELLO = {"messages": [HumanMessage("hello")]}
@@ -357,7 +357,9 @@ def retrying(parts: Parts) -> Any:
         return {"messages": [AIMessage(f"worked after {len(seen)}")]}
 
     builder: StateGraph[Any] = StateGraph(MessagesState)
-    builder.add_node("act", act, retry_policy=RetryPolicy(initial_interval=0.001, jitter=False, retry_on=ConnectionError))
+    builder.add_node(
+        "act", act, retry_policy=RetryPolicy(initial_interval=0.001, jitter=False, retry_on=ConnectionError)
+    )
     builder.add_edge(START, "act")
     return builder.compile(checkpointer=parts.saver)
 
@@ -430,40 +432,82 @@ AGENTS: dict[str, Scenario] = {
     "a single message": Scenario(agent_with(looking), [{"messages": HumanMessage("hello")}]),
     "no input": Scenario(agent_with(looking), [{"messages": []}]),
     "typed state": Scenario(loop(tallying, Tallied, until=lambda s: len(s["tally"]) > 2), [HELLO, MORE], ACT),
-    "dataclass state": Scenario(loop(seeing, DataState, until=lambda s: len(s.seen) > 2), [HELLO, {**MORE, "limit": 3}], ACT),
-    "pydantic state": Scenario(loop(seeing, PydanticState, until=lambda s: len(s.seen) > 2), [HELLO, {**MORE, "limit": 3}], ACT),
-    "invalid pydantic state": Scenario(loop(seeing, PydanticState, until=lambda s: len(s.seen) > 2), [{**HELLO, "limit": "many"}], ACT),
+    "dataclass state": Scenario(
+        loop(seeing, DataState, until=lambda s: len(s.seen) > 2), [HELLO, {**MORE, "limit": 3}], ACT
+    ),
+    "pydantic state": Scenario(
+        loop(seeing, PydanticState, until=lambda s: len(s.seen) > 2), [HELLO, {**MORE, "limit": 3}], ACT
+    ),
+    "invalid pydantic state": Scenario(
+        loop(seeing, PydanticState, until=lambda s: len(s.seen) > 2), [{**HELLO, "limit": "many"}], ACT
+    ),
     "private channel": Scenario(with_private_channel, [HELLO, MORE]),
-    "no messages": Scenario(loop(counting, Counted, until=lambda s: s["n"] > 2), [{"n": 0}, {"n": 1}],
-                            {**ACT, "trajectory": counted_trajectory}),
-    "context in a tool": Scenario(agent_with(greeting, model=scripted(call("greet"), "Done."), context_schema=lambda _: User),
-                                  [HELLO], context=User("ann")),
-    "store in a tool": Scenario(agent_with(remembering, model=scripted(call("remember", word="a"), call("remember", word="b"), "Done.")),
-                                [HELLO, MORE]),
-    "injected arguments": Scenario(agent_with(injected, model=scripted(call("inject", word="a"), "Done.")), [HELLO, MORE]),
-    "context, config, store and events": Scenario(loop(by_user, MessagesState, until=many, context_schema=User), [HELLO], ACT,
-                                                  config={"configurable": {"user": "u1"}}, context=User("ann")),
+    "no messages": Scenario(
+        loop(counting, Counted, until=lambda s: s["n"] > 2),
+        [{"n": 0}, {"n": 1}],
+        {**ACT, "trajectory": counted_trajectory},
+    ),
+    "context in a tool": Scenario(
+        agent_with(greeting, model=scripted(call("greet"), "Done."), context_schema=lambda _: User),
+        [HELLO],
+        context=User("ann"),
+    ),
+    "store in a tool": Scenario(
+        agent_with(remembering, model=scripted(call("remember", word="a"), call("remember", word="b"), "Done.")),
+        [HELLO, MORE],
+    ),
+    "injected arguments": Scenario(
+        agent_with(injected, model=scripted(call("inject", word="a"), "Done.")), [HELLO, MORE]
+    ),
+    "context, config, store and events": Scenario(
+        loop(by_user, MessagesState, until=many, context_schema=User),
+        [HELLO],
+        ACT,
+        config={"configurable": {"user": "u1"}},
+        context=User("ann"),
+    ),
     "the thread's id": Scenario(loop(thread_reader, MessagesState, until=many), [HELLO], ACT),
-    "interrupt": Scenario(loop(asking, Limited, until=many), [{**HELLO, "limit": 1}, Command(resume="yes")], ACT, needs_saver=True),
-    "interrupt, resume with update": Scenario(loop(asking, Limited, until=many),
-                                              [{**HELLO, "limit": 1}, Command(resume="yes", update={"limit": 5})], ACT, needs_saver=True),
-    "interrupt, edited": Scenario(loop(asking, Limited, until=many),
-                                  [{**HELLO, "limit": 1}, Edit({"limit": 5}), Command(resume="yes")], ACT, needs_saver=True),
-    "edited between turns": Scenario(agent_with(looking), [HELLO, Edit({"messages": [HumanMessage("edited")]}), MORE], needs_saver=True),
+    "interrupt": Scenario(
+        loop(asking, Limited, until=many), [{**HELLO, "limit": 1}, Command(resume="yes")], ACT, needs_saver=True
+    ),
+    "interrupt, resume with update": Scenario(
+        loop(asking, Limited, until=many),
+        [{**HELLO, "limit": 1}, Command(resume="yes", update={"limit": 5})],
+        ACT,
+        needs_saver=True,
+    ),
+    "interrupt, edited": Scenario(
+        loop(asking, Limited, until=many),
+        [{**HELLO, "limit": 1}, Edit({"limit": 5}), Command(resume="yes")],
+        ACT,
+        needs_saver=True,
+    ),
+    "edited between turns": Scenario(
+        agent_with(looking), [HELLO, Edit({"messages": [HumanMessage("edited")]}), MORE], needs_saver=True
+    ),
     "goto": Scenario(going, [HELLO, MORE]),
     "fan-out": Scenario(fanning, [HELLO]),
     "subgraph": Scenario(with_subgraph, [HELLO, MORE], {"step_after": "sub"}),
     "retry policy": Scenario(retrying, [HELLO], ACT),
     "cache policy": Scenario(cached, [HELLO], ACT),
-    "removed messages": Scenario(loop(removing, MessagesState, until=lambda s: len(s["messages"]) > 2), [HELLO, MORE], ACT),
+    "removed messages": Scenario(
+        loop(removing, MessagesState, until=lambda s: len(s["messages"]) > 2), [HELLO, MORE], ACT
+    ),
     "replaced messages": Scenario(loop(replacing, MessagesState, until=many), [HELLO, MORE], ACT),
-    "commit tool": Scenario(agent_with(paying, model=scripted(call("pay", amount=1), call("pay", amount=2), "Done.")), [HELLO, MORE]),
+    "commit tool": Scenario(
+        agent_with(paying, model=scripted(call("pay", amount=1), call("pay", amount=2), "Done.")), [HELLO, MORE]
+    ),
     "tool error": Scenario(agent_with(failing_tool), [HELLO]),
-    "model error": Scenario(agent_with(looking, model=scripted(call("look", word="a"), ValueError("the model is down"))), [HELLO]),
-    "recursion limit of the call": Scenario(agent_with(looking, model=scripted(call("look", word="a"))), [HELLO],
-                                            config={"recursion_limit": 7}),
-    "bound recursion limit": Scenario(agent_with(looking, model=scripted(call("look", word="a"))), [HELLO],
-                                      bound={"recursion_limit": 7}),
-    "tags and metadata": Scenario(agent_with(looking), [HELLO], config={"tags": ["mine"], "metadata": {"team": "t"}, "run_name": "r"}),
-}  # fmt: skip
-
+    "model error": Scenario(
+        agent_with(looking, model=scripted(call("look", word="a"), ValueError("the model is down"))), [HELLO]
+    ),
+    "recursion limit of the call": Scenario(
+        agent_with(looking, model=scripted(call("look", word="a"))), [HELLO], config={"recursion_limit": 7}
+    ),
+    "bound recursion limit": Scenario(
+        agent_with(looking, model=scripted(call("look", word="a"))), [HELLO], bound={"recursion_limit": 7}
+    ),
+    "tags and metadata": Scenario(
+        agent_with(looking), [HELLO], config={"tags": ["mine"], "metadata": {"team": "t"}, "run_name": "r"}
+    ),
+}

@@ -9,7 +9,7 @@ from typing import Any
 from tests.like_plain.play import Case, Played
 
 
-def differences(plain: Played, wrapped: Played, n_particles: int) -> dict[str, str]:
+def differences(plain: Played, wrapped: Played, particles: int) -> dict[str, str]:
     """Return aspect -> where it differs first.
 
     What the agent did may happen once per particle, but for what is marked as happening once; a checkpointer keeps no
@@ -24,11 +24,11 @@ def differences(plain: Played, wrapped: Played, n_particles: int) -> dict[str, s
         found["history"] = f"newest {first_difference(plain.history[:1], wrapped.history[:1])}; unknown {unknown[:1]}"
     for aspect in ("ledger", "callbacks"):
         ours, theirs = getattr(wrapped, aspect), getattr(plain, aspect)
-        if n_particles > 1:
+        if particles > 1:
             theirs = {key: theirs[key] if "once" in str(key) else max(theirs[key], ours[key]) for key in theirs}
         if ours != theirs:
             found[aspect] = first_difference(dict(theirs), dict(ours))
-    if n_particles == 1 and plain.usage != wrapped.usage:
+    if particles == 1 and plain.usage != wrapped.usage:
         found["usage"] = first_difference(plain.usage, wrapped.usage)
     return found
 
@@ -55,19 +55,17 @@ class Known:
         why: why it stays, as docs/support.md says, or who removes it.
         where: the cases that may differ so.
         example: a case that does, so that the entry fails when it is no longer needed.
-        n_particles: in which wrapped runs it shows.
     """
 
     aspects: str
     why: str
     where: Callable[[Case], bool]
     example: Case
-    n_particles: tuple[int, ...] = (1, 3)
 
 
 def case(scenario: str, call: str = "invoke", modes: str = "-", version: str = "v1", saver: str = "memory",
-         place: str = "itself", durability: str = "-") -> Case:  # fmt: skip
-    return Case(scenario, call, modes, version, saver, place, durability)
+         place: str = "itself", durability: str = "-", particles: int = 1) -> Case:  # fmt: skip
+    return Case(scenario, call, modes, version, saver, place, durability, particles)
 
 
 def _of(*scenarios: str) -> Callable[[Case], bool]:
@@ -85,7 +83,7 @@ KNOWN = [
         case("model error"),
     ),
     Known(
-        "results usage callbacks ledger states history",
+        "results usage callbacks ledger states history stored",
         "to be fixed here: events of models and tools, and astream_events v1",
         lambda case: "events" in case.call,
         case("agent", "events_v2", saver="none"),
@@ -96,23 +94,37 @@ KNOWN = [
         _of("dataclass state", "pydantic state"),
         case("dataclass state"),
     ),
-    Known("results states history", "to be fixed here: private channels are lost between turns", _of("private channel"),
-          case("private channel")),
-    Known("results states history", "42, point 4: the state's class with version='v2'", lambda case: case.version == "v2",
-          case("dataclass state", "stream", "values", "v2")),
-    Known("results states history", "42, point 7: the caller's thread id", _of("the thread's id"), case("the thread's id")),
-    Known("results states history ledger", "42, points 1 and 6: state edited around a question, and what is shown there",
-          _of(*ASKS), case("interrupt, edited")),
-    Known("results states history ledger callbacks usage", "doors: a cached node ends the run", _of("cache policy"), case("cache policy")),
-]  # fmt: skip
+    Known(
+        "results states history",
+        "to be fixed here: private channels are lost between turns",
+        _of("private channel"),
+        case("private channel"),
+    ),
+    Known(
+        "results states history",
+        "42, point 4: the state's class with version='v2'",
+        lambda case: case.version == "v2",
+        case("dataclass state", "stream", "values", "v2"),
+    ),
+    Known(
+        "results states history", "42, point 7: the caller's thread id", _of("the thread's id"), case("the thread's id")
+    ),
+    Known(
+        "results states history ledger",
+        "42, points 1 and 6: state edited around a question, and what is shown there",
+        _of(*ASKS),
+        case("interrupt, edited"),
+    ),
+    Known(
+        "results states history ledger callbacks usage",
+        "doors: a cached node ends the run",
+        _of("cache policy"),
+        case("cache policy"),
+    ),
+]
 
 
-def unexplained(case: Case, n_particles: int, found: dict[str, str]) -> dict[str, str]:
+def unexplained(case: Case, found: dict[str, str]) -> dict[str, str]:
     """Return the differences that no known one explains."""
-    known = {
-        aspect
-        for one in KNOWN
-        if one.where(case) and n_particles in one.n_particles
-        for aspect in one.aspects.split()
-    }
+    known = {aspect for one in KNOWN if one.where(case) for aspect in one.aspects.split()}
     return {aspect: where for aspect, where in found.items() if aspect not in known}

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler
-from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command
 
 from amc_agents.population.graph import amc
 from tests.like_plain.canonical import canonical, merged
@@ -33,13 +31,14 @@ class Case(NamedTuple):
     saver: str
     place: str
     durability: str
+    particles: int
 
     @property
     def asynchronous(self) -> bool:
         return self.call.startswith("a") or self.call.startswith("events")
 
     def __str__(self) -> str:
-        return "-".join(part for part in self if part != "-")
+        return "-".join(str(part) for part in self if part != "-")
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,9 @@ class _Callbacks(BaseCallbackHandler):
         self.seen[name, shown, (metadata or {}).get("team"), (metadata or {}).get("langgraph_node")] += 1
 
 
-def play(scenario: Scenario, case: Case, n_particles: int | None) -> Played:
-    """Play a scenario with the plain agent (`n_particles=None`) or with `amc`."""
-    played = _played(scenario, case, n_particles)
+def play(scenario: Scenario, case: Case, *, wrapped: bool) -> Played:
+    """Play a scenario with the plain agent, or with `amc`."""
+    played = _played(scenario, case, case.particles if wrapped else None)
     return asyncio.run(played) if case.asynchronous else _without_loop(played)
 
 
@@ -186,8 +185,12 @@ def _placed(agent: Any, scenario: Scenario, case: Case, saver: Any, store: Any) 
     if case.place != "node":
         return agent
     schemas = agent.builder
-    outer = StateGraph(schemas.state_schema, context_schema=None if scenario.context is None else type(scenario.context),
-                       input_schema=schemas.input_schema, output_schema=schemas.output_schema)  # fmt: skip
+    outer = StateGraph(
+        schemas.state_schema,
+        context_schema=None if scenario.context is None else type(scenario.context),
+        input_schema=schemas.input_schema,
+        output_schema=schemas.output_schema,
+    )
     outer.add_node("agent", agent)
     outer.add_edge(START, "agent")
     return outer.compile(checkpointer=saver, store=store)
@@ -204,7 +207,7 @@ async def _turn(graph: Any, turn: Any, scenario: Scenario, case: Case, configs: 
     options: dict[str, Any] = {} if scenario.context is None else {"context": scenario.context}
     if case.durability != "-":
         options["durability"] = case.durability
-    if case.version == "v2" and "stream" in case.call or case.call in ("invoke", "ainvoke") and case.version == "v2":
+    if case.version == "v2":
         options["version"] = "v2"
     match case.call:
         case "invoke":

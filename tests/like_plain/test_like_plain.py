@@ -1,10 +1,12 @@
 """Whatever users of LangGraph do with an agent works the same with `amc(agent)`.
 
-The same scripted agent is called in the same way three times: plain, and as one and as three particles whose answers
-are equal. What its caller can observe must be the same, but for the differences listed in `differences.py`.
+The same scripted agent is called in the same way plain, and as one or as three particles whose answers are
+equal. What its caller can observe must be the same, but for the differences listed in `differences.py`.
 """
 
 from __future__ import annotations
+
+from itertools import combinations
 
 import pytest
 
@@ -23,6 +25,7 @@ FACTORS = {
     "saver": ["none", "memory", "sqlite"],
     "place": ["itself", "bound", "node"],
     "durability": ["-", "sync", "async", "exit"],
+    "particles": [1, 3],
 }  # fmt: skip
 
 
@@ -44,32 +47,28 @@ def allowed(row):
 
 SHARES_A_STORE = ("store in a tool",)
 """Two calls of a batch would read each other's writes, at any time."""
-QUICK = covering({name: levels for name, levels in FACTORS.items() if name != "modes"} | {"modes": FACTORS["modes"]},
-                 allowed, [("scenario", "saver"), ("call", "modes"), ("call", "place"), ("modes", "version"),
-                           ("call", "saver"), ("saver", "durability"), ("place", "durability")])  # fmt: skip
-PAIRWISE = [row for row in covering(FACTORS, allowed) if row not in QUICK]
+OF_SCENARIOS = [("scenario", "call"), ("scenario", "saver"), ("scenario", "place"), ("scenario", "particles")]
+OF_CALLS = [*combinations([name for name in FACTORS if name != "scenario"], 2)]
+QUICK = covering(FACTORS, allowed, [("scenario", "saver"), *OF_CALLS])
+REST = [row for row in covering(FACTORS, allowed, [*OF_SCENARIOS, *OF_CALLS]) if row not in QUICK]
 CASES = [
     *(pytest.param(Case(**row), id=str(Case(**row))) for row in QUICK),
-    *(pytest.param(Case(**row), id=str(Case(**row)), marks=pytest.mark.thorough) for row in PAIRWISE),
+    *(pytest.param(Case(**row), id=str(Case(**row)), marks=pytest.mark.thorough) for row in REST),
 ]
 
 
-def found(case, n_particles):
+def found(case):
     scenario = SCENARIOS[case.scenario]
-    return differences(play(scenario, case, None), play(scenario, case, n_particles), n_particles)
+    return differences(play(scenario, case, wrapped=False), play(scenario, case, wrapped=True), case.particles)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrapped_agent_is_like_the_plain_one(case):
-    plain = play(SCENARIOS[case.scenario], case, None)
-    for n_particles in (1, 3):
-        wrapped = play(SCENARIOS[case.scenario], case, n_particles)
-        assert not unexplained(case, n_particles, differences(plain, wrapped, n_particles)), n_particles
+    assert not unexplained(case, found(case))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.why)
 def test_each_known_difference_is_still_there(known):
-    for n_particles in known.n_particles:
-        assert set(known.aspects.split()) & set(found(known.example, n_particles)), "remove the entry, and its line"
+    assert set(known.aspects.split()) & set(found(known.example)), "remove the entry, and its line in docs/support.md"
