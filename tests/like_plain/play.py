@@ -266,10 +266,9 @@ def _by_mode(parts: list[Any], case: Case) -> Iterator[tuple[str, Any, Any]]:
             assert {"type", "ns", "data"} <= set(part), part
             yield part["type"], part["ns"], part["data"]
             continue
-        part = part if isinstance(modes, list) or subgraphs else (part,)
-        namespace, part = (part[0], part[1:]) if subgraphs else ((), part)
-        mode, data = part if isinstance(modes, list) else (modes, part[0])
-        yield mode, namespace, data
+        *namespaces, data = part if subgraphs or isinstance(modes, list) else (part,)
+        mode = namespaces.pop() if isinstance(modes, list) else modes
+        yield mode, namespaces[0] if namespaces else (), data
 
 
 def _custom(events: list[Any]) -> list[Any]:
