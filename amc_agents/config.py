@@ -26,6 +26,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
+    WrapValidator,
     create_model,
     model_validator,
 )
@@ -79,6 +80,7 @@ def _checked_ranges(table: BaseModel) -> BaseModel:
 _TYPES = get_type_hints(AmcSettings) | {
     "n_particles": Annotated[Any, BeforeValidator(_checked_size)],
     "resample": Annotated[Any, BeforeValidator(_checked_schedule)],
+    "beta": Annotated[float, WrapValidator(lambda value, check: value if value == "auto" else check(value))],
 }
 _OPTIONAL: dict[str, Any] = {name: (kind | None, None) for name, kind in _TYPES.items()}
 if TYPE_CHECKING:

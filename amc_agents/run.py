@@ -103,17 +103,19 @@ class Run:
     """One record per weighing point, in order."""
     log_evidence: float
     """log Z: its exponential is an unbiased estimate of E_pi[exp(R_T / beta)]. NaN if the run stopped early, or if the
-    critic failed on final states of a run without rewards."""
+    critic failed on final states of a run without rewards, or if beta was chosen from the particles' own values."""
     usage: Mapping[str, Usage]
     """By role: "policy" and "critic"."""
     seed: int
     """The seed used; drawn at random if none was given."""
     config: Mapping[str, Any]
-    """The settings of the run, as plain values."""
+    """The settings of the run, as plain values; `beta` below is what was made of beta="auto"."""
     select: str
     """The criterion that selected `best`."""
     deployable: bool
     """True if the run never saw a reward, so that the same selection is possible in production."""
+    beta: float | None = None
+    """Temperature of the target: as given, the critic's own, or chosen; None: nothing told the particles apart."""
     notes: tuple[str, ...] = ()
     """Caveats for a reader of the figures, such as lost particles or a critic that failed."""
     outputs: tuple[Any, ...] = field(default=(), repr=False)
@@ -325,7 +327,10 @@ def _resamplings(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     names = ("critic", "resample", "beta", "scheme", "finished", "horizon")
-    return ", ".join([*(f"{name} {run.config[name]}" for name in names if name in run.config), f"seed {run.seed}"])
+    settings = {name: run.config[name] for name in names if name in run.config}
+    if run.beta is not None and run.beta != settings.get("beta"):
+        settings["beta"] = f"{run.beta:.4g} ({settings.get('beta')})"
+    return ", ".join([*(f"{name} {value}" for name, value in settings.items()), f"seed {run.seed}"])
 
 
 def _usage(run: Run) -> list[str]:

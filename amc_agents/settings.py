@@ -19,6 +19,7 @@ Select = Literal["return", "value", "weight", "sample"]
 Finished = Literal["retire", "keep"]
 OnCriticError = Literal["raise", "uniform"]
 Emission = Literal["end", "settled"]
+Beta = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,13 @@ class AmcSettings:
 
     n_particles: int | Adaptive = 15
     """N, number of trajectories that run side by side; `Adaptive(...)`: a number that follows the task's difficulty."""
-    resample: Schedule = AtSteps(4)
+    resample: Schedule = AtSteps(2, 4, 8, 16, 32)
     """When particles are weighed and resampled."""
     scheme: str = "systematic"
     """Resampling scheme, a key of `amc_agents.smc.resampling.SCHEMES`."""
-    beta: float = 1.0
-    """Temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units (AMC eq. 2)."""
+    beta: Beta = "auto"
+    """Temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units (AMC eq. 2); "auto": the critic's
+    own, if it has one, else chosen at the first weighing that tells particles apart (`smc.halving_beta`)."""
     success_reward: float | None = None
     """The only return besides 0 (`amc_agents.smc.potentials`); None: any return is possible."""
     select: Select | None = None
@@ -70,7 +72,10 @@ class AmcSettings:
             durable_every=self.durable_every,
         )
         _require_at_least(0, seed=self.seed)
-        _require_positive("a positive number", beta=self.beta, success_reward=self.success_reward)
+        beta = None if self.beta == "auto" else self.beta
+        if isinstance(beta, str):
+            raise ConfigurationError(f'beta must be a positive number or "auto", got {quoted(beta)}')
+        _require_positive("a positive number", beta=beta, success_reward=self.success_reward)
         _require_positive("a positive number of seconds", step_timeout=self.step_timeout, run_timeout=self.run_timeout)
         require_literal("select", self.select, Select, None)
         require_literal("finished", self.finished, Finished)

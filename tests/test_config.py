@@ -65,7 +65,8 @@ def test_the_bounds_of_the_ranges_are_allowed(load):
 
 
 def test_the_help_of_amc_lists_the_defaults():
-    assert "Defaults: n_particles=15, resample=AtSteps(4), scheme='systematic', beta=1.0," in str(amc.__doc__)
+    assert "Defaults: n_particles=15, resample=AtSteps(2, 4, 8, 16, 32)," in str(amc.__doc__)
+    assert "scheme='systematic', beta='auto'," in str(amc.__doc__)
 
 
 def test_an_empty_file_has_no_settings(load):

@@ -12,7 +12,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.quoting import quoted
-from amc_agents.settings import AmcSettings, Finished
+from amc_agents.settings import AmcSettings, Beta, Finished
 from amc_agents.smc import Adaptive, AtSteps, Never
 from amc_agents.smc.schedule import Schedule
 
@@ -28,7 +28,7 @@ class Method:
     temperature: float = 1.0
     """Sampling temperature of the policy."""
     resample: Schedule = Never()  # noqa: RUF009  (frozen)
-    beta: float = AmcSettings.beta
+    beta: Beta = 1.0
     success_reward: float | None = AmcSettings.success_reward
     n_particles: int | Adaptive | None = None
     """None: the comparison's N."""
@@ -112,7 +112,7 @@ class Tuned:
     temperature: float = 1.0
     steps: tuple[int, ...] = ()
     """Steps after which to resample; empty: never."""
-    beta: float = AmcSettings.beta
+    beta: float = 1.0
     success_reward: float | None = AmcSettings.success_reward
     alpha: float = LacSettings.alpha
     k: int = LacSettings.k

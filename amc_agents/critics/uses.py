@@ -18,6 +18,7 @@ from amc_agents.critics.log_odds import LogOdds, NoOdds, OddsOfLastAction, OddsO
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.markdown import table
+from amc_agents.settings import Beta
 from amc_agents.types import ActionCritic, Critic, FloatArray, GoalCritic, Trajectory
 
 
@@ -100,12 +101,12 @@ def use_of(method: str, critic: Any) -> Use:
     )
 
 
-def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) -> Critic:
+def for_amc(critic: Any, *, beta: Beta, success_reward: float | None = None) -> Critic:
     """Fit a critic to AMC, which needs values in reward units.
 
     Args:
         critic: any critic.
-        beta: the run's temperature of the target, in reward units.
+        beta: the run's temperature of the target, in reward units; "auto" accepts that of an eq. 5 model.
         success_reward: the only return besides 0, where the run computes eq. 5's value from the critic's mean.
 
     Raises:
@@ -116,7 +117,7 @@ def for_amc(critic: Any, *, beta: float, success_reward: float | None = None) ->
     if not isinstance(critic, Critic):
         raise ConfigurationError(f"amc needs `values`, and {name_of(critic)} has log_odds alone")
     try:
-        _require_beta(critic, beta, success_reward)
+        require_beta(critic, beta, success_reward)
     except CriticError:  # not connected yet
         return _BetaChecked(critic, beta, success_reward)
     return critic
@@ -169,7 +170,7 @@ def table_markdown() -> str:
 class _BetaChecked:
     """A critic that is not connected yet: its beta is checked as soon as it is known."""
 
-    def __init__(self, critic: Any, beta: float, success_reward: float | None) -> None:
+    def __init__(self, critic: Any, beta: Beta, success_reward: float | None) -> None:
         self._critic, self._beta, self._success_reward = critic, beta, success_reward
 
     @property
@@ -179,12 +180,12 @@ class _BetaChecked:
 
     async def connect(self) -> None:
         await connect(self._critic)
-        _require_beta(self._critic, self._beta, self._success_reward)
+        require_beta(self._critic, self._beta, self._success_reward)
 
     async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
         values: FloatArray = await self._critic.values(trajectories)
         if len(trajectories):
-            _require_beta(self._critic, self._beta, self._success_reward)
+            require_beta(self._critic, self._beta, self._success_reward)
         return values
 
     def __getattr__(self, name: str) -> Any:
@@ -198,7 +199,13 @@ def _declares(critic: Any, attribute: str) -> bool:
     return inspect.getattr_static(original(critic), attribute, None) is not None
 
 
-def _require_beta(critic: Any, beta: float, success_reward: float | None) -> None:
+def require_beta(critic: Any, beta: Beta, success_reward: float | None) -> None:
+    """Check that a run's beta is the one for which a critic was trained, if it was trained for one (eq. 5).
+
+    Raises:
+        ConfigurationError: it is another, or the run has a `success_reward`.
+        CriticError: the critic is not connected yet.
+    """
     trained: float | None = getattr(critic, "beta", None)
     if trained is None:
         return
@@ -207,7 +214,7 @@ def _require_beta(critic: Any, beta: float, success_reward: float | None) -> Non
             f"the value model was trained by eq. 5 (beta {trained:g}), and with success_reward the run computes that "
             "value from a mean: leave success_reward out, or use a model trained by eq. 7 or binary cross-entropy"
         )
-    if not math.isclose(trained, beta, rel_tol=1e-6):
+    if beta != "auto" and not math.isclose(trained, beta, rel_tol=1e-6):
         raise ConfigurationError(
             f"the value model was trained by eq. 5 for beta {trained:g} and the run has beta {beta:g}: give the run "
             f"beta={trained:g}, train the model for {beta:g}, or use a model trained by eq. 7, which holds for every "

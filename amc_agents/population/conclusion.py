@@ -61,6 +61,7 @@ def conclude(system: ParticleSystem) -> Conclusion:
         config=system.settings.as_plain(),
         select=system.settings.pick,
         deployable=not system.settings.rewards_observed,
+        beta=system.beta,
         notes=tuple(system.notes),
         outputs=tuple(particle.state for particle in system.everyone),
         best_output=winner.state,
@@ -120,7 +121,7 @@ def _winner(system: ParticleSystem, population: Population) -> tuple[Particle, i
         return system.answer, next(
             (i for i, particle in enumerate(system.everyone) if particle is system.answer), ARCHIVED
         )
-    everyone, pick, archived = system.everyone, system.settings.pick, system.archive
+    everyone, pick, archived = system.everyone, system.pick, system.archive
     eligible = _eligible(system, population)
     if not np.isfinite(eligible.log_weights).any():
         raise AllWeightsZero(len(everyone), "the end of the run")
@@ -153,7 +154,7 @@ def _final_notes(system: ParticleSystem) -> list[str]:
     settings = system.settings
     system.compare_twins()
     notes = system.twins.notes(len(system.particles))
-    notes += search_notes(system.history, settings, stopped=system.cut_short)
+    notes += search_notes(system.history, settings, system.beta, stopped=system.cut_short)
     for note in notes:
         warn_once(note)
     return reward_notes([particle.return_ for particle in system.everyone], settings) + notes

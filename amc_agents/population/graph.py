@@ -31,7 +31,7 @@ from amc_agents.runtime.chosen_critic import CriticChoice, OfferedCritics
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.rate_limits import patient
-from amc_agents.settings import DEFAULTS, SETTING_NAMES, Emission, Finished, OnCriticError, Select
+from amc_agents.settings import DEFAULTS, SETTING_NAMES, Beta, Emission, Finished, OnCriticError, Select
 from amc_agents.smc import Adaptive, Schedule
 
 
@@ -43,7 +43,7 @@ def amc(
     n_particles: int | Adaptive | None = None,
     resample: Schedule | None = None,
     scheme: str | None = None,
-    beta: float | None = None,
+    beta: Beta | None = None,
     success_reward: float | None = None,
     environment: EnvironmentFunction | None = None,
     reward: RewardFunction | None = None,
@@ -92,7 +92,10 @@ def amc(
             more at each resampling point where the answer is undecided, and ends when it is decided.
         resample: when particles are weighed and resampled; `Never()` is Best-of-N.
         scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
-        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units.
+        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units. "auto": that of a critic
+            trained for one (eq. 5); otherwise chosen at the first weighing where values differ by more than the
+            critic's resolution, so that the effective sample size falls to half, and recorded as `run.beta`; log Z is
+            then not known.
         success_reward: states that the return is always 0 or this number (success). The critic then predicts a
             probability of success, eq. 5 holds exactly, and small probabilities are weighed by their ratio. None: any
             return is possible.

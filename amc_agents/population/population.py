@@ -25,6 +25,7 @@ from amc_agents.population.twins import Twins
 from amc_agents.run import WeighingPoint
 from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import Worlds
+from amc_agents.settings import Select
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray
 from amc_agents.usage import Meter
@@ -110,6 +111,11 @@ class ParticleSystem:
         self.weights = smc.init(self.settings.start_size)
         self.values = np.full(self.settings.start_size, np.nan)
         self.twins = Twins()
+        beta = self.settings.beta
+        self.beta = None if isinstance(beta, str) else beta
+        """The temperature of the target; None: not chosen yet, so all weights are equal."""
+        self.beta_step: int | None = None
+        """The step at which the particles' own values chose it; None: they did not."""
         self.known = np.ones(self.settings.start_size, dtype=np.bool_)
         """`[N]` False where the last potential is not known."""
         self.stopping = asyncio.Event()
@@ -209,9 +215,23 @@ class ParticleSystem:
 
     @property
     def log_evidence(self) -> float:
-        """Log Z; NaN if particles are unfinished or have no value at their end, or after a second round."""
+        """Log Z; NaN if particles are unfinished or have no value at their end, or after a second round.
+
+        It is also NaN for a beta that depends on the particles, whose evidence has no expectation to estimate.
+        """
         unknown = self.cut_short or self.answer is not None or self.n_earlier > 0 or not self.known.all()
-        return float("nan") if unknown else float(smc.log_evidence(self.weights))
+        return float("nan") if unknown or not self.beta_is_given else float(smc.log_evidence(self.weights))
+
+    @property
+    def beta_is_given(self) -> bool:
+        """Whether beta is known and does not depend on the particles."""
+        return self.beta is not None and self.beta_step is None
+
+    @property
+    def pick(self) -> Select:
+        """The criterion of the answer; without a beta, the largest value has the largest weight for any beta."""
+        pick = self.settings.pick
+        return "value" if pick == "weight" and self.beta is None else pick
 
     def standing(self) -> Standing:
         """Return the leading answer of an adaptive run; without a leader if the number of particles is fixed."""

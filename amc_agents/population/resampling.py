@@ -85,7 +85,7 @@ async def continue_alone(system: ParticleSystem, slot: int) -> None:
     dropped = _dropped(system, ancestors, ())
     await _continue_from(system, ancestors, [])
     await asyncio.gather(*(system.runner.discard(other) for other in cleared))
-    base = particle.return_ / system.settings.beta if system.settings.rewards_observed else 0.0
+    base = particle.return_ / system.beta if system.settings.rewards_observed and system.beta is not None else 0.0
     system.weights = smc.restart(len(system.particles), base)
     system.values, system.known = system.values[ancestors], system.known[ancestors]
     system.step = system.last_pause = particle.steps

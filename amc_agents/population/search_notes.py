@@ -9,7 +9,7 @@ import numpy as np
 from amc_agents import smc
 from amc_agents.population.settings import Settings
 from amc_agents.run import WeighingPoint
-from amc_agents.smc import Never
+from amc_agents.smc import EssBelow, EveryStep, Never
 
 EVEN = 0.95
 """Weights count as equal if the effective sample size exceeds this share of the particles."""
@@ -30,7 +30,9 @@ def reward_notes(returns: Sequence[float], settings: Settings) -> list[str]:
     ]
 
 
-def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stopped: bool) -> list[str]:
+def search_notes(
+    history: Sequence[WeighingPoint], settings: Settings, beta: float | None, *, stopped: bool
+) -> list[str]:
     """Return notes if the weights hardly differed at every weighing point.
 
     `Never()` does not search; only its final selection can fail.
@@ -38,6 +40,7 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
     Args:
         history: all weighing points of the run; the last is its end.
         settings: of the run.
+        beta: of the run; None: no weighing could choose one.
         stopped: whether the run ended early, by `stop_at` or `run_timeout`.
     """
     if settings.largest_size == 1 or not history:
@@ -46,16 +49,17 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
     notes = []
     if settings.resample != Never():
         if not before and not stopped:
+            earlier = "" if settings.resample.next_point(0) == 1 else ": weigh at earlier steps"
             notes.append(
                 f"the search did nothing: every particle ended before the first weighing point of {settings.resample}, "
-                "so the run was Best-of-N: weigh at earlier steps"
+                f"so the run was Best-of-N{earlier}"
             )
         elif any(_answered(point) for point in before) and all(_evenness(point) > EVEN for point in before):
             notes.append(
                 "the search did nothing: the effective sample size stayed above "
                 f"{EVEN:.0%} of the particles at every weighing point, so resampling could not tell them apart: "
-                f"lower beta ({settings.beta:g}), weigh at other steps ({settings.resample}), or use a critic "
-                f"that tells states apart ({settings.critic})"
+                f"{_lower(beta, settings)}{_elsewhere(settings)}use a critic that tells states apart "
+                f"({settings.critic})"
             )
     if not settings.rewards_observed and _answered(end) and all(_evenness(point) > 1 - 1e-9 for point in history):
         notes.append(
@@ -63,6 +67,17 @@ def search_notes(history: Sequence[WeighingPoint], settings: Settings, *, stoppe
             "rewards: use a critic that tells finished trajectories apart, or give rewards"
         )
     return notes
+
+
+def _lower(beta: float | None, settings: Settings) -> str:
+    """The advice about beta, which "auto" chooses wherever values differ by more than the critic's resolution."""
+    return f"lower beta ({beta:g}), " if beta is not None and settings.beta != "auto" else ""
+
+
+def _elsewhere(settings: Settings) -> str:
+    """The advice about the schedule; nothing if it weighs at every step."""
+    at_every_step = isinstance(settings.resample, EveryStep | EssBelow)
+    return "" if at_every_step else f"weigh at other steps ({settings.resample}), or "
 
 
 def _answered(point: WeighingPoint) -> bool:

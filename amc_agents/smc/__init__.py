@@ -2,7 +2,7 @@
 
 | file | content |
 |---|---|
-| `potentials` | from returns and values to potentials (eq. 5, 6) |
+| `potentials` | from returns and values to potentials (eq. 5, 6), and a beta where none is given |
 | `filter` | weigh, resample, log evidence (eq. 4, Algorithm 1) |
 | `schedule` | when to resample |
 | `resampling` | from log-weights to ancestors |
@@ -26,7 +26,7 @@ from amc_agents.smc.filter import (
     weigh,
 )
 from amc_agents.smc.genealogy import Genealogy
-from amc_agents.smc.potentials import potentials
+from amc_agents.smc.potentials import halving_beta, potentials
 from amc_agents.smc.resampling import (
     SCHEMES,
     Scheme,
@@ -55,6 +55,7 @@ __all__ = [
     "Scheme",
     "begin_again",
     "ess",
+    "halving_beta",
     "init",
     "keep_in_place",
     "log_evidence",

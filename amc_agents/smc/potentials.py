@@ -1,9 +1,10 @@
-"""The potential of a particle, from the rewards seen and the critic's prediction."""
+"""The potential of a particle, from the rewards seen and the critic's prediction, and a beta where none is given."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from amc_agents.smc.weights import ess
 from amc_agents.types import FloatArray
 
 
@@ -38,3 +39,49 @@ def potentials(
         soft = np.logaddexp(np.log1p(-probability), np.log(probability) + success_reward / beta)
     phi: FloatArray = returns / beta + soft
     return phi
+
+
+def halving_beta(
+    returns: FloatArray, predicted: FloatArray, resolution: float, success_reward: float | None = None
+) -> float | None:
+    """The largest beta at which the effective sample size of N equally weighted particles falls to N / 2.
+
+    Where no beta does that (two of four particles share the best value), it is the smallest one that is worth having:
+    the smallest difference above the resolution then weighs e^5 to 1, and the resolution at most e to 1; by eq. 5, it
+    is a twentieth of the success reward, at which weights are all but proportional to the probabilities.
+
+    Args:
+        returns: `[N]`, and `predicted`, as for `potentials`.
+        predicted: `[N]`.
+        resolution: values that differ by no more than this, in reward units, count as equal.
+        success_reward: as for `potentials`.
+
+    Returns:
+        beta; None: more than half of the values count as equal, or there are fewer than two, so that nothing but noise
+        would tell the particles apart.
+
+    >>> halving_beta(np.zeros(4), np.array([0.9, 0.3, 0.2, 0.1]), 0.01) is None
+    False
+    >>> halving_beta(np.zeros(4), np.array([0.9, 0.3, 0.3, 0.3]), 0.01) is None
+    True
+    """
+    values, half = np.sort(returns + predicted), len(returns) / 2
+    slots = np.arange(len(values))
+    beyond = np.searchsorted(values, values + resolution * (1 + 1e-6), side="right")  # 0.71 is 0.7 + 0.01 and rounding
+    if len(values) < 2 or np.max(beyond - slots) > half:
+        return None
+
+    def size(beta: float) -> float:
+        return float(ess(potentials(returns, predicted, beta, success_reward)))
+
+    differing = beyond < len(values)
+    low = max(float(np.min(values[beyond[differing]] - values[slots[differing]])) / 5, resolution)
+    high = float(values[-1] - values[0]) + (success_reward or 0.0)  # Weights then differ by a factor of e at most.
+    if success_reward is not None:
+        low = success_reward / 20
+    if size(low) > half:
+        return low
+    for _ in range(60):
+        middle = float(np.sqrt(low) * np.sqrt(high))
+        low, high = (low, middle) if size(middle) > half else (middle, high)
+    return low

@@ -129,7 +129,7 @@ def test_an_agent_without_messages_needs_a_trajectory_function():
         return Trajectory(Task("t", "walk"), tuple(Step(str(p)) for p in state["path"]))
 
     critic = ReturnSoFar()
-    run = amc(agent, critic, n_particles=2, resample=AtSteps(2), trajectory=trajectory,
+    run = amc(agent, critic, n_particles=2, resample=AtSteps(2), beta=1.0, trajectory=trajectory,
               reward=lambda state: float(len(state["path"]))).run({"path": []})  # fmt: skip
     assert critic.batches == [[2, 2]]
     assert run.history[0].ancestors is not None

@@ -53,14 +53,15 @@ async def test_invoke_returns_the_best_particles_output():
 
 
 def test_sync_equals_async_with_a_seed():
-    graph = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=8)
+    settings = {"environment": sum_world, "n_particles": 5, "resample": AtSteps(1, 2), "beta": 1.0}
+    graph = amc(number_agent(), ReturnSoFar(), seed=8, **settings)
     sync, by_loop = graph.run(start()), asyncio.run(graph.arun(start()))
     assert [trajectory.return_ for trajectory in sync.population.trajectories] == [
         trajectory.return_ for trajectory in by_loop.population.trajectories
     ]
     assert sync.log_evidence == by_loop.log_evidence
     np.testing.assert_array_equal(sync.history[0].ancestors, by_loop.history[0].ancestors)
-    other = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=9)
+    other = amc(number_agent(), ReturnSoFar(), seed=9, **settings)
     assert other.run(start()).log_evidence != sync.log_evidence
 
 

@@ -198,7 +198,7 @@ def test_mutable_state_is_not_shared_between_siblings():
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 6 else "tools")
 
-    wrapped = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(1), select="weight")
+    wrapped = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(1), beta=1.0, select="weight")
     run = wrapped.run(start() | {"bag": [{"inner": (set(), [])}]})
     assert run.history[0].ancestors.tolist() == [0, 0, 0, 0]
     assert all(len(output["bag"]) == 4 for output in run.outputs)
@@ -247,7 +247,7 @@ def test_a_fork_starts_at_its_ancestors_pause_even_if_no_node_suspends():
     builder.add_edge("think", "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 8 else "think")
 
-    run = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(1, 2, 3)).run(start())
+    run = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(1, 2, 3), beta=1.0).run(start())
     assert [point.ancestors.tolist() for point in run.history if point.ancestors is not None] == [[0, 0, 0, 0]] * 3
     texts = ["thought 1", "seen 2", "thought 3", "seen 4", "thought 5", "seen 6", "thought 7", "seen 8"]
     assert [[message.text for message in output["messages"][1:]] for output in run.outputs] == [texts] * 4

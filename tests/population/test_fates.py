@@ -21,7 +21,7 @@ def counted(messages):
 
 
 def run_of(critic=None, model=None, **settings):
-    given = {"environment": sum_world, "n_particles": 6, "resample": AtSteps(2), "seed": 3, **settings}
+    given = {"environment": sum_world, "n_particles": 6, "resample": AtSteps(2), "beta": 1.0, "seed": 3, **settings}
     agent = text_agent(model or ScriptedChatModel(respond=counted))
     with amc(agent, critic or ReturnSoFar(), **given).run(start()) as run:
         return run

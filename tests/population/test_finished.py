@@ -74,7 +74,8 @@ def test_a_return_equal_to_stop_at_ends_the_run():
     assert run.best.return_ == 20.0
     assert any("stopped at return 20 >= stop_at" in note for note in run.notes)
     assert np.isnan(run.log_evidence)
-    missed = amc(number_agent(lambda m: "Action: 5"), environment=sum_world, n_particles=1, stop_at=20.5).run(start())
+    missed = amc(number_agent(lambda m: "Action: 5"), environment=sum_world, n_particles=1, beta=1.0,
+                 stop_at=20.5).run(start())  # fmt: skip
     assert not any("stopped" in note for note in missed.notes)
     assert np.isfinite(missed.log_evidence)
 
@@ -95,7 +96,7 @@ def test_the_best_finished_trajectory_survives_resampling():
             return np.full(len(trajectories), 1e4)
 
     run = amc(number_agent(respond), PrefersUnfinished(), environment=lambda s: (EndsAtHundred(), TASK), n_particles=12,
-              resample=AtSteps(2), finished="keep", seed=1).run(start())  # fmt: skip
+              resample=AtSteps(2), finished="keep", beta=1.0, seed=1).run(start())  # fmt: skip
     assert any(0 in range(12) and point.ancestors is not None for point in run.history)
     assert max(trajectory.return_ for trajectory in run.population.trajectories) < 100
     assert run.best.return_ == 100
@@ -125,7 +126,7 @@ def test_an_ess_criterion_uses_only_the_particles_that_are_resampled(finished, r
         return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
 
     run = amc(number_agent(nine_or_one), environment=lambda s: (EndsByNine(4), TASK), n_particles=8, seed=2,
-              resample=EssBelow(0.5), finished=finished).run(start())  # fmt: skip
+              resample=EssBelow(0.5), finished=finished, beta=1.0).run(start())  # fmt: skip
     first = run.history[0]
     ended = np.array([value == 9.0 for value in first.values])
     # One or two have ended with nearly all the weight; the weights of the others are equal.

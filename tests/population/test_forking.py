@@ -193,7 +193,7 @@ def test_the_offspring_of_a_finished_particle_has_its_own_containers():
         "tools", lambda state: END if state["bag"][0] % 2 or len(state["bag"]) > 2 else "tools"
     )
     run = amc(builder.compile(), Prefers(0), n_particles=6, resample=EveryStep(), finished="keep", seed=4,
-              select="weight", stateless_tools=True).run(start() | {"bag": []})  # fmt: skip
+              beta=1.0, select="weight", stateless_tools=True).run(start() | {"bag": []})  # fmt: skip
     assert any(point.ancestors is not None for point in run.history)
     bags = [output["bag"] for output in run.outputs]
     assert len({id(bag) for bag in bags}) == len(bags)

@@ -115,7 +115,7 @@ async def test_the_offspring_of_a_hand_off_does_not_call_the_model_again():
     for seed in range(5):
         calls.clear()
         member = amc(agent, PrefersHandOffs("transfer"), n_particles=8, resample=AtSteps(1), seed=seed, finished="keep",
-                     select="sample")  # fmt: skip
+                     beta=1.0, select="sample")  # fmt: skip
         output = await team(member).ainvoke(start())
         assert output["messages"][-1].text == "bob answers"
         assert len(calls) == 8

@@ -78,7 +78,7 @@ def test_a_second_round_goes_on_with_the_next_proposals():
 
 
 def test_other_values_of_the_call_reach_every_particle():
-    run = reading_graph(n_particles=3).run(start(), {"configurable": {"digit": 9, "other": "kept"}})
+    run = reading_graph(n_particles=3, resample=Never()).run(start(), {"configurable": {"digit": 9, "other": "kept"}})
     assert digits_of(run)[0] == {"1"}
     assert {step.thought for trajectory in run.population.trajectories for step in trajectory.steps} == {"kept"}
 

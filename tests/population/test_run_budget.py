@@ -91,7 +91,8 @@ class Counted(ScriptedChatModel):
 
 
 def wrapped(budget, agent=None, **settings):
-    given = {"environment": sum_world, "n_particles": 6, "resample": AtSteps(2), "seed": 3, **settings}
+    given = {"environment": sum_world, "n_particles": 6, "resample": AtSteps(2), "beta": 1.0, "seed": 3,
+             **settings}  # fmt: skip
     return amc(agent or counted_agent(), given.pop("critic", ReturnSoFar()), budget=budget, **given)
 
 

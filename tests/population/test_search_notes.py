@@ -35,7 +35,7 @@ def test_a_search_with_equal_weights_is_noted_with_advice(caplog):
 
 
 def test_a_run_that_timed_out_before_the_first_weighing_has_no_search_notes():
-    assert search_notes_of([], Settings(), stopped=True) == []
+    assert search_notes_of([], Settings(), None, stopped=True) == []
 
 
 def test_a_search_with_one_uneven_point_is_not_noted():
@@ -62,10 +62,10 @@ def test_failed_particles_do_not_make_weights_look_uneven():
 
 
 def test_runs_that_end_before_the_first_weighing_point_are_noted():
-    short = {"environment": lambda state: sum_world(state, 3), "n_particles": 4}
+    short = {"environment": lambda state: sum_world(state, 3), "n_particles": 4, "resample": AtSteps(4)}
     (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **short).run(start()))
     assert "before the first weighing point of AtSteps(4)" in note
-    assert search_notes(amc(number_agent(), resample=Never(), **short).run(start())) == []
+    assert search_notes(amc(number_agent(), **short | {"resample": Never()}).run(start())) == []
     assert search_notes(amc(number_agent(), n_particles=1, environment=sum_world).run(start())) == []
     stopped = amc(number_agent(), stop_at=0.0, **short).run(start())
     assert search_notes(stopped) == []

@@ -41,8 +41,8 @@ def nine_wins(state):
 
 
 def wrapped(agent=None, critic=None, **settings):
-    given = {"environment": nine_wins, "n_particles": 4, "resample": EveryStep(), "emit": "settled"} | settings
-    return amc(agent or number_agent(), critic or ReturnSoFar(), **given)
+    given = {"environment": nine_wins, "n_particles": 4, "resample": EveryStep(), "beta": 1.0, "emit": "settled"}
+    return amc(agent or number_agent(), critic or ReturnSoFar(), **given | settings)
 
 
 class Streamed:

@@ -177,7 +177,7 @@ def test_a_hanging_critic_is_a_critic_error(asynchronous):
 
 
 def test_limits_that_are_not_reached_change_nothing():
-    settings = {"environment": sum_world, "n_particles": 6, "resample": EveryStep(), "seed": 3}
+    settings = {"environment": sum_world, "n_particles": 6, "resample": EveryStep(), "beta": 1.0, "seed": 3}
     free = amc(number_agent(), ReturnSoFar(), **settings).run(start())
     limited = amc(number_agent(), ReturnSoFar(), step_timeout=60, run_timeout=600, **settings).run(start())
     assert free.log_evidence == limited.log_evidence

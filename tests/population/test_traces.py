@@ -129,7 +129,7 @@ def test_a_particle_at_its_agents_end_is_discarded_without_an_error(play):
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 4 else "tools")
     tree = Tree()
 
-    graph = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(2), select="value", seed=0)
+    graph = amc(builder.compile(), Prefers(0), n_particles=4, resample=AtSteps(2), beta=1.0, select="value", seed=0)
     play(graph, {"callbacks": [tree]})
     assert sum("discarded" in (run.tags or []) for run in tree.particles) == 3
     assert all(run.error is None for run in tree.runs)

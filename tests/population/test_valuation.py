@@ -88,7 +88,8 @@ def test_the_observed_return_is_subtracted_from_a_whole_return_prediction():
         async def values(self, trajectories):
             return np.array([trajectory.return_ + 5 for trajectory in trajectories])
 
-    run = amc(number_agent(), Whole(), environment=sum_world, n_particles=3, resample=AtSteps(2), seed=0).run(start())
+    run = amc(number_agent(), Whole(), environment=sum_world, n_particles=3, resample=AtSteps(2), beta=1.0,
+              seed=0).run(start())  # fmt: skip
     point = run.history[0]
     np.testing.assert_allclose(point.log_weights + np.log(3), point.values)
     returns_then = {sum(step.reward for step in trajectory.steps[:2]) for trajectory in run.population.trajectories}

@@ -212,12 +212,13 @@ class OfBeta(Recording):
 def test_a_critic_that_does_not_fit_is_refused_wherever_it_is_named(monkeypatch, tmp_path):
     unfit = f"{__name__}:OfBeta?name=five"
     with pytest.raises(ConfigurationError, match=r"trained by eq\. 5 for beta 0\.5 and the run has beta 1"):
-        graph(unfit)
+        graph(unfit, beta=1.0)
     with pytest.raises(ConfigurationError, match=r"trained by eq\. 5"):
-        graph().run(start(), context={"critic": OfBeta("five")})
+        graph(beta=1.0).run(start(), context={"critic": OfBeta("five")})
     monkeypatch.setenv("AMC_CRITIC", unfit)
     with pytest.raises(ConfigurationError, match=r"trained by eq\. 5"):
-        graph()
+        graph(beta=1.0)
+    assert graph().run(start()).beta == 0.5, "its own, where none is given"
     (tmp_path / "amc.toml").write_text("[amc]\nbeta = 0.5")
     graph(config=Config.load(tmp_path / "amc.toml")).run(start())
     assert set(asked) == {"five"}

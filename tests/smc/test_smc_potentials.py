@@ -1,4 +1,7 @@
-"""Potentials: the reward seen and what is predicted, as eq. 6 adds them, and as eq. 5 has it for returns of 0 and s."""
+"""Potentials: the reward seen and what is predicted, as eq. 6 adds them, and as eq. 5 has it for returns of 0 and s.
+
+A beta where none is given.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.smc import EveryStep, potentials
+from amc_agents.smc import EveryStep, ess, halving_beta, potentials
 from amc_agents.testing.enumerable import EnumerableWorld, run_smc
 
 SUCCESS = 2.0
@@ -84,3 +87,63 @@ def test_z_is_the_worlds_and_known_better_than_by_means_where_success_is_rare():
         spread[success] = estimates.std()
         assert abs(estimates.mean() - exact) < 5 * estimates.std() / np.sqrt(20_000)
     assert spread[SUCCESS] < 0.9 * spread[None]
+
+
+def shared(returns, predicted, beta, success=None):
+    """The effective sample size as a share of the particles."""
+    return float(ess(potentials(returns, predicted, beta, success))) / len(returns)
+
+
+def test_beta_of_three_particles_solves_the_quadratic():
+    # Values 0, 1, 2 at x = exp(1 / beta):
+    # (1 + x + x^2)^2 = 1.5 (1 + x^2 + x^4), so 1.5 (1 - x + x^2) = 1 + x + x^2: x^2 - 5x + 1 = 0.
+    root = (5 + np.sqrt(21)) / 2
+    assert halving_beta(np.zeros(3), np.array([0.0, 1.0, 2.0]), 0.0) == pytest.approx(1 / np.log(root), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_beta_has_the_scale_of_the_values_and_ignores_their_origin(seed):
+    rng = np.random.default_rng(seed)
+    returns, predicted = rng.normal(size=15), rng.normal(size=15)
+    beta = halving_beta(returns, predicted, 0.0)
+    assert shared(returns, predicted, beta) == pytest.approx(0.5, rel=1e-9)
+    assert shared(returns, predicted, 1.01 * beta) > 0.5, "the largest such beta"
+    assert halving_beta(1e6 * returns, 1e6 * predicted + 1e6, 0.0) == pytest.approx(1e6 * beta, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [0.4], [0.4, 0.4], [0.3, 0.3, 0.3, 0.9], [0.30, 0.309, 0.3, 0.9, 0.8], [0.50, 0.505, 0.51, 0.507],
+     [0.7, 0.71, 0.1]],
+)  # fmt: skip
+def test_no_beta_is_chosen_where_more_than_half_are_as_good_as_equal(values):
+    assert halving_beta(np.zeros(len(values)), np.array(values), 0.01) is None
+
+
+def test_a_chain_of_close_values_is_no_tie():
+    assert halving_beta(np.zeros(15), np.linspace(0.5, 0.6, 15), 0.01) is not None
+
+
+def test_where_half_of_the_particles_share_the_best_value_their_lead_weighs_e_to_the_5th():
+    assert halving_beta(np.array([0.0] * 4 + [1.0] * 4), np.zeros(8), 0.0) == pytest.approx(0.2)
+
+
+def test_no_beta_makes_the_resolution_weigh_more_than_e():
+    values = np.array([0.91, 0.91, 0.9, 0.9, 0.88, 0.86])
+    beta = halving_beta(np.zeros(6), values, 0.005)
+    assert beta == pytest.approx(0.01 / 2, rel=0.5)
+    assert halving_beta(np.zeros(4), np.array([0.5, 0.5, 0.4, 0.4]), 0.05) == 0.05, "no beta halves it"
+
+
+def test_a_far_outlier_does_not_set_the_scale():
+    values = np.array([-100.0, *np.linspace(0.9, 1.0, 9)])
+    beta = halving_beta(np.zeros(10), values, 0.005)
+    assert shared(np.zeros(10), values, beta) == pytest.approx(0.5)
+    assert beta < 0.1
+
+
+def test_by_eq_5_beta_halves_it_or_is_a_twentieth_of_the_success():
+    rare, common = np.array([0.001, 0.002, 0.004, 0.005, 0.006, 0.05]), np.array([0.4, 0.45, 0.5, 0.52, 0.55, 0.6])
+    beta = halving_beta(np.zeros(6), SUCCESS * rare, 1e-4, SUCCESS)
+    assert shared(np.zeros(6), SUCCESS * rare, beta, SUCCESS) == pytest.approx(0.5, rel=1e-9)
+    assert halving_beta(np.zeros(6), SUCCESS * common, 1e-4, SUCCESS) == SUCCESS / 20

@@ -15,7 +15,7 @@ def select_at_door(system: ParticleSystem) -> Particle:
     `select="weight"` and `"sample"` apply here too. `"return"` does not, because a waiting particle has not earned its
     return yet: what counts is the return so far plus the critic's prediction.
     """
-    pick: Select = "value" if system.settings.pick == "return" else system.settings.pick
+    pick: Select = "value" if system.pick == "return" else system.pick
     population = population_of(system)
     index = select_index(system.rng, population, pick)
     winner, archived = system.everyone[index], system.archive

@@ -50,7 +50,7 @@ class DurablePopulation:
         facts = {
             "step": max(system.step, system.last_pause),
             "ess": system.ess,
-            "log_evidence": float(smc.log_evidence(system.weights)),
+            "log_evidence": float(smc.log_evidence(system.weights)) if system.beta_is_given else float("nan"),
         }
         try:
             record = await dump_system(system, self._memo)

@@ -20,7 +20,7 @@ class DurablePoint:
     ess: float
     """Effective sample size of the particles after a resampling, or after a weighing without resampling."""
     log_evidence: float
-    """log Z so far."""
+    """log Z so far; NaN if beta is chosen from the particles' own values."""
     config: RunnableConfig
     """`graph.invoke(None, point.config)` replays the run from here."""
 

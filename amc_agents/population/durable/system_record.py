@@ -61,6 +61,7 @@ async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
         "weights": tuple(map(np.asarray, _dump(system.weights))),
         "values": system.values,
         "known": system.known,
+        "beta": (system.beta, system.beta_step),
         "history": [memo.of(point, _dump_point) for point in system.history],
         "notes": list(system.notes),
         "step": system.step,
@@ -97,6 +98,8 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
     system.archive = None if dumped["archive"] is None else particles[dumped["archive"]]
     system.weights = FilterState(*dumped["weights"])
     system.values, system.known = dumped["values"], dumped["known"]
+    if "beta" in dumped:  # Older points have none: their settings give a number.
+        system.beta, system.beta_step = dumped["beta"]
     system.history = [WeighingPoint(*point) for point in dumped["history"]]
     system.notes = [*dumped["notes"], *(note for note in system.notes if note not in dumped["notes"])]
     system.step, system.due, system.last_pause = dumped["step"], dumped["due"], dumped["last_pause"]

@@ -269,7 +269,7 @@ def test_another_beta_is_refused_wherever_the_critic_is_named(tmp_path, monkeypa
     spec = f"embedded:{eq_5_folder(tmp_path)}"
     for named in (spec, parse_critic(spec)):
         with pytest.raises(ConfigurationError, match=OTHER_BETA):
-            amc(number_agent(), named, environment=sum_world)
+            amc(number_agent(), named, environment=sum_world, beta=1.0)
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
         run_by(call={"context": {"critic": "own"}}, critics={"own": spec})
     with pytest.raises(ConfigurationError, match=OTHER_BETA):
@@ -296,6 +296,7 @@ def test_its_own_beta_is_taken_from_the_code_a_file_or_a_call(tmp_path, monkeypa
     monkeypatch.setattr(tokenizing, "MOST_UNKNOWN", 1.0)
     spec = f"embedded:{eq_5_folder(tmp_path)}"
     file = tmp_path / "amc.toml"
+    assert run_by(spec, beta=None).beta == 0.3
     file.write_text(f'critic = "{spec}"\n[amc]\nbeta = 0.3\n')
     for run in (
         run_by(spec, beta=0.3),

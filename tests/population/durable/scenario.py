@@ -30,6 +30,7 @@ class Scenario:
             "n_particles": N,
             "resample": AtSteps(2, 4),
             "seed": 3,
+            "beta": 1.0,
             "quorum": N,
             "environment": lambda state: sum_world(state, LENGTH),
         }

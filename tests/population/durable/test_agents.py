@@ -150,7 +150,8 @@ AGENTS = {
 
 
 def wrapped(agent, saver, call=None, **settings):
-    defaults = {"n_particles": 4, "resample": EveryStep(), "seed": 1, "stateless_tools": True, "select": "weight"}
+    defaults = {"n_particles": 4, "resample": EveryStep(), "beta": 1.0, "seed": 1, "stateless_tools": True,
+                "select": "weight"}  # fmt: skip
     return amc(agent, Fails(call), checkpointer=saver, **{**defaults, **settings})
 
 
