@@ -106,6 +106,7 @@ def test_beta_has_the_scale_of_the_values_and_ignores_their_origin(seed):
     rng = np.random.default_rng(seed)
     returns, predicted = rng.normal(size=15), rng.normal(size=15)
     beta = halving_beta(returns, predicted, 0.0)
+    assert beta is not None
     assert shared(returns, predicted, beta) == pytest.approx(0.5, rel=1e-9)
     assert shared(returns, predicted, 1.01 * beta) > 0.5, "the largest such beta"
     assert halving_beta(1e6 * returns, 1e6 * predicted + 1e6, 0.0) == pytest.approx(1e6 * beta, rel=1e-6)
@@ -138,6 +139,7 @@ def test_no_beta_makes_the_resolution_weigh_more_than_e():
 def test_a_far_outlier_does_not_set_the_scale():
     values = np.array([-100.0, *np.linspace(0.9, 1.0, 9)])
     beta = halving_beta(np.zeros(10), values, 0.005)
+    assert beta is not None
     assert shared(np.zeros(10), values, beta) == pytest.approx(0.5)
     assert beta < 0.1
 
