@@ -31,6 +31,7 @@ from amc_agents._moved import install as _install
 
 if TYPE_CHECKING:
     from amc_agents.budget import Budget
+    from amc_agents.commits import current_commit
     from amc_agents.critics.spec import parse_critic
     from amc_agents.errors import AmcError, BudgetExhausted
     from amc_agents.lac.middleware import ActorCritic
@@ -89,6 +90,7 @@ __all__ = [
     "canary",
     "critique_refine_model",
     "critique_refine_node",
+    "current_commit",
     "current_environment",
     "effect",
     "information_directed_nodes",
@@ -135,6 +137,7 @@ __getattr__, __dir__ = _lazy_names(
         "canary": "rollout.canary_graph",
         "critique_refine_model": "pnlc.node",
         "critique_refine_node": "pnlc.node",
+        "current_commit": "commits",
         "current_environment": "runtime.world",
         "effect": "runtime.effects",
         "information_directed_nodes": "psrl.nodes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 from uuid import uuid4
@@ -39,6 +40,35 @@ class Commit:
         args = ", ".join(f"{name}={quoted(value)}" for name, value in self.args.items())
         outcome = f" ({self.error})" if self.error else ""
         return f"{self.name}({args}): {self.status}{outcome}"
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentCommit:
+    """The commit call that runs now."""
+
+    key: str
+    """Identifies the call: the same in retries, after a restart, and when another process takes the run over."""
+
+
+_current: ContextVar[CurrentCommit | None] = ContextVar("amc_current_commit", default=None)
+
+
+def current_commit() -> CurrentCommit:
+    """Return the commit call in which the caller runs, for the idempotency key of a request.
+
+    In a plain agent, or outside of a commit tool, the key is new in each call of this function.
+    """
+    return _current.get() or CurrentCommit(uuid4().hex)
+
+
+@contextmanager
+def committing(key: str) -> Iterator[None]:
+    """Let `current_commit` return this key inside the `with` block."""
+    token = _current.set(CurrentCommit(key))
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 class CommitTool(Protocol):
@@ -129,7 +159,8 @@ class DeferredCalls(list[Commit]):
         call, results = self[place], list[Any]()
         self[place] = replace(call, status="may have run")
         try:
-            yield results
+            with committing(f"{self._id}-{place}"):
+                yield results
         except BaseException as error:
             self[place] = replace(call, status="failed", error=f"{type(error).__name__}: {error}")
             if not isinstance(error, Exception):

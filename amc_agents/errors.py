@@ -21,6 +21,8 @@
     ├── TimeLimitExceeded           a step or a critic took longer than allowed; also a TimeoutError
     ├── AgentContractError          the wrapped agent cannot be run as particles
     ├── CommitError                 a commit tool failed and may have acted
+    ├── ThreadHeld                  another call runs the thread, or has taken it over
+    ├── AnswerNeeded                the run waits for a human's answer
     ├── DecisionError               no candidate action is left
     ├── RoleError                   a language model in a role failed, or its answer could not be parsed
     ├── PosteriorError              a posterior is missing, damaged, or was edited concurrently
@@ -38,6 +40,7 @@ what was received, what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from amc_agents.quoting import excerpt, quoted
@@ -335,6 +338,52 @@ class CommitError(AmcError):
 
     Remedy: Check whether the action took place before you run it again; the message names the call.
     """
+
+
+class ThreadHeld(AmcError):
+    """Another call runs the thread, or has taken it over.
+
+    Remedy: Wait for that call to end, then call again; or use another thread.
+
+    Args:
+        thread_id: the thread.
+        holder: the process that runs it; None: unknown, or nobody any more.
+        until: when its lease ends unless it is renewed, in seconds since 1970; None: unknown.
+        lost: whether this call held the thread before.
+    """
+
+    def __init__(self, thread_id: str, holder: str | None, until: float | None, *, lost: bool = False) -> None:
+        self.thread_id, self.holder, self.until, self.lost = thread_id, holder, until, lost
+        ends = "" if until is None else f" (its lease ends at {_clock(until)} unless it is renewed)"
+        super().__init__(
+            f"the thread {quoted(thread_id)} was taken over by {holder or 'another call'}{ends}: this call stopped "
+            "before any further commit call; resume the thread when that call has ended"
+            if lost
+            else f"the thread {quoted(thread_id)} is run by {holder or 'another call'}{ends}: one call runs a thread "
+            "at a time, so wait for it to end, then call again"
+        )
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+class AnswerNeeded(AmcError):
+    """`run` or `arun` ended at a question to a human, so there is no `Run` yet.
+
+    Remedy: Show the questions, and call again with `Command(resume=answer)` and the same thread.
+
+    Args:
+        questions: each question by the id of its interrupt in the agent.
+    """
+
+    def __init__(self, questions: Mapping[str, Any]) -> None:
+        self.questions = dict(questions)
+        shown = "; ".join(excerpt(quoted(question), 200) for question in self.questions.values())
+        super().__init__(
+            f"the run waits for a human's answer: {shown}. Answer with run(Command(resume=answer), config) and the "
+            "same thread_id; for several questions, resume={id: answer} with the ids of get_state(config).interrupts"
+        )
 
 
 class DecisionError(AmcError):

@@ -18,8 +18,8 @@ PUBLIC = {
         "ActorCritic Adaptive AmcError AmcGraph AtSteps Budget BudgetExhausted Critic CritiqueRefine Deferred "
         "Environment EssBelow EveryStep Forkable InformationDirected Never Population PosteriorSampling Retried "
         "RoleModel Run Step StorePosterior Task TimeStep Trajectory Usage actor_critic_model actor_critic_node amc "
-        "canary critique_refine_model critique_refine_node current_environment effect information_directed_nodes "
-        "parse_critic posterior_sampling_nodes shadow text_agent use_environment"
+        "canary critique_refine_model critique_refine_node current_commit current_environment effect "
+        "information_directed_nodes parse_critic posterior_sampling_nodes shadow text_agent use_environment"
     ).split(),
     "amc_agents.critics": "AllowedCritics parse_critic".split(),
     "amc_agents.importing": "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read".split(),

@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import override
 
-from amc_agents.concurrency.background import read_in_thread
+from amc_agents.concurrency.background import read_in_thread, run_in_background
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.population.durable.history import DurablePoint, alist_points, list_points
+from amc_agents.population.durable.lifecycle import admit, forget
+from amc_agents.population.durable.points import NO_CHECKPOINTS
 from amc_agents.population.estimate import Estimate
 from amc_agents.population.nodes import BothWays, Nodes
 from amc_agents.population.open_run import OpenRun
@@ -23,7 +25,7 @@ from amc_agents.population.streamed_run import StreamedRun
 from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.run import Run
 from amc_agents.runtime import calls
-from amc_agents.runtime.effects import effect
+from amc_agents.runtime.effects import attempts_of, effect
 
 
 @effect("read")
@@ -101,8 +103,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         The run is real: its model and critic are called, and its tools run once. N times its usage is the estimate; the
         paths of particles differ in length, and a run that retires finished particles refills their slots.
         """
-        init: Any = self.nodes["init"].bound
-        wrapped: WrappedAgent = init.work.__self__.wrapped
+        wrapped = self._wrapped
         settings = replace(wrapped.settings, n_particles=1, quorum=None, stop_at=None)
         single = BothWays(Nodes(replace(wrapped, settings=settings)).init, 1)
         plain = self.copy(
@@ -111,11 +112,59 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         with plain.run(input, config, **kwargs) as run:
             return Estimate(wrapped.settings.largest_size, run.usage_by_model)
 
+    def forget(self, config: RunnableConfig) -> None:
+        """Delete the durable points of a thread, and the journal of its last run's commit calls.
+
+        The thread's checkpoints stay (`checkpointer.delete_thread`). If the run has not ended, a new input starts anew
+        although the run may have made commit calls.
+
+        Raises:
+            ConfigurationError: the graph has no checkpointer.
+            ThreadHeld: a call runs the thread.
+        """
+        run_in_background(forget(self._saver(), merge_configs(self.config, config), asynchronous=False), n_workers=1)
+
+    async def aforget(self, config: RunnableConfig) -> None:
+        """Like `forget`."""
+        await forget(self._saver(), merge_configs(self.config, config), asynchronous=True)
+
+    @property
+    def _wrapped(self) -> WrappedAgent:
+        init: Any = self.nodes["init"].bound
+        wrapped: WrappedAgent = init.work.__self__.wrapped
+        return wrapped
+
+    def _is_checkpointed(self, config: RunnableConfig | None) -> bool:
+        """Whether the graph, or the one around it, has a checkpointer."""
+        return self.checkpointer is not False and (
+            self.checkpointer is not None or "__pregel_checkpointer" in self._merged(config).get("configurable", {})
+        )
+
+    def _merged(self, config: RunnableConfig | None) -> RunnableConfig:
+        return ensure_config(merge_configs(self.config, config))
+
+    async def _admitted(
+        self, owner: OpenRun, input: Any, config: RunnableConfig | None, options: Mapping[str, Any]
+    ) -> Any:
+        """Take the lease of the thread, and return the input with which the call goes on."""
+        merged, effects = self._merged(config), self._wrapped.effects
+        durability = options.get("durability") or merged.get("configurable", {}).get("__pregel_durability")
+        return await admit(
+            self,
+            owner,
+            input,
+            merged,
+            commits=any(map(attempts_of, effects.tools.values())) or bool(effects.commit_nodes),
+            exits=durability == NO_CHECKPOINTS or options.get("checkpoint_during") is False,
+        )
+
     def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
-        events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
         with owner.traced(self.name, config):
             try:
+                if self._is_checkpointed(config):
+                    input = run_in_background(self._admitted(owner, input, config, kwargs), n_workers=1)
+                events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
                 yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
                 owner.finish()
             finally:
@@ -125,9 +174,11 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
-        events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
         with owner.traced(self.name, config):
             try:
+                if self._is_checkpointed(config):
+                    input = await self._admitted(owner, input, config, kwargs)
+                events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
                 async with aclosing(events):
                     async for event in events:
                         yield event

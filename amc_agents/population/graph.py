@@ -206,12 +206,9 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
         output_schema=builder.output_schema,
     )
     n_workers = wrapped.settings.largest_size
-    graph.add_node("init", BothWays(nodes.init, n_workers))
-    graph.add_node(
-        "restore",
-        BothWays(nodes.restore, n_workers),
-        destinations=("init", "propagate", "weigh", "resample", "commit", "finalize"),
-    )
+    resumed = ("propagate", "weigh", "resample", "commit", "finalize")
+    graph.add_node("init", BothWays(nodes.init, n_workers), destinations=resumed)
+    graph.add_node("restore", BothWays(nodes.restore, n_workers), destinations=("init", *resumed))
     for node, successors in (
         (nodes.propagate, ("weigh", "propagate")),
         (nodes.weigh, ("finalize", "resample", "propagate", "commit")),
@@ -227,7 +224,6 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
         )
     graph.add_node("ask", BothWays(nodes.ask, n_workers), input_schema=RunState, destinations=("commit",))
     graph.add_edge(START, "init")
-    graph.add_edge("init", "propagate")
     compiled = graph.compile(checkpointer=checkpointer, store=wrapped.agent.store, name=name)
     agent = wrapped.agent
     shown = [key for key in compiled.channels if key in agent.channels and key in agent.stream_channels_list]

@@ -21,7 +21,7 @@ from amc_agents.errors import AgentContractError
 from amc_agents.logs import log, room_logger
 from amc_agents.population.commits.passing import CANNOT_ASK, naming_commits, pass_door
 from amc_agents.population.conversation import ConversationWorld
-from amc_agents.population.durable.lifecycle import new_population, read_population, saved
+from amc_agents.population.durable.lifecycle import new_population, read_population, read_unfinished, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.origin import overwriting
 from amc_agents.population.population import ParticleSystem
@@ -62,11 +62,14 @@ class Nodes:
     def __init__(self, wrapped: WrappedAgent) -> None:
         self.wrapped = wrapped
 
-    async def init(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        """Create the particles."""
-        system = await start(self.wrapped, state, config, get_runtime())
+    async def init(self, state: Any, config: RunnableConfig) -> Command[str]:
+        """Create the particles; or restore those of a run whose commit calls would be repeated."""
+        recorded = await read_unfinished(config)
+        system = await start(self.wrapped, state, config, get_runtime(), recorded)
+        if recorded is not None:
+            return Command(goto=recorded.then, update={"amc_system": system})
         system.durable = await new_population(system, config)
-        return {"amc_system": system, "amc_point": None}
+        return Command(goto="propagate", update={"amc_system": system, "amc_point": None})
 
     async def restore(self, state: Any, config: RunnableConfig) -> Command[str]:
         """Restore the particles from the last durable point, after a crash or to replay from there."""
@@ -119,7 +122,12 @@ class Nodes:
 
     async def ask(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Ask a human by this graph's own interrupt. A resumed call starts here, without the particles."""
-        answers = {name: interrupt(question) for name, question in (state["amc_questions"] or {}).items()}
+        owner = OpenRun.of(config)
+        owner.questions = questions = state["amc_questions"] or {}
+        if owner.unread:
+            questions = {name: {**question, "unread": _UNREAD} for name, question in questions.items()}
+        answers = {name: interrupt(question) for name, question in questions.items()}
+        owner.questions = {}
         return Command(goto="commit", update={"amc_answers": answers, "amc_questions": None})
 
     async def finalize(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
@@ -142,6 +150,9 @@ class Nodes:
             await owner.afinish()
             raise ParentCommand(winner.hand_off)
         return {**{key: overwriting(agent, key, value) for key, value in output.items()}, **conversation.update}
+
+
+_UNREAD = "The input of this call was not read: send it again when this run has ended."
 
 
 class BothWays(Runnable[Any, Any]):

@@ -17,6 +17,7 @@ from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
 from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
 from amc_agents.population.conversation import ConversationWorld
+from amc_agents.population.durable.lease import Lease
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.traced_nodes import facts_of, log_end
 from amc_agents.population.watching import Watcher
@@ -70,6 +71,12 @@ class OpenRun:
         """Whether the call names the checkpoint from which it goes on."""
         self.checkpoint: Mapping[str, Any] | None = None
         """The private channels of the checkpoint from which the call resumes, for the node `restore`."""
+        self.lease: Lease | None = None
+        """The call's right to run its thread, until its end."""
+        self.unread = False
+        """Whether the call's input was set aside, because the thread's last run comes first."""
+        self.questions: Mapping[str, Any] = {}
+        """The questions to a human at which the call ends."""
         self.finished = False
         """Whether the run has its result."""
         self.after_result: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -143,13 +150,16 @@ class OpenRun:
 
     def finish(self) -> None:
         """Do the work that was left for the end of the call, if the run has its result."""
-        if self.finished and self.after_result is not None:
-            run_in_background(self.after_result(), n_workers=1)
+        if self.finished and (self.after_result is not None or self.lease is not None):
+            run_in_background(self.afinish(), n_workers=1)
 
     async def afinish(self) -> None:
         """Like `finish`."""
         if self.finished and self.after_result is not None:
             await self.after_result()
+        if self.finished and self.lease is not None:
+            await self.lease.release(finished=True)
+            self.lease = None
 
     async def conclude(self, conversation: ConversationWorld) -> Conclusion:
         """Stop the agents, select the answer, and close all worlds but the winner's if the caller gets it.
@@ -182,7 +192,7 @@ class OpenRun:
 
     @property
     def _is_open(self) -> bool:
-        return self.system is not None or self.purse is not None or self.worlds.any_open
+        return self.system is not None or self.purse is not None or self.lease is not None or self.worlds.any_open
 
     async def _close(self) -> None:
         if self.purse is not None:
@@ -193,6 +203,9 @@ class OpenRun:
         await self.worlds.close_all()
         if self.system is not None:
             self._forget(self.system)
+        if self.lease is not None:
+            await self.lease.release(finished=False)
+            self.lease = None
 
     def _forget(self, system: ParticleSystem) -> None:
         self.system = None

@@ -39,6 +39,15 @@ Recruit = Callable[[int, int], Awaitable[list[Particle]]]
 class Durable(Protocol):
     """Makes a population survive its process."""
 
+    @property
+    def journals(self) -> bool:
+        """Whether a commit call can be journaled so that no other caller repeats it."""
+        ...
+
+    async def forget_commits(self) -> None:
+        """Let the thread's next input start a new run, although this one made commit calls."""
+        ...
+
     async def save(self, system: ParticleSystem, then: str) -> dict[str, Any] | None:
         """Save the population; a restored one goes on at the node `then`.
 

@@ -32,6 +32,7 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Interrupt
 from typing_extensions import override
 
+from amc_agents.commits import committing
 from amc_agents.errors import CommitError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_effect
@@ -65,6 +66,8 @@ class PendingCall:
     name: str
     args: Mapping[str, Any]
     """The arguments without those that LangGraph injects."""
+    once: str = ""
+    """The idempotency key with which the call is let through."""
 
     @property
     def call_id(self) -> str | None:
@@ -278,7 +281,8 @@ class Door:
     def _recording(self, visit: Visit, key: CallKey, *, commit: bool) -> Iterator[None]:
         token = _inside_commit.set(commit)
         try:
-            yield
+            with committing(self.opened[key].once) if commit else nullcontext():
+                yield
         except GraphBubbleUp:  # An interrupt within the tool: LangGraph will run it again.
             self.outcomes.pop(key, None)
             raise

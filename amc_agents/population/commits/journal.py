@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,6 +43,8 @@ async def make_call(
         AgentContractError: the population cannot be saved; or LangGraph ran the node again, and it made another call.
         CommitError: the call was cut off, and may have run.
     """
+    if system.durable is not None and not system.durable.journals:
+        raise AgentContractError(_NO_LEASE.format(name=quoted(call.name)))
     record = Commit(call.name, dict(call.args), call.call_id, particle.steps)
     system.commits.append(record)
     system.n_attempts += 1
@@ -48,7 +52,8 @@ async def make_call(
         system.commits.pop()
         raise AgentContractError(_NOT_JOURNALLED.format(name=quoted(call.name)))
     try:
-        await system.runner.resume(particle, config, opened=call, answers=answers)
+        opened = replace(call, once=_key(system, call, record))
+        await system.runner.resume(particle, config, opened=opened, answers=answers)
     finally:  # The budget may end in the same step, before or after the call.
         outcome = particle.door.outcomes.pop(call.key, None)
         if outcome is None:
@@ -102,11 +107,19 @@ async def settle(
         system.commits.pop()
         await make_call(system, particle, config, _call_of(particle, record))
     elif answer == ABORT:
+        if system.durable is not None:
+            await system.durable.forget_commits()
         raise CommitError(f"the run was aborted: {record}")
     else:
         raise CommitError(
             f"{record}: expected the answer {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {quoted(answer)}"
         )
+
+
+def _key(system: ParticleSystem, call: PendingCall, record: Commit) -> str:
+    """Return the idempotency key of a call: the same for each attempt at it, in any process."""
+    identity = [system.runner.streams.run_id, record.step, *call.key]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
 def _question_id(system: ParticleSystem) -> str:
@@ -128,6 +141,11 @@ def _with_outcome(record: Commit, outcome: CallOutcome) -> Commit:
     return replace(record, status=outcome.status, result=shown, error=outcome.error)
 
 
+_NO_LEASE = (
+    "the commit call {name} was not made: the checkpointer cannot tell two callers of the thread apart "
+    "(docs/durable.md lists those that can), so that both could make it. Use another checkpointer, or pass "
+    "checkpointer=False"
+)
 _NOT_JOURNALLED = (
     "the commit call {name} was not made: the population could not be saved before it (the log says why), so that a "
     "resumed run could repeat the call. Make the agent's state storable, or pass checkpointer=False"

@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointMetadata
 from amc_agents import smc
 from amc_agents.logs import log, room_logger
 from amc_agents.population.durable.interning import Memo, Table
+from amc_agents.population.durable.lease import Journal
 from amc_agents.population.durable.points import PointStore
 from amc_agents.population.durable.system_record import dump_system
 from amc_agents.population.population import ParticleSystem
@@ -36,6 +37,16 @@ class DurablePopulation:
         self._snapshots: list[Any] = []
         """The saved states of worlds in the points so far."""
 
+    @property
+    def journals(self) -> bool:
+        """Whether a commit call can be journaled so that no other caller repeats it."""
+        return self.store.lease is not None
+
+    async def forget_commits(self) -> None:
+        """Let the thread's next input start a new run, although this one made commit calls."""
+        if self.store.lease is not None:
+            await self.store.lease.record(Journal())
+
     async def save(self, system: ParticleSystem, then: str = "propagate") -> dict[str, Any] | None:
         """Save the population; after a crash it goes on at the node `then`. It is durable when this returns.
 
@@ -43,11 +54,17 @@ class DurablePopulation:
 
         Returns:
             The value of the graph's channel `amc_point`; None: the population cannot be saved, as the run's notes say.
+
+        Raises:
+            ThreadHeld: another call has taken the thread over.
         """
         if self._refused or system.cancelled_within_steps:  # Some agents were cancelled within a step.
             return None
         await system.pause()
+        if self.store.lease is not None:
+            await self.store.lease.check()
         facts = {
+            "commits": len(system.commits),
             "step": max(system.step, system.last_pause),
             "ess": system.ess,
             "log_evidence": float(smc.log_evidence(system.weights)) if system.beta_is_given else float("nan"),
@@ -71,6 +88,9 @@ class DurablePopulation:
             # A checkpointer that accepts no threads but the caller's shows at the first point.
             self._refuse(system, error)
             return None
+        if self.store.lease is not None:
+            uncertain = bool(system.commits) and system.commits[-1].status == "may have run"
+            await self.store.lease.record(Journal(point_id, len(system.commits), uncertain))
         self._table.mark_stored()
         self._snapshots += snapshots
         self._parent_id = point_id

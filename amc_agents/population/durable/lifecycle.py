@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Command
 
-from amc_agents.errors import AgentContractError
+from amc_agents.errors import AgentContractError, CommitError, ConfigurationError
 from amc_agents.logs import log, room_logger
 from amc_agents.population.durable.durability import DurablePopulation
 from amc_agents.population.durable.interning import Table
-from amc_agents.population.durable.points import PointStore, store_of
+from amc_agents.population.durable.lease import Journal, Lease
+from amc_agents.population.durable.points import PointStore, points_thread, store_of
 from amc_agents.population.durable.recorded import Recorded
 from amc_agents.population.durable.world_record import can_be_restored, release
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.population import ParticleSystem
+from amc_agents.population.saver import ForkSaver
 from amc_agents.runtime.effects import attempts_of
 from amc_agents.runtime.world import Worlds
 from amc_agents.types import Restorable
@@ -35,6 +40,8 @@ async def new_population(system: ParticleSystem, config: RunnableConfig) -> Dura
     store = _store(config)
     if store is None:
         return None
+    if store.lease is not None:
+        await store.lease.record(Journal())
     await _delete(store, system.worlds)
     worlds = [particle.world for particle in system.particles if particle.world is not None]
     if all(map(can_be_restored, worlds)):
@@ -54,10 +61,17 @@ async def read_population(point: Mapping[str, Any] | None, config: RunnableConfi
     Args:
         point: the durable point that the graph's checkpoint names; None: none.
         config: of the node.
+
+    Raises:
+        CommitError: the run made commit calls, and its points are lost.
     """
     store = _store(config)
     found = None if store is None else await store.read_current(None if point is None else point["point"])
     if store is None or found is None:
+        lease = OpenRun.of(config).lease
+        made = max(0 if lease is None else lease.journal.made, 0 if point is None else point.get("commits", 0))
+        if made:
+            raise CommitError(_LOST.format(made))
         why = "it had no durable point" if point is None else f"its durable point at step {point['step']} was deleted"
         log(
             _log,
@@ -68,6 +82,90 @@ async def read_population(point: Mapping[str, Any] | None, config: RunnableConfi
         )
         return None
     return Recorded(found, store)
+
+
+async def read_unfinished(config: RunnableConfig) -> Recorded | None:
+    """Read the population of a run that made commit calls, if the call would start it anew; None: there is none.
+
+    LangGraph's checkpoints can lag behind the durable points, so that a killed run resumes at its first node.
+    """
+    lease = OpenRun.of(config).lease
+    return await read_population(None, config) if lease is not None and lease.journal.made else None
+
+
+async def admit(graph: Any, owner: OpenRun, given: Any, config: RunnableConfig, *, commits: bool, exits: bool) -> Any:
+    """Take the lease of a call's thread, and return the input with which the call goes on.
+
+    Args:
+        graph: the graph that is called.
+        owner: of the call; gets the lease.
+        given: the input of the call.
+        config: of the call, with the graph's own.
+        commits: whether the agent has commit tools.
+        exits: whether LangGraph writes no checkpoint before the end of the call.
+
+    Raises:
+        ThreadHeld: another call runs the thread.
+        AgentContractError: a commit call of this run could be repeated after a crash.
+        CommitError: a new input, but the thread's last run made commit calls and has not ended.
+    """
+    place = config.get("configurable", {})
+    saver = place.get("__pregel_checkpointer", graph.checkpointer)
+    if not owner.checkpointed or not isinstance(saver, BaseCheckpointSaver) or isinstance(saver, ForkSaver):
+        return given
+    if "thread_id" not in place:
+        raise ConfigurationError(_NO_THREAD)
+    if exits:
+        if commits:
+            raise AgentContractError(_EXIT_LOSES_COMMITS)
+        return given
+    thread_id, namespace = str(place["thread_id"]), place.get("checkpoint_ns", "")
+    key = points_thread(thread_id, namespace)
+    owner.lease = await Lease.take(saver, thread_id, key, asynchronous=owner.asynchronous)
+    if owner.lease is None and commits:
+        raise AgentContractError(CANNOT_SWAP.format(type(saver).__name__))
+    starts_anew = given is not None and not isinstance(given, Command) and not namespace
+    if owner.lease is None or not owner.lease.journal.made or not starts_anew:
+        return given
+    return await _beside_unfinished(graph, owner, owner.lease, given, config)
+
+
+async def _beside_unfinished(graph: Any, owner: OpenRun, lease: Lease, given: Any, config: RunnableConfig) -> Any:
+    """Return what to do with a new input in a thread whose last run made commit calls and was not seen to end."""
+    newest: RunnableConfig = {**config, "configurable": {**config["configurable"]}}
+    newest["configurable"].pop("checkpoint_id", None)
+    state = await (graph.aget_state(newest) if owner.asynchronous else asyncio.to_thread(graph.get_state, newest))
+    if not state.tasks:
+        ended = state.config["configurable"].get("checkpoint_id", "") > (lease.journal.head or "")
+        if ended:  # It was killed between its last checkpoint and the end of the call.
+            await lease.record(Journal())
+        return given  # If not ended, no checkpoint of the graph was stored, and `init` restores the run.
+    if not lease.journal.uncertain:
+        raise CommitError(_UNFINISHED.format(lease.journal.made))
+    owner.unread = True
+    return None
+
+
+async def forget(saver: BaseCheckpointSaver[Any], config: RunnableConfig, *, asynchronous: bool) -> None:
+    """Delete the durable points and the record of a thread.
+
+    Args:
+        saver: the graph's checkpointer.
+        config: names the thread.
+        asynchronous: whether the checkpointer's async methods are used.
+
+    Raises:
+        ThreadHeld: a call runs the thread.
+    """
+    thread_id = str(config["configurable"]["thread_id"])
+    key = points_thread(thread_id)
+    lease = await Lease.take(saver, thread_id, key, asynchronous=asynchronous)
+    store = PointStore(saver, key, asynchronous, None, nested=False, replays=False)
+    try:
+        await store.delete()
+    finally:
+        if lease is not None:
+            await lease.release(finished=True)
 
 
 async def _delete(store: PointStore, worlds: Worlds) -> None:
@@ -91,13 +189,38 @@ async def saved(system: ParticleSystem, then: str) -> dict[str, Any]:
 
 def _store(config: RunnableConfig) -> PointStore | None:
     owner = OpenRun.of(config)
-    store = store_of(config, asynchronous=owner.asynchronous, replays=owner.replays) if owner.checkpointed else None
+    store = None
+    if owner.checkpointed:
+        store = store_of(config, asynchronous=owner.asynchronous, replays=owner.replays, lease=owner.lease)
     if store is not None and store.nested:
         # Nobody can go back to them: a graph's history does not reach into the nodes of a finished call.
         owner.after_result = partial(_delete, store, owner.worlds)
     return store
 
 
+_NO_THREAD = (
+    "a graph with a checkpointer needs to know the thread: pass config={'configurable': {'thread_id': ...}} "
+    "(Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, checkpoint_id)"
+)
+_EXIT_LOSES_COMMITS = (
+    'the agent has commit tools, and with durability="exit" no checkpoint is written before the end of the call, so '
+    'that a run that breaks off would repeat its commits: use durability="async" or "sync", or build amc() with '
+    "checkpointer=False"
+)
+CANNOT_SWAP = (
+    "the agent has commit tools, and the checkpointer {} cannot tell two callers of a thread apart, so that both could "
+    "make the same commit: use InMemorySaver, SqliteSaver, PostgresSaver or their async forms, give the checkpointer "
+    "aread_record and aswap_record (docs/durable.md), or build amc() with checkpointer=False"
+)
+_UNFINISHED = (
+    "the thread's last run broke off, or waits for an answer, after it made {} commit call(s), which a new input could "
+    "repeat: first finish it with invoke(None, config), or answer its question with Command(resume=...); then send the "
+    "new input. graph.forget(config) deletes the run instead"
+)
+_LOST = (
+    "the thread's last run made {} commit call(s), but its durable points are lost, and a restart from the input could "
+    "repeat them. Find out what was done; graph.forget(config) deletes the run, so that a new input starts anew"
+)
 _COMMITS_NEED_POINTS = (
     "the agent has commit tools and a checkpointer, but its worlds cannot be saved, so that a resumed run could repeat "
     "a commit: give {} snapshot, restore and release (Restorable), or pass checkpointer=False"

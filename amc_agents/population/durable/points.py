@@ -16,10 +16,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, C
 
 from amc_agents.errors import AgentContractError
 from amc_agents.population.durable.interning import Node, Table
+from amc_agents.population.durable.lease import Lease
 from amc_agents.population.saver import ForkSaver
 
 _CHANNEL = "amc_point"
-_NO_CHECKPOINTS = "exit"
+NO_CHECKPOINTS = "exit"
 """Durability with which LangGraph writes no checkpoint before the end of a call."""
 
 
@@ -47,6 +48,8 @@ class PointStore:
     """Whether the graph is a node of another graph."""
     replays: bool
     """Whether the call names the checkpoint from which it goes on."""
+    lease: Lease | None = None
+    """The call's right to run the thread; None: the checkpointer cannot keep one."""
 
     async def write(
         self, parent_id: str | None, nodes: list[Node], root: int, snapshots: list[Any], metadata: CheckpointMetadata
@@ -87,6 +90,7 @@ class PointStore:
     async def read_current(self, point_id: str | None) -> Point | None:
         """Read the point of the graph's current checkpoint, or a newer point, made before the process was killed.
 
+        The newest point is the one that the thread's record names: a caller that lost the thread may have left others.
         A point from before a commit call is never read, because the call would be made again.
 
         Args:
@@ -95,14 +99,16 @@ class PointStore:
         Raises:
             AgentContractError: the call replays a checkpoint from before a commit call.
         """
-        newest = await self._get(None)
+        head = None if self.lease is None else self.lease.journal.head
+        newest = await self._get(head)
         if newest is None:
-            return None if point_id is None else await self.read(point_id)
+            return None if point_id is None or head is not None else await self.read(point_id)
         named = None if point_id is None else await self._get(point_id)
         forgets_commits = _n_commits(newest) > _n_commits(named)
         if forgets_commits and self.replays:
             raise AgentContractError(_REPLAYS_COMMITS)
-        if forgets_commits or newest.checkpoint["id"] > (self.outer_checkpoint_id or ""):
+        is_named = head is not None and not self.replays
+        if is_named or forgets_commits or newest.checkpoint["id"] > (self.outer_checkpoint_id or ""):
             point_id = newest.checkpoint["id"]
         return None if point_id is None else await self.read(point_id)
 
@@ -143,13 +149,14 @@ def points_thread(thread_id: str, namespace: str = "") -> str:
     return f"{thread_id}/amc" + (f"/{namespace}" if namespace else "")
 
 
-def store_of(config: RunnableConfig, *, asynchronous: bool, replays: bool) -> PointStore | None:
+def store_of(config: RunnableConfig, *, asynchronous: bool, replays: bool, lease: Lease | None) -> PointStore | None:
     """Return the store of the run's points; None: the run is not checkpointed as it goes.
 
     Args:
         config: of a node of the graph.
         asynchronous: whether the graph is called by its async methods.
         replays: whether the call names the checkpoint from which it goes on.
+        lease: the call's right to run the thread.
     """
     configurable = config.get("configurable", {})
     saver = configurable.get("__pregel_checkpointer")
@@ -157,7 +164,7 @@ def store_of(config: RunnableConfig, *, asynchronous: bool, replays: bool) -> Po
         not isinstance(saver, BaseCheckpointSaver)
         or isinstance(saver, ForkSaver)  # A particle of another population, which has its own points.
         or "thread_id" not in configurable
-        or configurable.get("__pregel_durability") == _NO_CHECKPOINTS
+        or configurable.get("__pregel_durability") == NO_CHECKPOINTS
     ):
         return None
     namespace = configurable.get("checkpoint_ns", "").rpartition("|")[0]
@@ -168,6 +175,7 @@ def store_of(config: RunnableConfig, *, asynchronous: bool, replays: bool) -> Po
         outer_checkpoint_id=configurable.get("checkpoint_map", {}).get(namespace),
         nested=bool(namespace),
         replays=replays,
+        lease=lease,
     )
 
 
