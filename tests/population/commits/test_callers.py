@@ -12,16 +12,24 @@ import time
 from pathlib import Path
 
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import ToolRetryMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
 
 from amc_agents import current_commit
+from amc_agents.commits import Commit, DeferredCalls
 from amc_agents.errors import AgentContractError, CommitError, ThreadHeld
 from amc_agents.population.durable import lease
+from amc_agents.population.graph import amc
+from amc_agents.runtime.effects import Retried
+from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.callers import N_CALLERS, break_off, payer
-from tests.population.commits.ledger import Ledger, start
+from tests.population.commits.ledger import Ledger, call, results, start
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -213,6 +221,43 @@ def test_a_checkpointer_without_compare_and_swap_is_refused_for_commits(ledger, 
     graph, config = payer(ledger, Swapping(), "a")
     assert graph.invoke(start(), config)["messages"][-1].text == "done"
     assert len(ledger.rows("refund")) == 1
+
+
+def test_a_retry_has_the_key_of_the_first_attempt_and_another_call_has_another(ledger):
+    @tool
+    def refund(amount: int) -> str:
+        """Pay, and lose the bank's first two answers."""
+        ledger.add("refund", amount=amount, key=current_commit().key)
+        if len(ledger.rows("refund")) < 3:
+            raise ConnectionError("no answer")
+        return "paid"
+
+    def respond(messages):
+        paid = len(results(messages, "refund"))
+        return "done" if paid == 2 else AIMessage("", tool_calls=[call("refund", f"r{paid}", amount=5)])
+
+    retries = ToolRetryMiddleware(max_retries=3, initial_delay=0.0, jitter=False)
+    agent = create_agent(ScriptedChatModel(respond=respond), [refund], middleware=[retries])
+    graph = amc(agent, lambda trajectories: [1.0 for _ in trajectories], tools={"refund": Retried(3)}, n_particles=2,
+                checkpointer=InMemorySaver())  # fmt: skip
+    graph.invoke(start(), {"configurable": {"thread_id": "a"}})
+    keys = [row["key"] for row in ledger.rows("refund")]
+    assert len(keys) == 4
+    assert len(set(keys[:3])) == 1
+    assert keys[3] != keys[0]
+
+
+def test_deferred_calls_have_keys_too():
+    calls = DeferredCalls([Commit("refund", {}, None, None, "not run")] * 2)
+    keys = []
+    for place in range(2):
+        with calls.recording(place) as outcome:
+            keys.append(current_commit().key)
+            outcome.append("paid")
+    assert len(set(keys)) == 2
+    with DeferredCalls(calls).recording(1) as outcome:
+        assert current_commit().key == keys[1]
+        outcome.append("paid")
 
 
 def test_outside_of_a_run_each_commit_has_a_key_of_its_own():
