@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import difflib
 import fnmatch
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from amc_agents.envs.real.changes import Conflict, FileChange
-from amc_agents.envs.real.copying import Method, copy_tree, link_tree, save_tree
-from amc_agents.envs.real.folders import files_in, lines_of, replace_files, same
+from amc_agents.envs.real.copying import GIT, Method, OutsideLinks, is_inside, link_tree
+from amc_agents.envs.real.folders import copy_file, digest, files_in, lines_of, locked, replace_files, same
+from amc_agents.envs.real.repositories import check_apart, copy_apart, ignored_by_git, merged_text, refuse_variables
 from amc_agents.envs.real.snapshots import Snapshots
-from amc_agents.envs.real.workspace import Workspace
+from amc_agents.envs.real.workspace import Workspace, remove
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.files import storage_errors
 from amc_agents.quoting import quoted
@@ -27,27 +29,63 @@ class DirectoryFork:
     begins and written by `apply` alone. File systems with reflinks (btrfs, XFS) share unchanged blocks among copies.
     Snapshots are in `workspace` until they are released; `remove_snapshots` removes abandoned snapshots by age.
 
+    Git repositories in the folder, worktrees and submodules included, become repositories of the copy; hooks do not
+    run there. What particles commit stays in their copies: `apply` writes files of the working tree.
+
     Args:
         path: the original folder.
-        ignore: patterns (as of `fnmatch`) of relative paths that `changes`, `diff` and `apply` leave out, such as
-            `"*.pyc"` or `"build/*"`. They are copied to the particles nevertheless.
+        ignore: patterns (as of `fnmatch`) of relative paths that `changes`, `diff` and `apply` leave out besides `.git`
+            and what git ignores, such as `"*.pyc"` or `"build/*"`. They are copied to the particles nevertheless, if
+            they can be copied.
         workspace: folder for the copies; reflinks require the file system of `path`. None: the temporary folder.
+        outside_links: what becomes of links that lead out of the folder: "copy" replaces them by copies of their
+            targets, "refuse" is an error, and "keep" shares the targets, for those that nobody writes. Links to places
+            inside lead into the copy.
 
     Raises:
-        ConfigurationError: `path` is not a folder.
+        ConfigurationError: `path` is not a folder, contains the workspace, or a variable such as `GIT_DIR` leads git to
+            one repository in all folders.
+        ForkError: the folder contains a pipe, a socket, a device, or a link that is refused.
         StorageError: the workspace cannot be written.
+        WorldError: an interrupted `apply` to this folder cannot be completed.
     """
 
-    def __init__(self, path: str | Path, *, ignore: Sequence[str] = (), workspace: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        ignore: Sequence[str] = (),
+        workspace: str | Path | None = None,
+        outside_links: OutsideLinks = "copy",
+    ) -> None:
         self.original = Path(path).resolve()
         if not self.original.is_dir():
             raise ConfigurationError(f"DirectoryFork expects a folder, got {quoted(str(path), 200)}")
+        if outside_links not in get_args(OutsideLinks):
+            raise ConfigurationError(
+                f"outside_links must be one of {', '.join(get_args(OutsideLinks))}, got {quoted(outside_links, 80)}"
+            )
+        if is_inside(place := Path(workspace or tempfile.gettempdir()).resolve(), self.original):
+            raise ConfigurationError(
+                f"{self.original} contains the workspace {place}, so that its copies would contain themselves: choose "
+                "another workspace="
+            )
+        refuse_variables()
         self._ignore = tuple(ignore)
         self._workspace = Workspace(None if workspace is None else Path(workspace))
         self._base = _Shared(self._workspace, self._workspace.reserve())
-        self.method: Method = copy_tree(self.original, self._base.path)
         self._path: Path | None = self._workspace.reserve()
-        copy_tree(self._base.path, self._path)
+        try:
+            with locked(self.original, shared=True):
+                self.method: Method = copy_apart(
+                    self.original, self._base.path, outside_links=outside_links, may_lack=self._is_left_out
+                )
+            check_apart(self._base.path)
+            copy_apart(self._base.path, self._path)
+        except BaseException:
+            self._workspace.release(self._path)
+            self._base.leave()
+            raise
 
     @property
     def path(self) -> Path:
@@ -78,7 +116,7 @@ class DirectoryFork:
         twin._workspace, twin._base, twin._path = self._workspace, self._base, None
         target = self._workspace.reserve()
         try:
-            await asyncio.to_thread(copy_tree, self.path, target)
+            await asyncio.to_thread(copy_apart, self.path, target, may_lack=self._is_left_out)
         except BaseException:
             self._workspace.release(target)
             raise
@@ -119,14 +157,24 @@ class DirectoryFork:
         await asyncio.to_thread(Snapshots(self._workspace.parent).release, snapshot)
 
     def changes(self) -> list[FileChange]:
-        """The particle's changed files, sorted by path. Empty folders and permissions are not compared."""
+        """The particle's changed files, sorted by path, without `.git` and what git ignores.
+
+        Contents are compared. Empty folders and permissions are not.
+        """
         before, after = files_in(self._base.path), files_in(self.path)
-        kinds = {
-            name: "added" if name not in before else "deleted" if name not in after else "modified"
+        changed = [
+            name
             for name in sorted(before | after)
-            if not self._ignored(name) and not same(self._base.path / name, self.path / name)
-        }
-        return [FileChange(name, kind) for name, kind in kinds.items()]  # type: ignore[arg-type]
+            if GIT not in Path(name).parts
+            and not self._is_left_out(name)
+            and not same(self._base.path, self.path, name)
+        ]
+        ignored = ignored_by_git(self.path, changed, self.original)
+        return [
+            FileChange(name, "added" if name not in before else "deleted" if name not in after else "modified")
+            for name in changed
+            if name not in ignored
+        ]
 
     def diff(self) -> str:
         """The particle's changes as a unified diff; files that are not UTF-8 text are only named."""
@@ -135,43 +183,71 @@ class DirectoryFork:
     def apply(self) -> list[FileChange]:
         """Write the particle's changes to the original folder, and return them.
 
-        All new files are first written to a folder in the original, and then moved to their places. If a move fails,
-        the moves before it are undone.
+        A file that has also changed in the original since the run began is merged by `git merge-file`. If the process
+        is killed, the next `apply` or `DirectoryFork` of the same folder completes the changes.
 
         Raises:
-            Conflict: a file that the particle changed has also changed in the original since the run began.
-            StorageError: the original cannot be written.
+            Conflict: a file that the particle changed has also changed in the original, and cannot be merged.
+            StorageError: the original cannot be written. Nothing was changed.
+            WorldError: another process applies changes to the folder, or an interrupted one cannot be completed.
         """
-        changes = self.changes()
-        conflicts = self._conflicting(changes)
-        if conflicts:
-            raise Conflict(str(self.original), conflicts)
-        pending = [change for change in changes if not self._applied(change)]
-        with storage_errors(self.original):
-            replace_files(self.original, self.path, pending)
+        with storage_errors(self.original), locked(self.original), self._folder_for_merges() as merged:
+            changes = self.changes()
+            before = {change.path: digest(self.original / change.path) for change in changes}
+            changed, conflicts = self._resolved(changes, Path(merged))
+            if conflicts:
+                raise Conflict(str(self.original), conflicts)
+            replace_files(self.original, [change for change in changes if change.path in changed], changed, before)
         return changes
 
     def conflicts(self) -> list[str]:
-        """Paths that the particle changed and that have also changed in the original, to something else."""
-        return self._conflicting(self.changes())
+        """Paths that the particle changed and that have also changed in the original, so that they cannot be merged."""
+        with locked(self.original, shared=True), self._folder_for_merges() as merged:
+            return self._resolved(self.changes(), Path(merged))[1]
 
-    def _conflicting(self, changes: Sequence[FileChange]) -> list[str]:
-        return [
-            change.path
-            for change in changes
-            if not same(self._base.path / change.path, self.original / change.path) and not self._applied(change)
-        ]
+    def _folder_for_merges(self) -> tempfile.TemporaryDirectory[str]:
+        # What cannot be removed now is removed with the workspace.
+        return tempfile.TemporaryDirectory(dir=self._workspace.path, ignore_cleanup_errors=True)
 
-    def _applied(self, change: FileChange) -> bool:
-        """Whether the original has the change already."""
-        return same(self.path / change.path, self.original / change.path)
+    def _resolved(self, changes: Sequence[FileChange], merged: Path) -> tuple[dict[str, Path], list[str]]:
+        """Return the folders of the new files by path, without those that the original has already, and conflicts."""
+        changed, conflicts = {}, []
+        deleted = {change.path for change in changes if change.kind == "deleted"}
+        for name in (change.path for change in changes):
+            if same(self.path, self.original, name):
+                continue  # The original has the change already.
+            if self._has_no_place(name, deleted):
+                conflicts.append(name)
+            elif same(self._base.path, self.original, name):
+                changed[name] = self.path
+            elif (text := merged_text(self.original / name, self._base.path / name, self.path / name)) is not None:
+                copy_file(self.path, merged, name)
+                (merged / name).write_bytes(text)
+                changed[name] = merged
+            else:
+                conflicts.append(name)
+        return changed, conflicts
 
-    def _ignored(self, name: str) -> bool:
+    def _has_no_place(self, name: str, deleted: Set[str]) -> bool:
+        """Whether a file, or a link that leads elsewhere, stands where the original would need a folder, or reverse."""
+        for parent in Path(name).parents[:-1]:
+            place = self.original / parent
+            if place.is_symlink() or (place.exists() and not place.is_dir()):
+                return parent.as_posix() not in deleted
+        place = self.original / name
+        return (
+            not place.is_symlink()
+            and place.is_dir()
+            and name not in deleted
+            and any(f"{name}/{inner}" not in deleted for inner in files_in(place))
+        )
+
+    def _is_left_out(self, name: str) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in self._ignore)
 
     def _diff_of(self, name: str) -> str:
         try:
-            before, after = (lines_of(folder / name) for folder in (self._base.path, self.path))
+            before, after = (lines_of(folder, name) for folder in (self._base.path, self.path))
         except UnicodeDecodeError:
             return f"Binary file {name} differs\n"
         lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
@@ -179,14 +255,14 @@ class DirectoryFork:
 
     def _save(self, path: Path, saved: Path) -> None:
         link_tree(self._base.path, saved / "base")
-        save_tree(path, self._base.path, saved / "state")
+        copy_apart(path, saved / "state", may_lack=self._is_left_out, base=self._base.path)
 
     def _restore(self, snapshot: Any) -> None:
         saved = Snapshots(self._workspace.parent).find(snapshot)
         old, base, path = self.path, _Shared(self._workspace, self._workspace.reserve()), self._workspace.reserve()
         try:
             link_tree(saved / "base", base.path)
-            copy_tree(saved / "state", path)
+            copy_apart(saved / "state", path)
         except BaseException:
             self._workspace.release(path)
             base.leave()
@@ -194,7 +270,12 @@ class DirectoryFork:
         previous, self._base, self._path = self._base, base, path
         self._workspace.release(old)
         previous.leave()
-        replace_files(base.path, path, [change for change in self.changes() if self._applied(change)])
+        applied = [change for change in self.changes() if same(path, self.original, change.path)]
+        for change in applied:
+            remove(base.path / change.path)
+        for change in applied:
+            if change.kind != "deleted":
+                copy_file(path, base.path, change.path)
 
 
 class _Shared:

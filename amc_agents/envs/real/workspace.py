@@ -16,6 +16,8 @@ from amc_agents.files import storage_errors
 PREFIX = "amc-worlds-"
 """Beginning of the names of all workspaces."""
 _LOCK = "in-use.lock"
+_NO_REPOSITORY = "gitdir: no-repository-around-a-copy\n"
+"""Ends git's search for a repository in the parents of a copy, where the user's own may be."""
 
 
 class Workspace:
@@ -80,13 +82,15 @@ def _create_locked(parent: Path) -> tuple[Path, BaseFileLock]:
         with suppress(FileNotFoundError):
             lock.acquire()
             if (path / _LOCK).exists():
+                if any((parent / ".git").exists() for parent in path.resolve().parents):
+                    (path / ".git").write_text(_NO_REPOSITORY)
                 return path, lock
             lock.release()
 
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, read-only ones included."""
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, onerror=_make_writable_and_retry)
     else:
         path.unlink(missing_ok=True)
@@ -96,8 +100,11 @@ def _make_writable_and_retry(function: object, path: str, _: object) -> None:
     # Package managers and git make files and folders read-only.
     try:
         os.chmod(Path(path).parent, 0o700)
+        if Path(path).is_symlink():  # The permissions of its target are not ours to change.
+            os.unlink(path)
+            return
         os.chmod(path, 0o700)
-        if Path(path).is_dir() and not Path(path).is_symlink():
+        if Path(path).is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             os.unlink(path)
