@@ -10,10 +10,8 @@ import sys
 import pytest
 
 UNPICKLING = {"pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
-OWN_PROCESS = {
-    f"amc_agents/envs/real/{name}.py" for name in ("process", "process_child", "process_messages", "process_world")
-}
-"""Messages between a process and the one that it has forked: no file, and no other user's bytes."""
+OWN_PROCESS = {f"amc_agents/envs/real/{name}.py" for name in ("process", "process_child", "process_messages")}
+"""Requests to a process that runs the caller's code. Its answers are not unpickled: only `process_child` loads."""
 OWN_CLUSTER = {
     "amc_agents/bench/on_ray.py",
     "amc_agents/concurrency/ray_cluster.py",
@@ -60,6 +58,8 @@ def test_nothing_is_unpickled_but_messages_of_own_processes(sources):
     users = {path for path, tree in sources.items() if UNPICKLING & set(imported(tree))}
     assert len(sources) > 300
     assert users <= OWN_PROCESS | OWN_CLUSTER
+    loading = {path for path in OWN_PROCESS if "pickle.loads" in {name for name, _ in calls(sources[path])}}
+    assert loading == {"amc_agents/envs/real/process_child.py"}
 
 
 def calls(tree):

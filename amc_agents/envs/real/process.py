@@ -15,7 +15,7 @@ from functools import partial
 from multiprocessing import spawn
 from typing import Any, Generic, TypeVar, cast
 
-from amc_agents.envs.real.process_messages import Failed, Request, receive, send
+from amc_agents.envs.real.process_messages import Failed, Request, receive_answer, send, send_request
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, WorldError
 from amc_agents.quoting import quoted
 
@@ -32,7 +32,8 @@ class ProcessFork(Generic[T]):
 
     The process is spawned, so that it inherits nothing of the caller, and a fork is a copy of the whole process, native
     memory included. A tool gets its particle's object from `current_environment(ProcessFork).object`: its methods are
-    called in the process, one at a time, and its attributes are read from there. Arguments and results are pickled.
+    called in the process, one at a time, and its attributes are read from there. Arguments are pickled. Results are
+    plain data: None, numbers, text, bytes, lists, tuples, dicts, sets, NumPy arrays of numbers, and `TimeStep`s.
 
     After a fork, the generators of the modules `random` and `numpy.random` are seeded anew in the copy, and so is the
     object if it has a method `reseed(seed)`, async or sync. Other generators must be seeded there.
@@ -98,8 +99,9 @@ class ProcessFork(Generic[T]):
         """Call a method of the object in the process.
 
         Raises:
-            Exception: as the method raised it.
-            WorldError: that exception cannot be pickled, the process died, or the call took longer than `timeout`.
+            Exception: as the method raised it, if it is an exception of Python or of this package.
+            WorldError: the method raised another exception or returned no plain data, the process died, or the call
+                took longer than `timeout`.
             EnvironmentStateError: the world is closed.
         """
         return self._ask(Request("call", name, arguments, named))
@@ -138,13 +140,16 @@ class ProcessFork(Generic[T]):
         twin._offer_snapshots(self._restorable)
         return twin
 
-    def _ask(self, message: Any, handed_over: socket.socket | None = None) -> Any:
+    def _ask(self, message: Request | bytes, handed_over: socket.socket | None = None) -> Any:
         with self._lock:
             connection = self._socket
             if connection is None:
                 raise EnvironmentStateError("this ProcessFork is closed: its process has ended")
             try:
-                send(connection, message)
+                if isinstance(message, bytes):
+                    send(connection, message)
+                else:
+                    send_request(connection, message)
                 if handed_over is not None:
                     socket.send_fds(connection, [b"f"], [handed_over.fileno()])
             except OSError as error:
@@ -154,7 +159,10 @@ class ProcessFork(Generic[T]):
 
     def _answer(self, connection: socket.socket) -> Any:
         try:
-            answer = receive(connection)
+            answer = receive_answer(connection)
+        except WorldError:
+            self._kill()
+            raise
         except TimeoutError as error:
             self._kill()
             raise WorldError(f"the process of this world did not answer within {self._timeout:g} s") from error

@@ -14,7 +14,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
-from amc_agents.envs.real.process_messages import Failed, Request, receive, receive_bytes, send
+from amc_agents.envs.real.process_messages import Request, receive, send_answer, send_failure
 from amc_agents.errors import ForkError, WorldError
 from amc_agents.quoting import quoted
 
@@ -27,14 +27,14 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who then closes the connection.
     connection = socket.socket(fileno=descriptor)
     try:
-        preparation, make = pickle.loads(receive_bytes(connection))
+        preparation, make = pickle.loads(receive(connection))
         spawn.prepare(preparation)
         held = pickle.loads(make)()
     except Exception as error:
-        send(connection, _failure(WorldError(f"the world of a ProcessFork could not be created: {quoted(error)}")))
+        send_failure(connection, WorldError(f"the world of a ProcessFork could not be created: {quoted(error)}"))
         return
     restorable = all(callable(getattr(held, name, None)) for name in ("snapshot", "restore", "release"))
-    send(connection, (os.getpid(), restorable))
+    send_answer(connection, (os.getpid(), restorable))
     serve(connection, held)
 
 
@@ -42,7 +42,7 @@ def serve(connection: socket.socket, held: Any) -> None:
     """Answer requests about an object."""
     while True:
         try:
-            request: Request = receive(connection)
+            request: Request = pickle.loads(receive(connection))
         except (EOFError, OSError):
             os._exit(0)
         if request.kind == "fork":
@@ -58,10 +58,10 @@ def _answer(connection: socket.socket, held: Any, request: Request) -> None:
             answer = _finished(value(*request.arguments, **request.named))
         else:
             answer = ("method", None) if callable(value) else ("value", value)
-        content = pickle.dumps(answer)
     except Exception as error:
-        content = pickle.dumps(_failure(error))
-    send(connection, content)
+        send_failure(connection, error)
+    else:
+        send_answer(connection, answer)
 
 
 def _fork(connection: socket.socket, held: Any, seed: int) -> socket.socket:
@@ -70,19 +70,19 @@ def _fork(connection: socket.socket, held: Any, seed: int) -> socket.socket:
     n_threads = len(list(_TASKS.iterdir())) if _TASKS.is_dir() else 1
     if n_threads > 1:
         os.close(descriptor)
-        send(connection, Failed(ForkError(
+        send_failure(connection, ForkError(
             f"the world's process has {n_threads} threads, and os.fork copies only one: let it use a single thread, "
             "or use ReplayFork"
-        )))  # fmt: skip
+        ))  # fmt: skip
         return connection
     if os.fork():
         os.close(descriptor)
-        send(connection, None)
+        send_answer(connection, None)
         return connection
     connection.close()
     connection = socket.socket(fileno=descriptor)
     _reseed(held, seed)
-    send(connection, os.getpid())
+    send_answer(connection, os.getpid())
     return connection
 
 
@@ -96,11 +96,3 @@ def _reseed(held: Any, seed: int) -> None:
 
 def _finished(answer: Any) -> Any:
     return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
-
-
-def _failure(error: Exception) -> Failed:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = WorldError(f"{type(error).__name__}: {error}")
-    return Failed(error)

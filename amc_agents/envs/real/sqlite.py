@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,14 @@ from amc_agents.envs.real.snapshots import Snapshots
 from amc_agents.envs.real.sqlite_rows import (
     applied_rows,
     attached,
+    back_up,
     changed_rows,
     conflicting_rows,
-    drop_triggers,
+    database_errors,
+    opened,
+    schema_of,
     tables_of,
+    without_triggers,
     write_rows,
 )
 from amc_agents.envs.real.workspace import Workspace
@@ -45,6 +48,7 @@ class SqliteFork:
 
     Raises:
         ConfigurationError: `path` is not a database file.
+        ForkError: another process has locked the database.
         StorageError: the workspace cannot be written.
     """
 
@@ -57,11 +61,12 @@ class SqliteFork:
         self._connections: list[sqlite3.Connection] = []
         self._path: Path | None = self._workspace.reserve()
         try:
-            _back_up(self.original, self._base.path)
-            _back_up(self._base.path, self._path)
-        except sqlite3.DatabaseError as error:
-            self._workspace.release(self._path)
-            self._workspace.release(self._base.path)
+            back_up(self.original, self._base.path)
+            back_up(self._base.path, self._path)
+        except BaseException as error:
+            self._leave(self._path, self._base)
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise ConfigurationError(f"SqliteFork cannot read {self.original} as a database: {error}") from error
 
     @property
@@ -89,7 +94,8 @@ class SqliteFork:
         """Copy the particle's database. The seed is unused, since a database has no randomness.
 
         Raises:
-            ForkError: a connection of this world is inside a transaction.
+            ForkError: a connection is inside a transaction.
+            WorldError: a tool has damaged or deleted the database.
         """
         self._refuse_in_transaction()
         twin = object.__new__(SqliteFork)
@@ -97,7 +103,8 @@ class SqliteFork:
         twin._connections, twin._path = [], None
         target = self._workspace.reserve()
         try:
-            await asyncio.to_thread(_back_up, self.path, target)
+            with database_errors(self.path, "cannot be copied"):
+                await asyncio.to_thread(back_up, self.path, target)
         except BaseException:
             self._workspace.release(target)
             raise
@@ -116,8 +123,9 @@ class SqliteFork:
         """Save the particle's database, and the original at the beginning of the run, in the workspace folder.
 
         Raises:
-            ForkError: a connection of this world is inside a transaction.
+            ForkError: a connection is inside a transaction.
             StorageError: the workspace cannot be written.
+            WorldError: a tool has damaged or deleted the database.
         """
         self._refuse_in_transaction()
         return await asyncio.to_thread(self._snapshots.save, partial(self._save, self.path))
@@ -140,14 +148,14 @@ class SqliteFork:
         """The particle's changed rows, by table and key.
 
         Raises:
-            WorldError: the particle has changed the schema.
+            WorldError: the particle has changed the schema, or a tool has damaged or deleted the database.
         """
-        with attached(self._base.path, self.path) as connection:
-            tables = tables_of(connection, "main")
-            if tables != tables_of(connection, "other"):
+        with database_errors(self.path, "cannot be compared"), attached(self._base.path, self.path) as connection:
+            if schema_of(connection, "main") != schema_of(connection, "other"):
                 raise WorldError(
                     "the particle has changed the schema of its database: compare or apply it by hand, from `path`"
                 )
+            tables = tables_of(connection, "main")
             return [change for table in tables.values() for change in changed_rows(connection, table)]
 
     def diff(self) -> str:
@@ -157,27 +165,32 @@ class SqliteFork:
     def apply(self) -> list[RowChange]:
         """Write the particle's changes to the original in one transaction, and return them.
 
+        Triggers that have fired in the particle's database do not fire again; those that the original got since the run
+        began do. A killed process leaves all changes or none.
+
         Raises:
             Conflict: a row that the particle changed has also changed in the original since the run began.
             WorldError: a schema has changed, or the original rejects a change (a constraint, or a lock).
         """
         changes = self.changes()
-        with closing(sqlite3.connect(self.original, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                conflicts = conflicting_rows(connection, changes)
-                if conflicts:
-                    raise Conflict(str(self.original), conflicts)
+        with database_errors(self.path, "cannot be read"), opened(self.path) as copy:
+            schema = schema_of(copy, "main")
+        problem = "rejected the changes, of which nothing was written"
+        with database_errors(self.original, problem), opened(self.original) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            conflicts = conflicting_rows(connection, changes)
+            if conflicts:
+                raise Conflict(str(self.original), conflicts)
+            with without_triggers(connection, schema):
                 write_rows(connection, changes)
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise WorldError(f"{self.original} rejected the changes: {error}. Nothing was written") from error
+            connection.execute("COMMIT")
         return changes
 
     def conflicts(self) -> list[str]:
         """Rows that the particle changed and that have also changed in the original, to something else."""
-        with closing(sqlite3.connect(self.original)) as connection:
-            return conflicting_rows(connection, self.changes())
+        changes = self.changes()
+        with database_errors(self.original, "cannot be compared"), opened(self.original) as connection:
+            return conflicting_rows(connection, changes)
 
     @property
     def _snapshots(self) -> Snapshots:
@@ -203,17 +216,17 @@ class SqliteFork:
 
     def _save(self, path: Path, saved: Path) -> None:
         link_or_copy(str(self._base.path), str(saved / "base"))
-        _back_up(path, saved / "state")
+        with database_errors(path, "cannot be saved"):
+            back_up(path, saved / "state")
 
     def _restore(self, snapshot: Any) -> None:
         saved = self._snapshots.find(snapshot)
         old, base, path = self.path, _Shared(self._workspace.reserve()), self._workspace.reserve()
         try:
-            _back_up(saved / "base", base.path)
-            _back_up(saved / "state", path)
-        except sqlite3.DatabaseError as error:
-            self._workspace.release(path)
-            self._workspace.release(base.path)
+            back_up(saved / "base", base.path)
+            back_up(saved / "state", path)
+        except sqlite3.Error as error:
+            self._leave(path, base)
             raise WorldError(f"the snapshot {saved} is damaged: {error}") from error
         previous, self._base, self._path = self._base, base, path
         self._disconnect()
@@ -224,11 +237,13 @@ class SqliteFork:
         """Write changes that the original has received to the state to compare with, if nothing prevents it."""
         try:
             changes = self.changes()
-            with closing(sqlite3.connect(self.original)) as original:
+            with opened(self.original) as original:
                 applied = applied_rows(original, changes)
-            with closing(sqlite3.connect(self._base.path)) as base, base:
-                drop_triggers(base)
-                write_rows(base, applied)
+            with opened(self._base.path) as base:
+                base.execute("BEGIN")
+                with without_triggers(base, schema_of(base, "main")):
+                    write_rows(base, applied)
+                base.execute("COMMIT")
         except (WorldError, sqlite3.Error) as error:
             log(
                 _log,
@@ -246,14 +261,6 @@ class _Shared:
 
     path: Path
     users: int = 1
-
-
-def _back_up(source: Path, target: Path) -> None:
-    with (
-        closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as read,
-        closing(sqlite3.connect(target)) as copy,
-    ):
-        read.backup(copy)
 
 
 def _in_transaction(connection: sqlite3.Connection) -> bool:

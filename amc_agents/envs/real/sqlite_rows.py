@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from amc_agents.envs.real.changes import RowChange
+from amc_agents.errors import ForkError, WorldError
 
 Row = tuple[Any, ...]
+LOCK_LIMIT_S = 10.0
+"""Time limit in seconds of waiting for a connection that has locked a database."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,63 @@ class Table:
 
 
 @contextmanager
+def opened(path: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    """Open a database file, which must exist, without implicit transactions."""
+    uri = f"{path.as_uri()}?mode={mode}"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_LIMIT_S)) as connection:
+        yield connection
+
+
+@contextmanager
 def attached(main: Path, other: Path) -> Iterator[sqlite3.Connection]:
     """Open two databases under the names `main` and `other`."""
-    with closing(sqlite3.connect(main)) as connection:
-        connection.execute("ATTACH DATABASE ? AS other", (str(other),))
+    with opened(main) as connection:
+        connection.execute("ATTACH DATABASE ? AS other", (f"{other.as_uri()}?mode=rw",))
         yield connection
+
+
+def back_up(source: Path, target: Path) -> None:
+    """Copy a database.
+
+    Raises:
+        ForkError: another process has locked the database for longer than the time limit.
+        sqlite3.Error: it cannot be read.
+    """
+    deadline = time.monotonic() + LOCK_LIMIT_S
+
+    def check(status: int, remaining: int, total: int) -> None:
+        # `backup` itself would wait for ever.
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise ForkError(
+                f"cannot copy the database {source}, which another connection has locked for {LOCK_LIMIT_S:g} s: end "
+                "its transaction"
+            )
+
+    with opened(source, "ro") as read, closing(sqlite3.connect(target)) as copy:
+        read.execute("PRAGMA busy_timeout = 0")
+        read.backup(copy, progress=check, sleep=0.05)
+
+
+@contextmanager
+def database_errors(path: Path, problem: str) -> Iterator[None]:
+    """Raise errors of SQLite as a `WorldError` that names the database."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        remedy = ""
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            remedy = ". Another connection has locked it: end its transaction"
+        elif not isinstance(error, sqlite3.IntegrityError):
+            remedy = ". If a tool has damaged or deleted its file, restore it"
+        raise WorldError(f"{path} {problem}: {error}{remedy}") from error
+
+
+def schema_of(connection: sqlite3.Connection, schema: str) -> set[Row]:
+    """Return the SQL of all tables, indexes, triggers and views, with their types and names."""
+    rows = connection.execute(
+        f"SELECT type, name, tbl_name, sql FROM {schema}.sqlite_master WHERE name NOT LIKE 'sqlite_%'"
+    )
+    return {tuple(row) for row in rows}
 
 
 def tables_of(connection: sqlite3.Connection, schema: str) -> Mapping[str, Table]:
@@ -100,11 +156,21 @@ def write_rows(connection: sqlite3.Connection, changes: Sequence[RowChange]) -> 
         _write_row(connection, tables[change.table], change)
 
 
-def drop_triggers(connection: sqlite3.Connection) -> None:
-    """Drop all triggers, so that written rows change no further rows."""
-    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for (name,) in names:
+@contextmanager
+def without_triggers(connection: sqlite3.Connection, known: Collection[Row]) -> Iterator[None]:
+    """Drop triggers for the time of a block in a transaction: they have fired in the copy that the rows are from.
+
+    Args:
+        connection: to the database.
+        known: the schema of the copy. Triggers that it lacks are kept, and fire.
+    """
+    found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    dropped = [row for row in found if tuple(row) in known]
+    for _, name, _, _ in dropped:
         connection.execute(f"DROP TRIGGER {_quoted(name)}")
+    yield
+    for *_, sql in dropped:
+        connection.execute(sql)
 
 
 def _read(connection: sqlite3.Connection, table: Table, key: Row) -> Row | None:

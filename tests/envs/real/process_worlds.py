@@ -6,6 +6,9 @@ import tempfile
 import threading
 import time
 
+import numpy as np
+
+from amc_agents.envs.real.changes import Conflict
 from amc_agents.errors import EnvironmentStateError, WorldError
 from amc_agents.types import TimeStep
 
@@ -36,6 +39,21 @@ class Dice:
 
     def fail_oddly(self):
         raise Unpicklable(1, 2)
+
+    def fail_in_time(self):
+        raise TimeoutError("in the world")
+
+    def conflict(self):
+        raise Conflict("shop", ["orders 1"])
+
+    def echo(self, value):
+        return value
+
+    def array(self, *shape):
+        return np.arange(np.prod(shape, dtype=int), dtype="<f4").reshape(shape)
+
+    def object(self):
+        return self
 
     def die(self):
         os._exit(3)

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import textwrap
@@ -9,10 +13,12 @@ import time
 
 import pytest
 
+from amc_agents.envs.real.changes import Conflict
 from amc_agents.envs.real.process import ProcessFork
+from amc_agents.envs.real.process_messages import receive_answer
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.testing import check_environment
-from amc_agents.types import Task
+from amc_agents.types import Task, TimeStep
 from tests.envs.real.process_worlds import Broken, Dice, OwnGenerator, Table
 
 
@@ -74,9 +80,78 @@ async def test_exceptions_of_the_object_are_raised(world):
         world.object.fail()
     with pytest.raises(WorldError, match="Unpicklable: 1"):
         world.object.fail_oddly()
+    with pytest.raises(TimeoutError, match="in the world"):
+        world.object.fail_in_time()
+    with pytest.raises(Conflict, match="shop has changed") as caught:
+        world.object.conflict()
+    assert caught.value.places == ("orders 1",)
     with pytest.raises(AttributeError, match="missing"):
         world.object.missing  # noqa: B018
     assert len(world.object.roll()) == 1, "it goes on"
+
+
+async def test_answers_are_plain_data(world):
+    values = [
+        None, True, 1 << 80, -0.5, math.inf, "\ud800 text", b"\x00\xff", [1, (2, [3])], {(1, "a"): {"b": b""}}, {1, 2},
+        frozenset("ab"), TimeStep.termination("end", 1.0),
+    ]  # fmt: skip
+    answers = world.object.echo(values)
+    assert answers == values
+    assert [type(answer) for answer in answers] == [type(value) for value in values]
+    assert math.isnan(world.object.echo(math.nan))
+    array = world.object.array(2, 3)
+    assert (array.dtype, array.tolist()) == ("<f4", [[0, 1, 2], [3, 4, 5]])
+    assert world.object.array(0, 3).shape == (0, 3)
+    assert world.object.echo(array[1, 2]) == 5
+    with pytest.raises(WorldError, match=r"cannot be sent: a ProcessFork returns None, .* got Dice: return its parts"):
+        world.object.object()
+    assert len(world.object.roll()) == 1, "it goes on"
+
+
+class Hostile:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def answered(content, length=None):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall((len(content) if length is None else length).to_bytes(8, "big") + content)
+        theirs.shutdown(socket.SHUT_WR)
+        return receive_answer(ours)
+
+
+@pytest.mark.parametrize(
+    ("content", "length"),
+    [
+        (b"", None),
+        (b"[" * 100_000, None),
+        (b'{"value": {"builtins.eval": ["1"]}}', None),
+        (b'{"value": {"array": ["|O", [1], {"bytes": "AAAAAAAAAAA="}]}}', None),
+        (b'{"failure": {}}', None),
+        (b"x", 1 << 62),
+    ],
+)
+def test_hostile_answers_are_refused(content, length):
+    with pytest.raises(WorldError, match="sent an answer"):
+        answered(content, length)
+
+
+@pytest.mark.parametrize("kind", ["builtins.exec", "os.system", "builtins.SystemExit", "subprocess.Popen"])
+def test_an_answer_names_no_class_but_exceptions(kind):
+    failure = answered(json.dumps({"failure": {"kind": kind, "text": "t", "args": ["x"], "attributes": {}}}).encode())
+    assert (type(failure.error), str(failure.error)) == (WorldError, f"{kind.split('.')[1]}: t")
+
+
+def test_an_answer_is_not_unpickled(tmp_path):
+    with pytest.raises(WorldError, match="cannot be read"):
+        answered(pickle.dumps(Hostile(tmp_path / "ran")))
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_closing_ends_the_process_whoever_is_closed_first(world):

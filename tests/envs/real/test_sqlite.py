@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
-from amc_agents.envs.real import Conflict, RowChange, SqliteFork
+from amc_agents.envs.real import Conflict, RowChange, SqliteFork, sqlite, sqlite_rows
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.testing import check_environment
 from amc_agents.types import Task, TimeStep
@@ -45,8 +48,10 @@ def rows(path, table="orders"):
         return sorted(connection.execute(f"SELECT * FROM {table}").fetchall())
 
 
-def run(world, *statements):
-    with closing(world.connect()) as connection, connection:
+def run(place, *statements):
+    """Execute statements in a world, or in the database of a file."""
+    connect = place.connect if isinstance(place, SqliteFork) else lambda: sqlite3.connect(place)
+    with closing(connect()) as connection, connection:
         for statement in statements:
             connection.execute(statement)
 
@@ -119,13 +124,116 @@ async def test_a_constraint_of_the_original_undoes_the_whole_apply(world, origin
     with closing(sqlite3.connect(original)) as connection, connection:
         connection.execute("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'closed'); END")
     before = rows(original)
-    with pytest.raises(WorldError, match=r"rejected the changes: closed\. Nothing was written"):
+    with pytest.raises(WorldError, match=r"rejected the changes, of which nothing was written: closed"):
         world.apply()
     assert rows(original) == before
 
 
-async def test_a_changed_schema_is_refused(world):
-    run(world, "ALTER TABLE log ADD COLUMN at TEXT")
+AUDIT = "CREATE TRIGGER audit AFTER UPDATE ON orders BEGIN INSERT INTO log VALUES (new.id || new.state); END"
+UPDATE = "UPDATE orders SET state = 'sent' WHERE id = 1"
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_trigger_fires_once(original, workspaces, again):
+    with closing(sqlite3.connect(original)) as connection, connection:
+        connection.execute(AUDIT)
+    world = SqliteFork(original, workspace=workspaces)
+    run(world, UPDATE)
+    if again:
+        reference = await world.snapshot()
+        await world.restore(reference)
+    world.apply()
+    assert rows(original, "log") == [("1sent",), ("start",)]
+    run(original, UPDATE)
+    assert rows(original, "log") == [("1sent",), ("1sent",), ("start",)], "it is still there"
+
+
+async def test_a_trigger_that_the_particle_never_had_fires(world, original):
+    run(original, AUDIT)
+    run(world, UPDATE)
+    world.apply()
+    assert rows(original, "log") == [("1sent",), ("start",)]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+async def test_a_kill_at_any_statement_leaves_all_or_nothing(original, workspaces, monkeypatch):
+    run(original, AUDIT)
+    world = SqliteFork(original, workspace=workspaces)
+    run(world, UPDATE, "DELETE FROM orders WHERE id = 2", "INSERT INTO stock VALUES ('west', 'clay', 1)")
+    schema = rows(original, "sqlite_master")
+    tables = ("orders", "log", "stock")
+    old, new = ([rows(path, table) for table in tables] for path in (original, world.path))
+    states = []
+    for number in range(1, 200):
+        process = os.fork()
+        if process == 0:
+            kill_at_statement(number, monkeypatch)
+            world.apply()
+            os._exit(0)
+        if os.waitpid(process, 0)[1] == 0:
+            break
+        states.append([rows(original, table) for table in tables])
+        assert rows(original, "sqlite_master") == schema
+    assert number > 20
+    assert all(state == old for state in states)
+    assert [rows(original, table) for table in tables] == new
+    assert world.apply()
+    assert [rows(original, table) for table in tables] == new
+
+
+def kill_at_statement(number, monkeypatch):
+    """Kill this process at the n-th statement of SQL."""
+    seen = []
+
+    def count(statement):
+        seen.append(statement)
+        if len(seen) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def opened(*arguments):
+        with sqlite_rows.opened(*arguments) as connection:
+            connection.set_trace_callback(count)
+            yield connection
+
+    monkeypatch.setattr(sqlite, "opened", opened)
+
+
+async def test_a_foreign_lock_is_an_error_after_a_time_limit(world, original, workspaces, monkeypatch):
+    monkeypatch.setattr(sqlite_rows, "LOCK_LIMIT_S", 0.2)
+    run(world, UPDATE)
+    for path, calls in {
+        original: [lambda: SqliteFork(original, workspace=workspaces), world.apply, world.conflicts],
+        world.path: [lambda: asyncio.run(world.fork(1)), lambda: asyncio.run(world.snapshot()), world.changes],
+    }.items():
+        with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+            foreign.execute("BEGIN EXCLUSIVE")
+            for call in calls:
+                with pytest.raises((ForkError, WorldError), match=r"locked.*: end its transaction"):
+                    await asyncio.wait_for(asyncio.to_thread(call), 20)
+    assert len(list(workspaces.iterdir())) == 1
+    assert len(world.apply()) == 1
+
+
+@pytest.mark.parametrize("destroy", [lambda path: path.write_bytes(b"x" * 5000), lambda path: path.unlink()])
+async def test_a_destroyed_database_is_an_error_that_names_it(world, original, destroy):
+    run(world, UPDATE)
+    path = world.path
+    destroy(original)
+    for call in (world.apply, world.conflicts):
+        with pytest.raises(WorldError, match=rf"{original} .*: .*restore it"):
+            call()
+    assert not original.exists() or original.read_bytes()[:1] == b"x", "no new database stands in its place"
+    destroy(path)
+    for call in (world.changes, world.diff, lambda: asyncio.run(world.fork(1)), lambda: asyncio.run(world.snapshot())):
+        with pytest.raises(WorldError, match=rf"{path}.*restore it"):
+            await asyncio.to_thread(call)
+    await world.close()
+
+
+@pytest.mark.parametrize("change", ["ALTER TABLE log ADD COLUMN at TEXT", "CREATE INDEX i ON log (line)", AUDIT])
+async def test_a_changed_schema_is_refused(world, change):
+    run(world, change)
     with pytest.raises(WorldError, match="changed the schema"):
         world.changes()
 
