@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import amc_agents.doctor.check
 from amc_agents.cli import main
 from amc_agents.config import Endpoint
 from amc_agents.doctor import Patient, examine
-from amc_agents.doctor.installation import EXTRAS, installation
+from amc_agents.doctor.installation import EXTRAS, installation, saved_worlds
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import model_folder
 from tests.scripted_http import scripted_server
@@ -423,3 +424,14 @@ def test_success_is_status_0_and_json(command):
 def test_a_failure_is_status_1_with_json(command):
     code, text = command("--json", "--critic", "nonsense")
     assert (code, json.loads(text)["ok"]) == (1, False)
+
+
+def test_snapshots_that_nobody_removed_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert saved_worlds().detail == f"no snapshots in {tmp_path}"
+    for seconds in (time.time() - 9.5 * 86_400, time.time()):
+        (tmp_path / f"amc-snapshot-{int(seconds)}-0123456789abcdef").mkdir()
+    (tmp_path / "amc-snapshot-of-mine").mkdir()
+    check = saved_worlds()
+    assert (check.state, check.detail) == ("ok", f"2 snapshots in {tmp_path}, the oldest 9 days old")
+    assert "remove_snapshots(older_than=timedelta(days=30))" in check.advice

@@ -17,7 +17,7 @@ from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.validation import checked_values
 from amc_agents.doctor.check import Check, guarded
-from amc_agents.doctor.installation import installation
+from amc_agents.doctor.installation import installation, saved_worlds
 from amc_agents.doctor.servers import embeddings_checks, policy_checks, served
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.quoting import quoted
@@ -72,7 +72,7 @@ async def examine(patient: Patient) -> list[Check]:
         _endpoint_checks("policy", patient.policy),
         _endpoint_checks("embeddings", patient.embeddings),
     )
-    return [*installation(), *(check for part in parts for check in part)]
+    return [*installation(), saved_worlds(), *(check for part in parts for check in part)]
 
 
 async def critic_scores(critic: Any) -> Check:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, metadata, version
 from typing import TYPE_CHECKING, NamedTuple
 
 from amc_agents.doctor.check import Check
+from amc_agents.envs.real.snapshots import snapshots_in
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -55,6 +57,21 @@ def installation(package: str = "amc-agents") -> list[Check]:
     for extra, purpose in EXTRAS.items():
         checks.append(_extra(package, extra, purpose, _installed(requirements, extra)))
     return checks
+
+
+def saved_worlds() -> Check:
+    """List the snapshots of worlds in the temporary folder, which nobody removes if their threads never go on."""
+    found = snapshots_in()
+    if not found:
+        return Check("saved worlds", "ok", f"no snapshots in {tempfile.gettempdir()}")
+    path, age = found[0]
+    return Check(
+        "saved worlds",
+        "ok",
+        f"{len(found)} snapshots in {path.parent}, the oldest {age.days} days old",
+        "Unfinished runs and conversations need theirs. If there are none that old: "
+        "amc_agents.envs.remove_snapshots(older_than=timedelta(days=30))",
+    )
 
 
 def _required(package: str, packages: _Packages) -> Check:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 
+from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.logs import log, room_logger
 from amc_agents.population.saver import ForkSaver
@@ -27,7 +34,8 @@ class ConversationWorld:
     """The saved world of a thread.
 
     Only worlds without `reset` continue: an `Environment` starts its task anew in each turn. The thread keeps the
-    snapshots of its last two turns: the newest is not durable before the turn's last checkpoint.
+    snapshots of its last two turns: the newest is not durable before the turn's last checkpoint. They are deleted with
+    an `InMemorySaver`, or at the end of its process; with other checkpointers they remain for the next turn.
 
     Args:
         config: of a node of the graph.
@@ -41,6 +49,7 @@ class ConversationWorld:
             and not isinstance(saver, ForkSaver)
             and "|" not in configurable.get("checkpoint_ns", "")  # A node of another graph keeps no state.
         )
+        self._saver, self._thread_id = saver, str(configurable.get("thread_id"))
         self._new = configurable.get(NEW_WORLD, False)
         if not isinstance(self._new, bool):
             raise ConfigurationError(f"configurable {NEW_WORLD} must be True or False, got {quoted(self._new)}")
@@ -78,8 +87,12 @@ class ConversationWorld:
         if not self._is_conversation or world is None or isinstance(world, Environment):
             return
         self.update = {CHANNEL: {"snapshot": await self._save(world), "previous": self._saved.get("snapshot")}}
-        if isinstance(world, Restorable) and self._saved.get("previous") is not None:
+        if not isinstance(world, Restorable):
+            return
+        if self._saved.get("previous") is not None:
             await _release(world, self._saved["previous"])
+        if type(self._saver) is InMemorySaver:  # Subclasses may store threads.
+            _release_with(self._saver, self._thread_id, world, list(self.update[CHANNEL].values()))
 
     async def _save(self, world: Forkable) -> Any:
         if not isinstance(world, Restorable):
@@ -106,3 +119,41 @@ async def _release(world: Restorable, snapshot: Any) -> None:
             "the saved world of an earlier turn could not be deleted: %(text)s",
             text=error,
         )
+
+
+_in_memory: WeakKeyDictionary[InMemorySaver, _Threads] = WeakKeyDictionary()
+
+
+@dataclass
+class _Threads:
+    """The snapshots of threads that end with their checkpointer, which is in memory."""
+
+    snapshots: dict[str, tuple[Restorable, list[Any]]] = field(default_factory=dict)
+    process_id: int = field(default_factory=os.getpid)
+
+    async def release(self) -> None:
+        for world, references in self.snapshots.values():
+            for reference in references:
+                if reference is not None:
+                    await _release(world, reference)
+
+
+def _release_with(saver: InMemorySaver, thread_id: str, world: Restorable, snapshots: list[Any]) -> None:
+    """Delete a thread's snapshots when its checkpointer is dropped, or at the end of the process."""
+    if saver not in _in_memory:
+        _in_memory[saver] = _Threads()
+        finalize(saver, _release_dropped, _in_memory[saver]).atexit = False
+    _in_memory[saver].snapshots[thread_id] = world, snapshots
+
+
+def _release_dropped(threads: _Threads) -> None:
+    if threads.process_id == os.getpid():
+        start_in_background(threads.release())
+
+
+@atexit.register
+def _release_left() -> None:
+    for threads in list(_in_memory.values()):
+        if threads.process_id == os.getpid() and not on_background_loop():
+            with suppress(Exception):
+                run_in_background(threads.release(), n_workers=1)

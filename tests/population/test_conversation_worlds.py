@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import subprocess
+import sys
+import textwrap
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +22,7 @@ from amc_agents import AtSteps, amc, current_environment, effect
 from amc_agents.envs import DirectoryFork
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.models.seeding import particle_rng
+from amc_agents.population.conversation import _release_with
 from amc_agents.testing import ScriptedChatModel
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 
@@ -60,21 +66,24 @@ def workspaces(tmp_path):
     return folder
 
 
+def make_graph(checkpointer, make):
+    return amc(
+        create_agent(ScriptedChatModel(respond=respond), [append]),
+        prefer_a,
+        environment=make,
+        n_particles=4,
+        resample=AtSteps(1),
+        beta=0.5,
+        seed=0,
+        checkpointer=checkpointer,
+    )
+
+
 @pytest.fixture
 def build(original, workspaces):
-    def build(checkpointer=None, make=None):
-        return amc(
-            create_agent(ScriptedChatModel(respond=respond), [append]),
-            prefer_a,
-            environment=make or (lambda state: DirectoryFork(original, workspace=workspaces)),
-            n_particles=4,
-            resample=AtSteps(1),
-            beta=0.5,
-            seed=0,
-            checkpointer=checkpointer,
-        )
-
-    return build
+    return lambda checkpointer=None, make=None: make_graph(
+        checkpointer, make or (lambda state: DirectoryFork(original, workspace=workspaces))
+    )
 
 
 def turn(graph, config=THREAD, **options):
@@ -102,7 +111,7 @@ def test_snapshots_of_older_turns_are_deleted(build, workspaces):
     graph = build(InMemorySaver())
     counts = []
     for _ in range(4):
-        turn(graph, durability="exit")  # Without durable points, which have snapshots of their own.
+        turn(graph)
         counts.append(len(snapshots(workspaces)))
     assert counts == [1, 2, 2, 2]
 
@@ -116,6 +125,47 @@ def test_invoke_goes_on_and_the_private_channel_is_not_shown(build, workspaces):
     assert "amc_world" not in graph.get_state(THREAD).values
     assert len(turn(graph)) == 7
     assert list(workspaces.glob("amc-worlds-*")) == []
+
+
+@pytest.mark.thorough
+def test_threads_of_a_checkpointer_in_memory_leave_nothing_after_their_process(workspaces, original):
+    script = f"""
+        from pathlib import Path
+        from langgraph.checkpoint.memory import InMemorySaver
+        from amc_agents.envs import DirectoryFork
+        from tests.population.test_conversation_worlds import make_graph, snapshots, start
+
+        graph = make_graph(
+            InMemorySaver(), lambda state: DirectoryFork({str(original)!r}, workspace={str(workspaces)!r})
+        )
+        for number in (1, 2, 2):
+            graph.invoke(start(), {{"configurable": {{"thread_id": str(number)}}}})
+        print(len(snapshots(Path({str(workspaces)!r}))))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout == "3\n", done.stderr
+    assert list(workspaces.iterdir()) == [], done.stderr
+
+
+def test_snapshots_are_deleted_with_a_checkpointer_in_memory():
+    released, wanted = [], ["a", "b", "c"]
+
+    class World:
+        async def release(self, snapshot):
+            released.append(snapshot)
+
+    saver = InMemorySaver()
+    _release_with(saver, "1", World(), ["older", None])
+    _release_with(saver, "1", World(), ["a", None])
+    _release_with(saver, "2", World(), ["b", "c"])
+    del saver
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while released != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert released == wanted
 
 
 async def test_the_same_async(build):

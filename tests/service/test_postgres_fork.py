@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -152,6 +153,48 @@ async def test_apply_writes_the_changes_to_the_original(world, original):
     assert original("SELECT n FROM stock ORDER BY shop") == [(3,), (9,)]
     original("INSERT INTO customers (name) VALUES ('next')")
     assert original("SELECT max(id) FROM customers") == [(4,)], "the sequence was advanced"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+async def test_a_kill_at_any_statement_of_apply_leaves_all_or_nothing(world, original, psycopg, monkeypatch):
+    run(world, "UPDATE stock SET n = 3", "DELETE FROM parcels", "INSERT INTO customers (name) VALUES ('Joe')")
+    query = (
+        "SELECT array(SELECT stock::text FROM stock ORDER BY 1), array(SELECT name FROM customers ORDER BY 1), "
+        "count(*) FROM parcels"
+    )
+    old, new, states = original(query), run(world, query), []
+    for number in range(1, 200):
+        process = os.fork()
+        if process == 0:
+            kill_at_statement(number, psycopg, monkeypatch)
+            world.apply()
+            os._exit(0)
+        if os.waitpid(process, 0)[1] == 0:
+            break
+        states.append(original(query))
+    assert number > 20
+    assert all(state in (old, new) for state in states)
+    assert states[0] == old
+    assert original(query) == new
+    assert len(world.apply()) == 4
+    assert original(query) == new
+
+
+def kill_at_statement(number, psycopg, monkeypatch):
+    """Kill this process before the n-th statement, or commit."""
+    seen = []
+
+    def counted(call):
+        def counted(*arguments, **named):
+            seen.append(call)
+            if len(seen) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **named)
+
+        return counted
+
+    for name in ("execute", "commit"):
+        monkeypatch.setattr(psycopg.Connection, name, counted(getattr(psycopg.Connection, name)))
 
 
 async def test_apply_refuses_rows_that_have_changed_in_the_original(world, original):

@@ -60,8 +60,8 @@ class Snapshots:
         path = self._path(reference)
         if not path.is_dir():
             raise WorldError(
-                f"the snapshot {path.name} does not exist in {self._folder}: it was released, removed with the "
-                "temporary files, or saved with another workspace="
+                f"the snapshot {path.name} does not exist in {self._folder}: it was released (an answered run releases "
+                "those of its points), removed with the temporary files, or saved with another workspace="
             )
         n_files = _count_files(path)
         if n_files != reference.get("files"):
@@ -94,15 +94,22 @@ def remove_snapshots(workspace: str | Path | None = None, *, older_than: timedel
     Returns:
         The removed folders.
     """
-    folder = Path(tempfile.gettempdir()) if workspace is None else Path(workspace)
-    latest = time.time() - older_than.total_seconds()
-    removed = []
-    for path in folder.glob(f"{PREFIX}*"):
-        match = _NAME.fullmatch(path.name)
-        if match and int(match[1]) <= latest:
-            remove(path)
-            removed.append(path)
+    removed = [path for path, age in snapshots_in(workspace) if age >= older_than]
+    for path in removed:
+        remove(path)
     return removed
+
+
+def snapshots_in(workspace: str | Path | None = None) -> list[tuple[Path, timedelta]]:
+    """Return the snapshots in a folder with their ages, the oldest first.
+
+    Args:
+        workspace: the worlds' `workspace`; None: the temporary folder.
+    """
+    folder = Path(tempfile.gettempdir()) if workspace is None else Path(workspace)
+    matches = [(path, _NAME.fullmatch(path.name)) for path in folder.glob(f"{PREFIX}*")]
+    ages = [(path, timedelta(seconds=time.time() - int(match[1]))) for path, match in matches if match]
+    return sorted(ages, key=lambda found: found[1], reverse=True)
 
 
 def _count_files(folder: Path) -> int:

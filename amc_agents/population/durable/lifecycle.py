@@ -170,10 +170,15 @@ async def forget(saver: BaseCheckpointSaver[Any], config: RunnableConfig, *, asy
 
 async def _delete(store: PointStore, worlds: Worlds) -> None:
     """Delete all points, and the snapshots of worlds to which they refer."""
+    await _release_worlds(store, worlds)
+    await store.delete()
+
+
+async def _release_worlds(store: PointStore, worlds: Worlds) -> None:
+    """Delete the snapshots of worlds to which the points refer; an answered run needs them no more."""
     world = worlds.first
     if world is not None and isinstance(world.inner, Restorable):
         await release(await store.snapshots(), world.inner)
-    await store.delete()
 
 
 async def saved(system: ParticleSystem, then: str) -> dict[str, Any]:
@@ -192,9 +197,9 @@ def _store(config: RunnableConfig) -> PointStore | None:
     store = None
     if owner.checkpointed:
         store = store_of(config, asynchronous=owner.asynchronous, replays=owner.replays, lease=owner.lease)
-    if store is not None and store.nested:
-        # Nobody can go back to them: a graph's history does not reach into the nodes of a finished call.
-        owner.after_result = partial(_delete, store, owner.worlds)
+    if store is not None:
+        # Nobody can go back to nested points: a graph's history does not reach into the nodes of a finished call.
+        owner.after_result = partial(_delete if store.nested else _release_worlds, store, owner.worlds)
     return store
 
 

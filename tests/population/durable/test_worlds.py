@@ -178,14 +178,27 @@ def test_a_restorable_world_comes_back_from_its_snapshot():
     assert Folder.open == 0
 
 
-def test_a_new_run_releases_the_snapshots_of_the_last():
+def test_an_answered_run_releases_the_snapshots_of_its_points():
     SavedFolder.disk.clear()
     scenario = folder_scenario(SavedFolder, InMemorySaver())
     scenario.graph.run(start(), CONFIG)
     first = set(SavedFolder.disk)
+    assert SavedFolder.made > N
+    assert len(first) == 1, "the winner's, from which the next turn starts"
     scenario.graph.run(start(), CONFIG)
-    assert len(first) > 1
-    assert len(first & set(SavedFolder.disk)) == 1, "the winner's, from which the second turn started"
+    assert len(SavedFolder.disk) == 2
+    assert first < set(SavedFolder.disk)
+
+
+def test_a_broken_run_keeps_its_snapshots_until_it_is_answered():
+    SavedFolder.disk.clear()
+    scenario = folder_scenario(SavedFolder, InMemorySaver())
+    scenario.fails_at_critic_call = 3
+    with pytest.raises(Exception, match="the machine dies"):
+        scenario.graph.run(start(), CONFIG)
+    assert len(SavedFolder.disk) >= N
+    scenario.graph.run(None, CONFIG)
+    assert len(SavedFolder.disk) == 1
 
 
 def test_a_world_that_cannot_come_back_has_no_points_and_the_run_says_so(caplog):
