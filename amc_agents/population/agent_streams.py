@@ -83,6 +83,8 @@ class AgentStreams:
                     self.settled.send()
                 was_held = particle.held
                 if moved:  # The first chunk is the state at the start.
+                    if (call := particle.door.passed_over) is not None:
+                        raise AgentContractError(_SWALLOWED.format(quoted(call.name)))
                     particle.door.end_superstep()
                     particle.held, particle.questions = False, ()
                 if acted:
@@ -122,6 +124,8 @@ class AgentStreams:
         particle.span = self.span.agent(self.run_id, particle, particle.span)
         own = proposal_of(self.proposals, particle.proposal)
         configurable = {**config.get("configurable", {}), **own, "thread_id": particle.thread_id}
+        # A cache of nodes (`cache_policy`) would skip what particles do, and give all of them one answer.
+        configurable["__pregel_cache"] = None
         particle.door.begin_attempt()
         if particle.saved and not particle.held:
             # The particle is between two supersteps. Without this key, LangGraph takes its next tasks for interrupted
@@ -215,6 +219,11 @@ def _too_many_supersteps(limit: int | None) -> GraphRecursionError:
     )
 
 
+_SWALLOWED = (
+    "the agent was stopped before the commit call {}, and went on without it: code around it swallowed LangGraph's "
+    "interrupt (a bare `except:`, gather(return_exceptions=True), or a thread that its tool does not wait for). Let "
+    "GraphBubbleUp pass (`except GraphBubbleUp: raise`), and wait for threads"
+)
 _NO_PARENT = (
     "the agent handed off to {} by Command(graph=Command.PARENT), but the amc() graph has no surrounding graph: "
     "make it a node of the swarm, supervisor or graph that has the other agents, or remove the hand-off tool"

@@ -30,6 +30,7 @@ from amc_agents.runtime import calls, contract
 from amc_agents.runtime.chosen_critic import CriticChoice, OfferedCritics
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
+from amc_agents.runtime.known_models import pass_caches_by
 from amc_agents.runtime.rate_limits import patient
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Beta, Emission, Finished, OnCriticError, Select
 from amc_agents.smc import Adaptive, Schedule
@@ -191,6 +192,7 @@ def amc(
         prices=config.price_list(),
     )
     watch_tools()
+    pass_caches_by(agent)
     return _assemble(wrapped, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from amc_agents.budget import Purse
@@ -35,7 +36,8 @@ from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.door import NodeAtDoor
-from amc_agents.runtime.known_models import check_prices
+from amc_agents.runtime.effects import Effect
+from amc_agents.runtime.known_models import check_prices, pass_caches_by
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import RecordingWorld, Worlds
@@ -70,6 +72,7 @@ async def start(
     owner = OpenRun.of(config)
     given = contract.as_mapping(state)
     settings = wrapped.settings
+    pass_caches_by()
     call = calls.read_call(wrapped.agent, runtime.context, config)
     conversation = ConversationWorld(config)
     origin = point or FromInput(_seed(settings, call.seed), settings.start_size, conversation)
@@ -249,9 +252,16 @@ def _runner(
 
 
 def _nodes_at_doors(wrapped: WrappedAgent) -> dict[str, Any]:
-    """Return the agent's nodes, with a door before each that is a commit."""
+    """Return the agent's nodes, at a door if the agent has commits."""
     commits = wrapped.effects.commit_nodes
-    return {
-        name: node.copy({"bound": NodeAtDoor(name, node.bound, commits[name])}) if name in commits else node
-        for name, node in wrapped.agent.nodes.items()
-    }
+    if not commits and all(effect in ("read", "world") for effect in wrapped.effects.tools.values()):
+        return dict(wrapped.agent.nodes)
+    return {name: _at_door(name, node, commits.get(name)) for name, node in wrapped.agent.nodes.items()}
+
+
+def _at_door(name: str, node: Any, effect: Effect | None) -> Any:
+    if effect is None and type(node.bound) is CompiledStateGraph:
+        nodes = {inner: _at_door(inner, below, None) for inner, below in node.bound.nodes.items()}
+        bound = node.bound.copy(update={"nodes": nodes})
+        return node.copy({"bound": bound, "subgraphs": [bound]})
+    return node.copy({"bound": NodeAtDoor(name, node.bound, effect)})

@@ -6,7 +6,8 @@ LangGraph runs the interrupted nodes again from their start: calls that were com
 commit call that failed fails again with the recorded error.
 
 Tools are called from nodes, closures, middleware and other tools, which cannot be copied. `watch_tools` therefore
-extends `run`, `arun` and `ainvoke` of LangChain's tools once per process. Outside of particles they do nothing else.
+extends `run`, `arun` and `ainvoke` of LangChain's tools once per process, and the start of threads, which would lose
+their particle. Outside of particles they do nothing else.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -33,13 +34,14 @@ from langgraph.types import Interrupt
 from typing_extensions import override
 
 from amc_agents.commits import committing
-from amc_agents.errors import CommitError
+from amc_agents.errors import BudgetExhausted, CommitError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_effect
 
 _current: ContextVar[Door | None] = ContextVar("amc_door", default=None)
 _attempt: ContextVar[object] = ContextVar("amc_attempt", default=None)
 _inside_commit: ContextVar[bool] = ContextVar("amc_inside_commit", default=False)
+_enclosing: ContextVar[Visit | None] = ContextVar("amc_enclosing_visit", default=None)
 _MARK = "amc_door"
 _UNKNOWN = object()
 
@@ -165,6 +167,11 @@ class Door:
         await asyncio.gather(*map(asyncio.wrap_future, committing))
         return bool(committing)
 
+    @property
+    def passed_over(self) -> PendingCall | None:
+        """A call that was stopped in this superstep, which is none when the superstep is complete."""
+        return self.ended_by or next(iter(self.waiting.values()), None)
+
     @contextmanager
     def asked(self) -> Iterator[None]:
         """Count a call from the moment at which the agent asks for it. A tool in a thread arrives at the door later."""
@@ -259,7 +266,7 @@ class Door:
             raise CommitError(_UNCERTAIN.format(name=quoted(call.name)))
         if key not in self.opened:
             self.waiting[key] = call
-            raise _interrupt(call)
+            raise _stopping(call)
         self.outcomes[key] = CallOutcome("may have run")
         self._committing[key] = running
 
@@ -272,7 +279,7 @@ class Door:
     def _defer(self, call: PendingCall, effect: Deferred) -> Visit:
         if not effect.has_result:
             self.ended_by = call
-            raise _interrupt(call)
+            raise _stopping(call)
         self.deferred += (call,)
         self.results[call.key] = as_result(effect.result_of(call.args), call.name, call.call_id)
         return Visit(self.results[call.key])
@@ -281,7 +288,8 @@ class Door:
     def _recording(self, visit: Visit, key: CallKey, *, commit: bool) -> Iterator[None]:
         token = _inside_commit.set(commit)
         try:
-            with committing(self.opened[key].once) if commit else nullcontext():
+            once = committing(self.opened[key].once) if commit else nullcontext()
+            with once, visit.insisting(key.place):
                 yield
         except GraphBubbleUp:  # An interrupt within the tool: LangGraph will run it again.
             self.outcomes.pop(key, None)
@@ -325,45 +333,85 @@ class Visit:
         self.running: Future[None] = Future() if running is None else running
         self.answered = result is not _UNKNOWN
         self.result = None if result is _UNKNOWN else result
+        self.around = _enclosing.get()
+        self.stopped: list[PendingCall] = []
+        """The calls within it that were stopped by an interrupt."""
+
+    @contextmanager
+    def insisting(self, place: str) -> Iterator[None]:
+        """Interrupt after the block if a call was stopped in it, and code around the call swallowed the interrupt.
+
+        Args:
+            place: of this visit; in another place, an inner agent has gone on, and cannot be interrupted any more.
+        """
+        token = _enclosing.set(self)
+        try:
+            yield
+        except GraphBubbleUp:
+            raise
+        except Exception:
+            self._insist(place)
+            raise
+        else:
+            self._insist(place)
+        finally:
+            _enclosing.reset(token)
+
+    def _insist(self, place: str) -> None:
+        for call in self.stopped:
+            if call.key.place == place:
+                raise _interrupt(call)
 
 
 class NodeAtDoor(Runnable[Any, Any]):
-    """A node that is a commit: the particle is held before it.
+    """A node of an agent with commits. One that is a commit itself is held before it.
 
     Args:
         name: of the node.
         inner: the node's runnable.
-        effect: of the node.
+        effect: of the node's own code, if it is a commit.
     """
 
-    def __init__(self, name: str, inner: Runnable[Any, Any], effect: Effect) -> None:
+    def __init__(self, name: str, inner: Runnable[Any, Any], effect: Effect | None) -> None:
         self.node_name = name
         self._inner, self._effect = inner, effect
 
     @override
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        door = _current.get()
-        if door is None:
-            return self._inner.invoke(input, config, **kwargs)
-        with door.visit(self.node_name, self._effect, dict, None) as visit:
+        with self._visit() as visit:
             if not visit.answered:
                 visit.result = self._inner.invoke(input, config, **kwargs)
         return visit.result
 
     @override
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        door = _current.get()
-        if door is None:
-            return await self._inner.ainvoke(input, config, **kwargs)
-        with door.visit(self.node_name, self._effect, dict, None) as visit:
+        with self._visit() as visit:
             if not visit.answered:
                 visit.result = await self._inner.ainvoke(input, config, **kwargs)
         return visit.result
+
+    @contextmanager
+    def _visit(self) -> Iterator[Visit]:
+        door = _current.get()
+        if door is None:
+            yield Visit()
+        elif self._effect is not None:
+            with door.visit(self.node_name, self._effect, dict, None) as visit:
+                yield visit
+        else:
+            visit = Visit()
+            with visit.insisting(_place()):
+                yield visit
 
 
 def set_door(door: Door | None) -> None:
     """Make a particle's door the current door for the rest of this context."""
     _current.set(door)
+
+
+def in_particle() -> bool:
+    """Whether a particle's agent runs this code."""
+    return _current.get() is not None
 
 
 def is_of_a_door(interrupt: Interrupt) -> bool:
@@ -380,9 +428,10 @@ def as_result(value: Any, name: str, call_id: str | None) -> Any:
 
 
 def watch_tools() -> None:
-    """Make every tool pass the door of the particle that calls it."""
+    """Make every tool pass the door of the particle that calls it, in the particle's own threads too."""
     if hasattr(BaseTool.run, _MARK):
         return
+    _watch_threads()
     run, arun = BaseTool.run, BaseTool.arun
 
     @functools.wraps(run)
@@ -411,6 +460,38 @@ def watch_tools() -> None:
     # Tools without a coroutine go to a thread from here, past `arun`.
     for kind in (StructuredTool, Tool):
         setattr(kind, "ainvoke", _announced(kind.ainvoke))  # noqa: B010
+
+
+def _watch_threads() -> None:
+    """Let the threads that a particle starts inherit its context, as `-X thread_inherit_context` does in Python 3.14.
+
+    Its calls in them then find its door, its budget and its world.
+    """
+    start: Callable[..., None] = threading.Thread.start
+    submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
+
+    @functools.wraps(start)
+    def start_in_context(thread: threading.Thread) -> None:
+        if _current.get() is not None:
+            run, context = thread.run, copy_context()
+
+            def run_in_context() -> None:
+                # Nobody could catch these: the node is interrupted after the thread, and the run ends by its budget.
+                with suppress(GraphInterrupt, BudgetExhausted):
+                    context.run(run)
+
+            setattr(thread, "run", run_in_context)  # noqa: B010 (mypy refuses the assignment of a method)
+        start(thread)
+
+    @functools.wraps(submit)
+    def submit_in_context(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        if _current.get() is None:
+            return submit(pool, work, *args, **options)
+        # The pool may start a worker here, which then works for others too: it must not inherit the context.
+        return Context().run(submit, pool, copy_context().run, work, *args, **options)
+
+    setattr(threading.Thread, "start", start_in_context)  # noqa: B010
+    setattr(ThreadPoolExecutor, "submit", submit_in_context)  # noqa: B010
 
 
 def _begun() -> Future[None]:
@@ -460,6 +541,15 @@ def _node_attempt() -> int:
 
 def _as_text(args: Mapping[str, Any]) -> str:
     return json.dumps(args, sort_keys=True, ensure_ascii=False, default=str) if args else ""
+
+
+def _stopping(call: PendingCall) -> GraphInterrupt:
+    """Return the interrupt that stops a call, and note it at the calls and the node around it."""
+    visit = _enclosing.get()
+    while visit is not None:
+        visit.stopped.append(call)
+        visit = visit.around
+    return _interrupt(call)
 
 
 def _interrupt(call: PendingCall) -> GraphInterrupt:

@@ -84,6 +84,8 @@ _HARMLESS = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser)
 _FRAMEWORKS = ("langchain", "langgraph")
 _FUNCTIONS = ("func", "afunc", "_transform", "_atransform")
 """Attributes in which runnables made from functions store these."""
+_OF_THE_STATE = ("langchain.agents.middleware.todo", "langgraph_swarm.handoff", "langgraph_supervisor.handoff")
+"""Modules whose tools only return an update of the agent's state, or a hand-off."""
 _NOT_SEARCHED = (Runnable, ModuleType, type)
 
 
@@ -238,13 +240,23 @@ def _function_parts(functions: list[Any], carrier: Runnable[Any, Any], seen: dic
 
 
 def declared_effect(thing: Any) -> Effect | None:
-    """Return the effect that `effect` declared at a tool, function or node."""
+    """Return the effect that `effect` declared at a tool, function or node, or that a framework's own tool has."""
     sources = [thing]
     if isinstance(thing, BaseTool):
         sources = [thing, getattr(thing, "func", None), getattr(thing, "coroutine", None)]
         if _is_effect(kind := (thing.metadata or {}).get(_MARK)):
             return kind
-    return next((kind for source in sources if _is_effect(kind := getattr(source, _MARK, None))), None)
+    declared = (kind for source in sources if _is_effect(kind := getattr(source, _MARK, None)))
+    return next(declared, "read" if any(map(_changes_only_the_state, sources)) else None)
+
+
+def _changes_only_the_state(function: Any) -> bool:
+    """True for `write_todos`, hand-offs, and deepagents' file tools if the files are in the agent's state."""
+    module = getattr(function, "__module__", None)
+    if module == "deepagents.middleware.filesystem" and inspect.isroutine(function):
+        backend = getattr(_within_reach(function).get("self"), "backend", None)
+        return type(backend).__module__ == "deepagents.backends.state"
+    return module in _OF_THE_STATE
 
 
 def _is_composition(runnable: Any) -> bool:

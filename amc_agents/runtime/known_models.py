@@ -1,23 +1,28 @@
-"""Find the models that a run may call and the names that they are charged under, before any of them is called."""
+"""Find the models that a run may call: the names that they are charged under, and the caches that particles pass by."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import CodeType, ModuleType
 from typing import Any, TypeGuard
 
+from langchain_core.caches import BaseCache
+from langchain_core.globals import get_llm_cache, set_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.llms import BaseLLM
+from langchain_core.outputs import Generation
 from langchain_core.runnables import RunnableBinding
 from langgraph.store.base import BaseStore
+from typing_extensions import override
 
 from amc_agents.budget import Budget
 from amc_agents.prices import Rates
+from amc_agents.runtime.door import in_particle
 from amc_agents.runtime.metering import WRAPPER_TYPES
 from amc_agents.usage import Usage
 
@@ -45,7 +50,11 @@ def model_names(things: Iterable[Any]) -> set[str]:
     component that makes requests itself, not through a LangChain model, has an attribute `charged_as`: the name, or
     None before it is known.
     """
-    names: set[str] = set()
+    return {name for _, name in _within_reach(things) if name is not None}
+
+
+def _within_reach(things: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
+    """Yield the objects within reach of some, each with its name if it makes requests; what these hold is left out."""
     seen: dict[int, Any] = {}
     waiting = deque((thing, 0) for thing in things)
     while waiting and len(seen) < _MOST_OBJECTS:
@@ -53,11 +62,64 @@ def model_names(things: Iterable[Any]) -> set[str]:
         if isinstance(thing, _LEAVES) or id(thing) in seen:
             continue
         seen[id(thing)] = thing  # Kept, so that no other object gets its id.
-        if (name := _name_of(thing)) is not None:
-            names.add(name)
-        elif depth < _DEPTH:
+        name = _name_of(thing)
+        yield thing, name
+        if name is None and depth < _DEPTH:
             waiting.extend((child, depth + 1) for child in _children(thing))
-    return names
+
+
+class _PassedBy(BaseCache):
+    """A cache of LangChain, which particles pass by: it would give the same answer to all of them."""
+
+    def __init__(self, cache: BaseCache) -> None:
+        self.inner = cache
+
+    @override
+    def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
+        return None if in_particle() else self.inner.lookup(prompt, llm_string)
+
+    @override
+    def update(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
+        if not in_particle():
+            self.inner.update(prompt, llm_string, return_val)
+
+    @override
+    def clear(self, **options: Any) -> None:
+        self.inner.clear(**options)
+
+    @override
+    async def alookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
+        return None if in_particle() else await self.inner.alookup(prompt, llm_string)
+
+    @override
+    async def aupdate(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
+        if not in_particle():
+            await self.inner.aupdate(prompt, llm_string, return_val)
+
+    @override
+    async def aclear(self, **options: Any) -> None:
+        await self.inner.aclear(**options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the cache has besides LangChain's interface."""
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def pass_caches_by(*things: Any) -> None:
+    """Let particles pass by LangChain's cache (`set_llm_cache`), and those of the models within reach of some objects.
+
+    Outside of particles the caches work as before.
+    """
+    if (shared := get_llm_cache()) is not None and not isinstance(shared, _PassedBy):
+        set_llm_cache(_PassedBy(shared))
+    for thing, _ in _within_reach(things):
+        model = thing.bound if isinstance(thing, RunnableBinding) else thing
+        if not _makes_requests(model):
+            continue
+        if isinstance(model.cache, BaseCache) and not isinstance(model.cache, _PassedBy):
+            model.cache = _PassedBy(model.cache)
 
 
 def _name_of(thing: Any) -> str | None:

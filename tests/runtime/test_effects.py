@@ -1,10 +1,12 @@
 """Nothing runs N times for real without a declaration."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel, RunnablePassthrough
@@ -12,6 +14,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.func import task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic import BaseModel
 
 from amc_agents import effect
 from amc_agents.errors import AgentContractError, ConfigurationError
@@ -296,7 +299,37 @@ def test_tools_of_providers_and_middleware_are_tools():
     assert "tool google_search" in refused(create_agent(model, [look, {"google_search": {}}]))
     assert refused(create_agent(model, [look, {"type": "web_search"}]), tools={"web_search": "read"}) == ""
     assert "tool send" in refused(create_agent(model, [look], middleware=[Posting()]))
-    assert "tool write_todos" in refused(create_agent(model, [look], middleware=[TodoListMiddleware()]))
+
+
+def test_tools_of_frameworks_that_only_change_the_agents_state_need_no_declaration():
+    class Answer(BaseModel):
+        days: int
+
+    assert refused(create_agent(model, [look], middleware=[TodoListMiddleware()])) == ""
+    assert refused(create_agent(model, [look], response_format=ToolStrategy(Answer))) == ""
+    todo = create_agent(model, [look], middleware=[TodoListMiddleware()])
+    assert "own world: write_todos." in refused(todo, tools={"write_todos": "world"})
+
+
+@pytest.mark.parametrize(
+    ("module", "backend", "known"),
+    [
+        ("langgraph_swarm.handoff", None, True),
+        ("langgraph_supervisor.handoff", None, True),
+        ("deepagents.middleware.filesystem", "deepagents.backends.state", True),
+        ("deepagents.middleware.filesystem", "deepagents.backends.filesystem", False),
+        ("langchain_community.tools", None, False),
+    ],
+)
+def test_tools_of_packages_that_are_not_installed_are_known_by_their_modules(module, backend, known):
+    self = SimpleNamespace(backend=type("Backend", (), {"__module__": backend})())
+
+    def write(text: str) -> str:
+        """Write."""
+        return f"{self.backend}: {text}"
+
+    write.__module__ = module
+    assert ("tool write" in refused(create_agent(model, [look, tool(write)]))) is not known
 
 
 def test_tools_are_found_in_nodes_that_do_not_pause():

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import pytest
 from langchain.agents import create_agent
@@ -14,7 +16,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, RetryPolicy
 
 from amc_agents import Deferred, Retried, effect
-from amc_agents.errors import CommitError
+from amc_agents.errors import AgentContractError, CommitError
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
@@ -325,3 +327,155 @@ async def test_a_recorded_failure_outlives_the_process(ledger):
 def test_an_impossible_number_of_attempts_is_refused(attempts):
     with pytest.raises(ValueError, match="at least 1"):
         Retried(attempts)
+
+
+class CatchesAll(AgentMiddleware):
+    """LangChain's example of error handling: every exception of a tool becomes a message."""
+
+    async def awrap_tool_call(self, request, handler):
+        try:
+            return await handler(request)
+        except Exception as error:
+            return ToolMessage(f"failed: {error}", tool_call_id=request.tool_call["id"])
+
+
+async def gathering(pay, wanted):
+    answers = await asyncio.gather(pay.ainvoke({**wanted, "type": "tool_call"}), return_exceptions=True)
+    answer = answers[0]
+    return answer if isinstance(answer, ToolMessage) else ToolMessage("failed", tool_call_id=wanted["id"])
+
+
+async def retrying(pay, wanted):
+    for _ in range(3):
+        try:
+            return await pay.ainvoke({**wanted, "type": "tool_call"})
+        except:  # noqa: E722
+            continue
+    raise ConnectionError("gave up")
+
+
+async def in_a_thread(pay, wanted):
+    answers = []
+    thread = Thread(target=lambda: answers.append(pay.invoke({**wanted, "type": "tool_call"})))
+    thread.start()
+    thread.join()
+    return answers[0] if answers else ToolMessage("failed", tool_call_id=wanted["id"])
+
+
+def calling(pay, how, inner=False):
+    async def act(state):
+        return {"messages": [await how(pay, state["messages"][-1].tool_calls[0])]}
+
+    agent = as_node(act)
+    if not inner:
+        return agent
+    builder = StateGraph(MessagesState)
+    builder.add_node("team", agent)
+    builder.add_edge(START, "team")
+    return builder.compile()
+
+
+@pytest.mark.parametrize("how", [gathering, retrying, in_a_thread])
+@pytest.mark.parametrize("inner", [False, True])
+async def test_code_that_catches_all_does_not_lose_a_commit(ledger, how, inner):
+    agent = calling(paying(ledger, fails=0), how, inner)
+    run = await wrap(agent, step_after=["team"] if inner else None).arun(start())
+    assert ledger.rows("pay") == [{"n": 1}]
+    assert [commit.status for commit in run.commits] == ["ran"]
+    assert results(run.best_output["messages"])[0].content == "paid 1"
+
+
+async def test_a_middleware_that_catches_all_does_not_lose_a_commit(ledger):
+    agent = create_agent(ScriptedChatModel(respond=PAY), [paying(ledger, fails=0)], middleware=[CatchesAll()])
+    run = await wrap(agent).arun(start())
+    assert ledger.rows("pay") == [{"n": 1}]
+    assert results(run.best_output["messages"])[0].content == "paid 1"
+
+
+async def test_a_call_that_ends_its_particle_ends_it_although_its_error_is_caught(ledger):
+    pay = paying(ledger, Deferred(), fails=0)
+    agent = create_agent(ScriptedChatModel(respond=PAY), [pay], middleware=[CatchesAll()])
+    run = await wrap(agent).arun(start())
+    assert [commit.args for commit in run.deferred] == [{"n": 1}]
+    assert len(run.best.steps) <= 1
+
+
+async def test_a_commit_that_is_lost_in_an_agent_within_a_tool_ends_the_run(ledger):
+    inner = create_agent(ScriptedChatModel(respond=PAY), [paying(ledger, fails=0)], middleware=[CatchesAll()])
+
+    @tool
+    async def ask_billing(question: str) -> str:
+        """Ask the billing agent."""
+        return (await inner.ainvoke({"messages": [("user", question)]}))["messages"][-1].text
+
+    respond = asks_for(call("ask_billing", "outer", question="pay"))
+    agent = create_agent(ScriptedChatModel(respond=respond), [ask_billing])
+    with pytest.raises(AgentContractError, match="stopped before the commit call 'pay', and went on without it"):
+        await wrap(agent).arun(start())
+    assert ledger.rows("pay") == []
+
+
+def submitted(pool):
+    return lambda pay, wanted: pool.submit(pay.invoke, wanted["args"]).result()
+
+
+def bridged(pay, wanted):
+    """The usual bridge from a sync tool to an async agent."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, pay.ainvoke(wanted["args"])).result()
+
+
+def threaded(pay, wanted):
+    answers = []
+    thread = Thread(target=lambda: answers.append(pay.invoke(wanted["args"])))
+    thread.start()
+    thread.join()
+    return answers[0] if answers else "failed"
+
+
+def in_loop(pay, wanted):
+    async def work():
+        return await asyncio.get_running_loop().run_in_executor(None, pay.invoke, wanted["args"])
+
+    return asyncio.run(work())
+
+
+@pytest.fixture
+def pool():
+    """A pool of the program, whose workers started before the run."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(time.sleep, [0.01, 0.01]))
+        yield pool
+
+
+@pytest.mark.parametrize("how", ["pool", bridged, threaded, in_loop])
+def test_a_commit_in_a_thread_of_a_tool_runs_once(ledger, pool, how):
+    pay, run_in = paying(ledger, fails=0), submitted(pool) if how == "pool" else how
+
+    @tool
+    @effect("read")
+    def look_and_pay(n: int) -> str:
+        """Look, and pay in a thread."""
+        return run_in(pay, {"args": {"n": n}})
+
+    respond = asks_for(call("look_and_pay", "l", n=1))
+    graph = wrap(create_agent(ScriptedChatModel(respond=respond), [look_and_pay]))
+    run = graph.run(start())
+    assert ledger.rows("pay") == [{"n": 1}]
+    assert [commit.status for commit in run.commits] == ["ran"]
+    assert results(run.best_output["messages"])[0].content == "paid 1"
+
+
+def test_a_pool_that_a_particle_filled_works_for_others_afterwards(ledger):
+    pool, pay = ThreadPoolExecutor(1), paying(ledger, fails=0)
+
+    @tool
+    @effect("read")
+    def warm(n: int) -> str:
+        """Start the pool's worker."""
+        return pool.submit(str, n).result()
+
+    with pool:
+        agent = create_agent(ScriptedChatModel(respond=asks_for(call("warm", "w", n=1))), [warm, pay])
+        wrap(agent).run(start())
+        assert pool.submit(pay.invoke, {"n": 7}).result() == "paid 7"
