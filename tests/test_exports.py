@@ -34,8 +34,8 @@ PUBLIC = {
     "amc_agents.rollout": "CanaryReport ShadowReport canary shadow".split(),
     "amc_agents.smc": (
         "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
-        "Scheme begin_again ess halving_beta init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial normalised "
-        "overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme restart "
+        "Scheme begin_again ess halving_beta init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial "
+        "normalised overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme restart "
         "stratified systematic weigh"
     ).split(),
     "amc_agents.training": "DistillSettings collect distill score train_goal train_value train_verdict".split(),
