@@ -140,9 +140,11 @@ def _eligible(system: ParticleSystem, population: Population) -> Population:
     if leaders:
         kept = np.isin(np.arange(len(system.everyone)), leaders)
         return replace(population, log_weights=np.where(kept, population.log_weights, -np.inf))
-    cut = _was_cut(system)
+    cut = _was_cut(system) or system.stopped_by == "stop_at"
     failed = [particle.error is not None for particle in system.everyone]  # Also since the last weighing.
     out = failed | np.array([particle.running and (particle.held or cut) for particle in system.everyone])
+    if system.stopped_by == "stop_at":  # The run ended because a finished particle reached it.
+        out |= np.array([particle.return_ < (system.settings.stop_at or 0.0) for particle in system.everyone])
     return replace(
         population,
         log_weights=np.where(out, -np.inf, population.log_weights),

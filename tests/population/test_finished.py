@@ -151,3 +151,29 @@ def test_a_retired_particle_can_be_selected_without_rewards():
     assert [step.action for step in run.best.steps][:1] == ["9"]
     assert set(run.population.values[8:].tolist()) == {9.0}
     assert set(run.population.values[:8].tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("select", ["return", "value", "weight", "sample"])
+def test_stop_at_is_answered_by_a_finished_particle_that_reached_it(select):
+    class Dense(SumWorld):
+        """The first world ends at step 2 with return 1; the others have 2 after step 1, and would lose it later."""
+
+        first = True
+
+        async def step(self, action):
+            await super().step(action)
+            step = len(self.taken)
+            if self.first:
+                return TimeStep.termination("solved", 1.0) if step == 2 else TimeStep.transition("on", 0.0)
+            return TimeStep.termination("lost", -2.0) if step == 4 else TimeStep.transition("on", 2.0 * (step == 1))
+
+    def world(state):
+        made = Dense()
+        made.first, Dense.first = Dense.first, False
+        return made, TASK
+
+    for seed in range(3):
+        Dense.first = True
+        run = amc(number_agent(), environment=world, n_particles=4, stop_at=1.0, select=select, seed=seed).run(start())
+        assert (run.stopped_by, run.best.done, run.best.return_) == ("stop_at", True, 1.0)
+        assert max(trajectory.return_ for trajectory in run.population.trajectories) == 2.0
