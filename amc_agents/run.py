@@ -271,7 +271,9 @@ class Run:
 
 def _summary(run: Run) -> str:
     """Format the summary as text."""
-    first = f"Run of task {quoted(run.best.task.id)}: return {run.best.return_:.4g}"
+    task = run.best.task
+    first = f"Run of task {quoted(task.id)}" if task.id else f"Run of {quoted(task.instruction)}"
+    first += f": return {run.best.return_:.4g}" if _has_rewards(run) else ""
     return "\n".join([excerpt(first, _WIDTH), *(f"  {name:<10} {excerpt(text, _WIDTH)}" for name, text in _rows(run))])
 
 
@@ -296,7 +298,13 @@ def _best(run: Run) -> str:
     end = "cut at the step limit" if run.best.truncated else "done" if run.best.done else "not done"
     seen = "no reward was seen: deployable" if run.deployable else "rewards were seen"
     steps = _counted(len(run.best.steps), "step")
-    return f'{where} by "{run.select}" ({seen}): return {run.best.return_:.4g}{value}, {steps}, {end}'
+    earned = f"return {run.best.return_:.4g}" if _has_rewards(run) else "no rewards"
+    return f'{where} by "{run.select}" ({seen}): {earned}{value}, {steps}, {end}'
+
+
+def _has_rewards(run: Run) -> bool:
+    """Whether the run has rewards, seen or hidden; a run of a tree search does not say."""
+    return run.config.get("rewards", "world") is not None
 
 
 def _particles(run: Run) -> str:
@@ -304,14 +312,14 @@ def _particles(run: Run) -> str:
     steps = [len(trajectory.steps) for trajectory in trajectories]
     n_retired = sum(len(point.retired) for point in run.history)
     n_particles = len(steps) - n_retired
-    more = [f"{n_retired} retired"] if n_retired else []
+    more = [f"{n_retired} retired (finished, and their slots given to others)"] if n_retired else []
     more += [f"{sum(run.population.failed)} failed"] if any(run.population.failed) else []
     cut = sum(trajectory.truncated for trajectory in trajectories)
     more += [f"{cut} cut at the step limit"] if cut else []
     returns = [trajectory.return_ for trajectory in trajectories]
-    return (
-        f"N = {n_particles}{''.join(f', {count}' for count in more)}; {min(steps)} to {max(steps)} steps; returns "
-        f"{min(returns):.4g} to {max(returns):.4g}, mean {math.fsum(returns) / len(returns):.4g}"
+    spread = f"{min(returns):.4g} to {max(returns):.4g}, mean {math.fsum(returns) / len(returns):.4g}"
+    return f"N = {n_particles}{''.join(f', {count}' for count in more)}; {min(steps)} to {max(steps)} steps" + (
+        f"; returns {spread}" if _has_rewards(run) else ""
     )
 
 

@@ -185,9 +185,17 @@ def test_the_summary_says_what_a_reader_looks_for():
     ):
         assert part in shown
     assert "4 steps, done" in shown
+    unnamed = replace(run, best=replace(run.best, task=replace(run.best.task, id="")))
+    assert repr(unnamed).startswith("Run of 'Say numbers; their sum is your return.': return")
+    assert "2 retired (finished, and their slots given to others)" in repr(
+        replace(run, history=(replace(run.history[0], retired=(0, 1)),))
+    )
     assert "4 steps, cut at the step limit" in repr(replace(run, best=replace(run.best, truncated=True)))
     hidden = repr(run_of(hide_rewards=True))
     assert 'by "value" (no reward was seen: deployable)' in hidden
+    without = repr(replace(run, config={**run.config, "rewards": None}))
+    assert "return" not in without.replace('by "return"', "").replace("sum is your return", ""), "it has none"
+    assert "no rewards, value" in without
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import typer
 
 from amc_agents.cli.graphs import load_graph
 from amc_agents.cli.json_output import AsJson, print_json
+from amc_agents.cli.options import SearchBeta, SearchSteps
 from amc_agents.cli.printable import echo
+from amc_agents.cli.run import searching_graph
 
 if TYPE_CHECKING:
     from amc_agents.population.estimate import Estimate
@@ -23,19 +25,25 @@ def estimate(
     particles: Annotated[
         int | None, typer.Option(min=1, help="Number of particles. Default: that of the amc() graph, else 15.")
     ] = None,
+    beta: SearchBeta = None,
+    steps: SearchSteps = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Configuration file with [prices].", envvar="AMC_CONFIG")
+        Path | None, typer.Option("--config", help=r"Configuration file with \[prices].", envvar="AMC_CONFIG")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a call with N particles costs. The agent runs once, for real: its models are called, its tools run.
 
-    A graph that amc() returned runs as one particle, in a world of its own, with its critic.
+    A graph that amc() returned runs as one particle, in a world of its own, with its critic; so does a compiled graph
+    with --beta or --steps, with the critic of the config file or of AMC_CRITIC.
     """
     from amc_agents.config import configured
 
     prices = configured(config).price_list()
-    estimated = _estimate(load_graph(graph), {"messages": [("user", text)]}, particles)
+    loaded = load_graph(graph)
+    if beta is not None or steps is not None:
+        loaded = searching_graph(loaded, config, None, beta, steps)
+    estimated = _estimate(loaded, {"messages": [("user", text)]}, particles)
     if as_json:
         spent = estimated.cost(prices)
         dollars = {"total": spent.total, "is_lower_bound": spent.is_lower_bound, "unpriced": list(spent.unpriced)}

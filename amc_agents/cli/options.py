@@ -13,6 +13,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
+    from amc_agents.settings import Beta
     from amc_agents.smc import Adaptive
 
 Model = Annotated[
@@ -81,6 +82,20 @@ SuccessReward = Annotated[
     ),
 ]
 
+SearchBeta = Annotated[
+    str | None,
+    typer.Option(
+        "--beta",
+        metavar="BETA|auto",
+        help="Temperature of the target, in reward units, of a compiled graph. Default: auto, chosen in the run.",
+    ),
+]
+SearchSteps = Annotated[
+    str | None,
+    typer.Option(
+        "--steps", help="Steps at which particles of a compiled graph are weighed, as in 2,4,8. Default: 2,4,8,16,32."
+    ),
+]
 Watch = Annotated[
     bool,
     typer.Option(
@@ -98,6 +113,24 @@ def particles_of(particles: str) -> int | Adaptive:
     if not int(particles):
         raise ConfigurationError("--particles must be at least 1, got 0")
     return int(particles)
+
+
+def steps_of(option: str, steps: str) -> tuple[int, ...]:
+    """Read a list of steps."""
+    try:
+        return tuple(int(step) for step in steps.split(","))
+    except ValueError:
+        raise ConfigurationError(f"{option} takes steps, as in 4,8; got {quoted(steps)}") from None
+
+
+def beta_of(beta: str | None) -> Beta | None:
+    """Read --beta: a number, or "auto"."""
+    if beta is None or beta == "auto":
+        return beta  # type: ignore[return-value]
+    try:
+        return float(beta)
+    except ValueError:
+        raise ConfigurationError(f'--beta must be a number above 0, or "auto", got {quoted(beta)}') from None
 
 
 def check_split(split: str) -> None:

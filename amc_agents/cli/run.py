@@ -10,7 +10,7 @@ import typer
 
 from amc_agents.cli.graphs import load_graph
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.cli.options import Watch, particles_of
+from amc_agents.cli.options import SearchBeta, SearchSteps, Watch, beta_of, particles_of, steps_of
 from amc_agents.cli.printable import echo
 from amc_agents.errors import ConfigurationError
 
@@ -34,9 +34,11 @@ def run(
             help="Critic, such as hf:path. Default: that of the graph or of the config file.", envvar="AMC_CRITIC"
         ),
     ] = None,
+    beta: SearchBeta = None,
+    steps: SearchSteps = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the run. Default: drawn, and printed.")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Configuration file with [amc].", envvar="AMC_CONFIG")
+        Path | None, typer.Option("--config", help=r"Configuration file with \[amc].", envvar="AMC_CONFIG")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Store the run in this folder, for `amc report`.")] = None,
     watch: Watch = False,
@@ -44,7 +46,7 @@ def run(
 ) -> None:
     """Search once, for real: models are called, tools run. Prints the answer and a summary of the run."""
     console = console_beside(as_json)
-    searching = _searching(load_graph(graph), particles, config)
+    searching = searching_graph(load_graph(graph), config, particles, beta, steps)
     named: dict[str, Any] = {"critic": critic, "amc_seed": seed}
     call = {"configurable": {key: value for key, value in named.items() if value is not None}}
     with _watched(console) if watch else nullcontext():
@@ -54,15 +56,27 @@ def run(
         _print(result, files, as_json=as_json)
 
 
-def _searching(graph: Any, particles: str | None, config: Path | None) -> AmcGraph:
+def searching_graph(
+    graph: Any, config: Path | None, particles: str | None, beta: str | None, steps: str | None
+) -> AmcGraph:
+    """Wrap a compiled graph with the flags' settings; return a graph of amc() unchanged, and refuse flags for it."""
     from amc_agents.population.amc_graph import AmcGraph
     from amc_agents.population.graph import amc
+    from amc_agents.smc import AtSteps
 
     if not isinstance(graph, AmcGraph):
-        return amc(graph, n_particles=None if particles is None else particles_of(particles), config=config)
-    if particles is not None or config is not None:
+        return amc(
+            graph,
+            n_particles=None if particles is None else particles_of(particles),
+            beta=beta_of(beta),
+            resample=None if steps is None else AtSteps(*steps_of("--steps", steps)),
+            config=config,
+        )
+    flags = {"--particles": particles, "--beta": beta, "--steps": steps, "--config": config}
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
         raise ConfigurationError(
-            "the graph was made by amc(), which has its settings: leave --particles and --config out"
+            f"the graph was made by amc(), which has its settings: leave {' and '.join(given)} out"
         )
     return graph
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.cli.options import Executor, Model, World
+from amc_agents.cli.options import Executor, Model, World, steps_of
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
-from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -322,16 +321,8 @@ def _search(critic: str | None, at: str | None, beta: float | None) -> Search | 
         if at is not None or beta is not None:
             raise ConfigurationError("--resample-at and --beta are settings of a search: add its critic (--critic)")
         return None
-    search = Search(critic, at=Search.at if at is None else _steps("--resample-at", at))
+    search = Search(critic, at=Search.at if at is None else steps_of("--resample-at", at))
     return with_flags(search, beta=beta)
-
-
-def _steps(option: str, steps: str) -> tuple[int, ...]:
-    """Read a list of steps."""
-    try:
-        return tuple(int(step) for step in steps.split(","))
-    except ValueError:
-        raise ConfigurationError(f"{option} takes steps, as in 4,8; got {quoted(steps)}") from None
 
 
 def _branching(branches: int | None, steps: str | None) -> Branching | None:
@@ -342,7 +333,7 @@ def _branching(branches: int | None, steps: str | None) -> Branching | None:
         if steps is not None:
             raise ConfigurationError(f"--branch-at {steps} needs the number of branches: --branches K")
         return None
-    return Branching(branches, () if steps is None else _steps("--branch-at", steps))
+    return Branching(branches, () if steps is None else steps_of("--branch-at", steps))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Twins:
         if self._differed or not trajectories:
             return
         newest = [
-            tuple((step.thought, step.action) for step in trajectory.steps[self._n_compared :])
+            tuple((step.thought, step.action, step.observation) for step in trajectory.steps[self._n_compared :])
             for trajectory in trajectories
         ]
         self._differed = len(set(newest)) > 1

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from rich.text import Text
 
+from amc_agents.cli.commands import app
 from amc_agents.errors import MissingExtra
 
 TINY = ["--tasks", "2", "--particles", "2", "--critic", "uniform", "--band", "2", "4"]
@@ -36,6 +39,12 @@ def test_help_is_fast_and_lists_the_commands(tmp_path):
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert all(word in told.stdout for word in ("demo", "bench", "collect", "train", "--version"))
     assert "HEAVY []" in told.stdout, told.stdout + told.stderr
+
+
+def test_no_help_is_eaten_as_markup():
+    for name, each in commands(typer.main.get_command(app)):
+        for text in (each.help, each.short_help, each.epilog, *(getattr(one, "help", None) for one in each.params)):
+            assert Text.from_markup(text or "").plain == (text or "").replace("\\[", "["), name
 
 
 @pytest.mark.thorough

@@ -203,13 +203,21 @@ def test_run_watches_in_lines_beside_json(command, module):
 
 
 def test_run_wraps_a_compiled_graph(command, module):
-    code, _, err = command("run", f"{module}:graph", "--input", "x", "--particles", "3")
-    assert code == 2
-    assert "leave --particles and --config out" in err
+    for name in ("run", "estimate"):
+        code, _, err = command(name, f"{module}:graph", "--input", "x", "--beta", "1", "--steps", "1,2")
+        assert code == 2
+        assert "leave --beta and --steps out" in err
     code, out, err = command("run", f"{module}:plain", "--input", "x", "--particles", "3", "--critic", "uniform")
     assert (code, err) == (0, "")
     assert out.startswith("said\n")
     assert "N = 3" in out
+    assert "AtSteps(2, 4, 8, 16, 32), beta auto" in out
+    given = ("--critic", "uniform", "--steps", "1,3", "--beta", "0.25")
+    assert "AtSteps(1, 3), beta 0.25" in command("run", f"{module}:plain", "--input", "x", *given)[1]
+    assert (
+        '--beta must be a number above 0, or "auto"'
+        in command("run", f"{module}:plain", "--input", "x", "--beta", "low")[2]
+    )
     code, _, err = command("run", f"{module}:plain", "--input", "x")
     assert code == 2
     assert "no critic is named" in err

@@ -7,7 +7,7 @@ from amc_agents.population import conclusion
 from amc_agents.population.graph import amc
 from amc_agents.population.search_notes import search_notes as search_notes_of
 from amc_agents.population.settings import Settings
-from amc_agents.smc import AtSteps, Never
+from amc_agents.smc import AtSteps, EveryStep, Never
 from tests.population.worlds import (
     ReturnSoFar,
     digits,
@@ -64,7 +64,10 @@ def test_failed_particles_do_not_make_weights_look_uneven():
 def test_runs_that_end_before_the_first_weighing_point_are_noted():
     short = {"environment": lambda state: sum_world(state, 3), "n_particles": 4, "resample": AtSteps(4)}
     (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **short).run(start()))
-    assert "before the first weighing point of AtSteps(4)" in note
+    assert "before the first weighing point of AtSteps(4), so the run was Best-of-N: weigh at earlier steps" in note
+    at_once = {"environment": lambda state: sum_world(state, 1), "n_particles": 4, "resample": EveryStep()}
+    (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **at_once).run(start()))
+    assert note.endswith("so the run was Best-of-N"), "there are no earlier steps"
     assert search_notes(amc(number_agent(), **short | {"resample": Never()}).run(start())) == []
     assert search_notes(amc(number_agent(), n_particles=1, environment=sum_world).run(start())) == []
     stopped = amc(number_agent(), stop_at=0.0, **short).run(start())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from amc_agents.population.conclusion import warn_once
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
-from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
+from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 
 
 def notes(respond, n_particles=5, length=4, **settings):
@@ -67,7 +68,7 @@ def first_differs():
 @pytest.mark.parametrize("resample", [Never(), AtSteps(1), EveryStep()], ids=str)
 def test_particles_that_differed_once_are_not_noted(resample):
     # At beta 1, all descend from the particle with the largest first number.
-    assert notes(first_differs(), 5, 6, resample=resample) == []
+    assert notes(first_differs(), 5, 6, resample=resample, beta=1.0) == []
 
 
 def last_differs():
@@ -89,3 +90,15 @@ def test_failed_particles_do_not_hide_identical_ones():
         return fixed(messages)
 
     assert len(notes(respond, 5, resample=AtSteps(2))) == 1
+
+
+def test_particles_whose_worlds_answer_differently_are_not_noted():
+    class Dice(SumWorld):
+        async def step(self, action):
+            answer = await super().step(action)
+            return replace(answer, observation=f"dice {id(self)}")
+
+    run = amc(number_agent(lambda messages: "Action: 1"), environment=lambda state: (Dice(), TASK), n_particles=6,
+              resample=Never()).run(start())  # fmt: skip
+    assert len({trajectory.steps[0].action for trajectory in run.population.trajectories}) == 1
+    assert not any("gave the same answer" in note for note in run.notes)
