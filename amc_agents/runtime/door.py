@@ -169,7 +169,7 @@ class Door:
 
     @property
     def passed_over(self) -> PendingCall | None:
-        """A call that was stopped in this superstep, which is none when the superstep is complete."""
+        """A call that was stopped since the agent started or resumed; there is none after a complete superstep."""
         return self.ended_by or next(iter(self.waiting.values()), None)
 
     @contextmanager

@@ -40,9 +40,7 @@ def first_moves(graph):
 
 @pytest.fixture
 def shared_cache():
-    cache = InMemoryCache()
-    set_llm_cache(cache)
-    yield cache
+    yield InMemoryCache()
     set_llm_cache(None)
 
 
@@ -57,6 +55,7 @@ def cached_model(cache):
 def test_langchains_shared_cache_is_passed_by_within_particles_and_used_outside(shared_cache):
     model = cached_model(None)
     graph = searchers(model)
+    set_llm_cache(shared_cache)
     assert [first_moves(graph) for _ in range(2)] == [4, 4]
     assert not shared_cache._cache
     plain = [model.invoke("Outside."), model.invoke("Outside.")]

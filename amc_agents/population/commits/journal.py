@@ -69,7 +69,7 @@ async def make_call(
 
 
 def is_uncertain(system: ParticleSystem) -> bool:
-    """Whether the process ended while the last commit call was made."""
+    """Whether the last commit call was cut off, by the end of the process or by its agent."""
     return bool(system.commits) and system.commits[-1].status == "may have run"
 
 
@@ -80,7 +80,7 @@ def question(system: ParticleSystem) -> Mapping[str, Any]:
     commit = system.commits[-1]
     return {
         _question_id(system): {
-            "question": f"The process ended while {quoted(commit.name)} was called: it may have run. Find out whether "
+            "question": f"The call of {quoted(commit.name)} was cut off: it may have run. Find out whether "
             f'it did, and answer {{"{RAN}": <its result>}}, "{RUN_AGAIN}" or "{ABORT}".',
             "name": commit.name,
             "args": dict(commit.args),

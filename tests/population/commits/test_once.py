@@ -102,10 +102,13 @@ async def test_a_commit_is_awaited_when_its_particle_fails_meanwhile(ledger, syn
 
 
 class CutsOff(AgentMiddleware):
-    """A middleware with a time limit of its own, which cancels the tool, and tries again."""
+    """A middleware with a time limit of its own, which cancels the tool, and may try again."""
+
+    def __init__(self, tries):
+        self.tries = tries
 
     async def awrap_tool_call(self, request, handler):
-        for _ in range(3):
+        for _ in range(self.tries):
             try:
                 return await asyncio.wait_for(handler(request), 0.1)
             except TimeoutError:
@@ -113,7 +116,8 @@ class CutsOff(AgentMiddleware):
         return ToolMessage("it took too long", tool_call_id=request.tool_call["id"])
 
 
-async def test_a_commit_that_its_agent_cuts_off_may_have_run_stops_the_search_and_is_asked(ledger):
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_a_commit_that_its_agent_cuts_off_may_have_run_stops_the_search_and_is_asked(ledger, tries):
     @tool
     @effect("commit")
     async def pay(n: int) -> str:
@@ -122,7 +126,7 @@ async def test_a_commit_that_its_agent_cuts_off_may_have_run_stops_the_search_an
         await asyncio.sleep(30)
         return "paid"
 
-    agent = create_agent(ScriptedChatModel(respond=PAY), [pay], middleware=[CutsOff()])
+    agent = create_agent(ScriptedChatModel(respond=PAY), [pay], middleware=[CutsOff(tries)])
     graph, thread = wrap(agent, checkpointer=InMemorySaver()), {"configurable": {"thread_id": "cut"}}
     with pytest.raises(CommitError, match=r"pay\(n=1\): may have run"):
         await graph.ainvoke(start(), thread)
@@ -136,7 +140,7 @@ async def test_a_commit_that_its_agent_cuts_off_may_have_run_stops_the_search_an
 
 async def test_a_commit_in_a_thread_that_its_agent_no_longer_waits_for_runs_once(ledger):
     agent = create_agent(
-        ScriptedChatModel(respond=PAY), [paying(ledger, fails=0, before_s=0.3)], middleware=[CutsOff()]
+        ScriptedChatModel(respond=PAY), [paying(ledger, fails=0, before_s=0.3)], middleware=[CutsOff(3)]
     )
     with pytest.raises(CommitError, match=r"pay\(n=1\): ran"):
         await wrap(agent).arun(start())
