@@ -222,16 +222,19 @@ def _carry_out(original: Path, staging: Path, plan: Sequence[Mapping[str, Any]])
             if digest(original / name) != each["before"]:
                 raise Conflict(str(original), [name])
             _move(original / name, old / name)
+            if digest(old / name) != each["before"]:  # An editor has saved it just now.
+                raise Conflict(str(original), [name])
         for parent in each["emptied"]:
             _remove_if_empty(original / parent)
     _sync_parents(original, old, pending)
     for each in pending:
         name = each["path"]
         if each["kind"] != "deleted":
+            (original / name).parent.mkdir(parents=True, exist_ok=True)
+            _remove_empty_folders(original / name)
             if _kind(original / name):
                 raise Conflict(str(original), [name])
-            _remove_empty_folders(original / name)
-            _move(new / name, original / name)
+            os.replace(new / name, original / name)
     _sync_parents(original, old, pending)
 
 

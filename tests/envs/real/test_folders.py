@@ -206,12 +206,22 @@ async def test_equal_sizes_and_times_hide_no_change(original, make):
     assert (original / "b.txt").read_text() == "u\n"
 
 
-async def test_removing_a_copy_changes_no_permissions_elsewhere(original, make, outside, tmp_path):
+async def test_removing_a_copy_changes_no_permissions_elsewhere(original, make, outside, tmp_path, monkeypatch):
     world = make(outside_links="keep")
     (outside / "x.txt").chmod(0o640)
     (world.path / "src" / "shared").symlink_to(outside / "x.txt")
     (world.path / "src").chmod(0o500)
+    unlink, failed = os.unlink, []
+
+    def unlink_at_second_try(path, **where):
+        if os.fspath(path).endswith("shared") and not failed:  # As for others than root.
+            failed.append(path)
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path, **where)
+
+    monkeypatch.setattr(os, "unlink", unlink_at_second_try)
     await world.close()
+    assert failed
     assert stat.S_IMODE((outside / "x.txt").stat().st_mode) == 0o640
     assert list((tmp_path / "workspaces").iterdir()) == []
 
@@ -473,7 +483,11 @@ async def test_an_error_at_any_step_leaves_all_old_and_a_success_all_new(origina
 
 @pytest.mark.usefixtures("quick_disk")
 async def test_what_the_user_writes_in_the_middle_is_kept(original, make, monkeypatch):
-    """An editor saves `c.txt` at any step of an apply that changes it."""
+    """An editor saves `c.txt` at any step of an apply that changes it.
+
+    A single step remains, of microseconds: from the last look at its place to the rename.
+    """
+    lost = []
     world = make()
     (world.path / "c.txt").write_text("C\n")
     (world.path / "b.txt").write_text("B\n")
@@ -489,23 +503,26 @@ async def test_what_the_user_writes_in_the_middle_is_kept(original, make, monkey
         if faults.n < number:
             break
         everywhere = {path.read_text() for path in original.rglob("*.txt")}
-        assert "saved\n" in everywhere or outcome == "applied", f"system call {number}: {outcome}"
+        if "saved\n" not in everywhere:
+            lost.append((number, outcome))
         for staging in original.glob(".amc-apply-*"):
             shutil.rmtree(staging)
         (original / "c.txt").write_text("c\n")
         (original / "b.txt").write_text("b\n")
     assert number > 20
+    assert len(lost) <= 1
 
 
 @pytest.mark.usefixtures("quick_disk")
-async def test_what_the_user_changed_after_a_kill_is_never_overwritten(original, make, monkeypatch):
+@pytest.mark.parametrize("moved", [True, False])
+async def test_what_the_user_changed_after_a_kill_is_never_overwritten(original, make, monkeypatch, moved):
     world = make()
     (world.path / "b.txt").write_text("B\n")
     (world.path / "c.txt").write_text("C\n")
     keep_changes(world, monkeypatch)
     for number in range(1, 1000):
         assert killed_at(number, world.apply, after=True)
-        if (original / "b.txt").exists() and (original / "b.txt").read_text() == "B\n":
+        if any(original.glob(".amc-apply-*/plan.json")) and (original / "c.txt").exists() is not moved:
             break
         with folders.locked(original):
             pass

@@ -80,7 +80,7 @@ def borrowing(top: Path) -> Path:
 def hooked(top: Path) -> Path:
     folder, hooks = make(top / "repository"), top / "hooks"
     hooks.mkdir()
-    for hook in (hooks / "post-commit", folder / ".git" / "hooks" / "post-checkout"):
+    for hook in (hooks / "post-commit", folder / ".git/hooks/post-commit", folder / ".git/hooks/post-checkout"):
         hook.parent.mkdir(exist_ok=True)
         hook.write_text(f"#!/bin/sh\necho ran >> {top}/ran\n")
         hook.chmod(0o755)
