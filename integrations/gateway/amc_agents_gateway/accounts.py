@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ from amc_agents_gateway.errors import QUOTA, ApiError
 
 _log = logging.getLogger(__name__)
 _PERIODS = {"total": "", "day": "%Y-%m-%d", "month": "%Y-%m"}
+_PERIOD = re.compile(r"(\d{4}-\d{2}(-\d{2})?)?")
 
 
 def utc_now() -> datetime:
@@ -97,13 +100,15 @@ class Accounts:
         table = self.tables[key]
         period = self.now().strftime(_PERIODS[table.period])
         known = self._open.get(key)
-        if known is None or known.period != period:
+        # A clock that goes back does not start a budget anew.
+        if known is None or known.period < period:
             self._open[key] = known = self._opened(key, table, period)
         return known
 
     def _opened(self, key: str, table: BudgetTable, period: str) -> Account:
-        row = self._stored.get(key, {})
-        before = Amounts(**row["spent"]) if row.get("period") == period else NOTHING
+        row = self._stored.get(key)
+        continues = row is not None and len(row["period"]) == len(period) and row["period"] >= period
+        period, before = (row["period"], Amounts(**row["spent"])) if row and continues else (period, NOTHING)
         limits = table.model_dump(exclude_none=True, exclude={"period"})
         left: dict[str, Any] = {name: limit - getattr(before, name) for name, limit in limits.items()}
         budget = Budget(**left, prices=self.prices) if min(left.values()) > 0 else None
@@ -158,6 +163,8 @@ def _read(path: Path) -> dict[str, Any]:
         rows: dict[str, Any] = plain["keys"]
         for row in rows.values():
             Amounts(**row["spent"])
+            if not _PERIOD.fullmatch(row["period"]) or not all(map(_is_amount, row["spent"].values())):
+                raise ValueError(f"expected a period and amounts from 0, got {row}")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -166,6 +173,10 @@ def _read(path: Path) -> dict[str, Any]:
             "budgets anew"
         ) from error
     return rows
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _exhausted(account: Account, period: str, needed: Mapping[str, float] | None = None) -> ApiError:

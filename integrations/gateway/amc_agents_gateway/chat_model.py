@@ -15,6 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import ConfigDict, Field, SkipValidation
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import excerpt
 from amc_agents_gateway.upstream import Upstream
 from amc_agents_gateway.wire import candidate, to_plain, usage_metadata
 
@@ -63,8 +64,12 @@ class UpstreamChat(BaseChatModel):
         own = {"n": self.n, "temperature": self.temperature, "logprobs": self.logprobs, "stop": stop}
         body = {**call.pop("extra_body", {}), **{name: value for name, value in own.items() if value is not None}}
         answer = await self.upstream.complete(self.upstream.prepared({**body, **call, "messages": to_plain(messages)}))
-        usage = usage_metadata(answer)
-        return ChatResult(generations=[ChatGeneration(message=candidate(it, usage)) for it in answer["choices"]])
+        try:
+            usage = usage_metadata(answer)
+            messages = [candidate(choice, usage) for choice in answer["choices"]]
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise self.upstream.invalid(f"{type(error).__name__} in the answer {excerpt(str(answer))}") from error
+        return ChatResult(generations=[ChatGeneration(message=message) for message in messages])
 
     def _generate(
         self,

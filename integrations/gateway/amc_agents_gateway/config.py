@@ -41,6 +41,12 @@ class ServerTable(Table):
     """Serve requests without a key, without limits. Only a configuration without keys may set it."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 8_000_000
     """Longest request, in bytes."""
+    max_messages: Annotated[int, Field(gt=0)] = 2_000
+    """Most messages of a request, and most parts, tool calls and tools."""
+    header_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """Time for a client to send the headers of a request, in seconds."""
+    stall_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """Time for which a client may stop to read its answer, in seconds; then its connection is closed."""
     body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """Time for a client to send its request, in seconds."""
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
@@ -68,6 +74,8 @@ class UpstreamTable(Endpoint):
     """Time to connect, in seconds."""
     max_connections: Annotated[int, Field(gt=0)] = 1000
     """Most connections to the server. Further requests wait, at most `timeout_s`."""
+    max_answer_bytes: Annotated[int, Field(gt=0)] = 32_000_000
+    """Longest answer, or event of a stream, in bytes after decompression."""
     default_max_tokens: Annotated[int, Field(gt=0)] | None = None
     """Limit of an answer for requests that give none. Budgets of tokens or dollars need it."""
     provider: str | None = None

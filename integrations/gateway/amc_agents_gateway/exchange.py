@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import re
 import time
 import uuid
 from collections.abc import Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _DONE = event(b"[DONE]")
+_LONG = 100_000
+"""Bytes of a request above which it is read in a thread."""
+_FAREWELL_S = 1.0
 CLIENT_GONE = 499
 """Status in metrics and logs of a request whose client left."""
 
@@ -107,7 +111,10 @@ class Exchange(Response):
             told = as_api_error(error)
             code, outcome = told.code or told.type, told.status
             self._log_error(request_id, told, error)
-            await reply.fail(told)
+            # A client that does not read is not waited for; the server closes its connection.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_S):
+                    await reply.fail(told)
         except asyncio.CancelledError:
             told = stopping()
             code, outcome = told.code or told.type, told.status
@@ -125,7 +132,9 @@ class Exchange(Response):
         with admission.admitted():
             declared = headers.get("content-length")
             content = await read_body(receive, declared, limits.max_body_bytes, limits.body_timeout_s)
-            asked = read_request(content, limits.max_n)
+            # Long texts are read beside the requests of others.
+            read = functools.partial(read_request, content, limits.max_n, limits.max_messages)
+            asked = await asyncio.to_thread(read) if len(content) > _LONG else read()
             target = gateway.target(asked.model, caller)
             self._model = asked.model
             target.check(asked)

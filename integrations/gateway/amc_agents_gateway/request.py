@@ -53,12 +53,13 @@ class Asked:
         return limit
 
 
-def read_request(content: bytes, max_n: int) -> Asked:
+def read_request(content: bytes, max_n: int, max_messages: int) -> Asked:
     """Read the JSON of a request.
 
     Args:
         content: the body.
         max_n: the largest `n` allowed.
+        max_messages: most messages, parts and tool calls of all messages, and tools.
 
     Raises:
         ApiError: 400; the message names the parameter.
@@ -71,6 +72,7 @@ def read_request(content: bytes, max_n: int) -> Asked:
         raise bad_request("expected a JSON object with model and messages", code="invalid_json")
     body = {name: value for name, value in plain.items() if name != "amc"}
     _check(body, max_n)
+    _check_size(body, max_messages)
     return Asked(body["model"], body, _critic(plain.get("amc")))
 
 
@@ -145,8 +147,28 @@ def _check(body: Mapping[str, Any], max_n: int) -> None:
         raise bad_request("stream_options needs stream=true", "stream_options")
 
 
+def _check_size(body: Mapping[str, Any], most: int) -> None:
+    messages = body["messages"]
+    for name, items in (
+        ("messages", len(messages)),
+        ("messages", sum(_length(message.get("content")) + _length(message.get("tool_calls")) for message in messages)),
+        ("tools", _length(body.get("tools"))),
+    ):
+        if items > most:
+            what = "messages, or parts and tool calls in them" if name == "messages" else "tools"
+            raise bad_request(f"expected at most {most:,} {what}, got {items:,}", name, "too_many_items")
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
+
+
+def _is_tool(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("function", {}), dict)
 
 
 _COUNT = ("a whole number from 1", _is_count)
@@ -156,6 +178,7 @@ _OPTIONAL: Mapping[str, Any] = {
     "max_completion_tokens": _COUNT,
     "stream": ("true or false", lambda value: type(value) is bool),
     "stream_options": ("an object", lambda value: isinstance(value, dict)),
-    "tools": ("a list", lambda value: isinstance(value, list)),
+    "tools": ("a list of objects", lambda value: isinstance(value, list) and all(map(_is_tool, value))),
+    "modalities": ("a list", lambda value: isinstance(value, list)),
     "logprobs": ("true or false", lambda value: type(value) is bool),
 }

@@ -22,6 +22,10 @@ _PATH = "chat/completions"
 _KEEP_ALIVE_S = 4.0
 """Idle connections are closed before a server does so (uvicorn, and so vLLM: after 5 s)."""
 _PROBE_S = 2.0
+_REFUSAL_BYTES = 1_000_000
+"""Most bytes of an error that are read."""
+_ENCODINGS = ("", "identity", "gzip", "deflate")
+"""What an answer may be encoded with, although none is asked for: a piece of 64 KiB then has at most 67 MB."""
 
 
 class Upstream:
@@ -39,7 +43,8 @@ class Upstream:
     def __init__(self, name: str, table: UpstreamTable, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.name, self.model, self.default_max_tokens = name, table.model, table.default_max_tokens
         self.provider = table.provider or ""
-        headers = {"content-type": "application/json"}
+        self._most_bytes = table.max_answer_bytes
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if table.key_env is not None:
             key = secret_of(table.key_env, f"[upstreams.{name}]")
             headers["authorization"] = f"Bearer {key.get_secret_value()}"
@@ -73,9 +78,9 @@ class Upstream:
             UpstreamError: the upstream is unreachable, too slow, refused the request, or did not answer with JSON.
         """
         async with self._sent(body) as response:
-            answer = _plain(await response.aread())
+            answer = _plain(await self._read(response, self._most_bytes))
         if not isinstance(answer.get("choices"), list):
-            raise self._invalid(f"an answer without a list of choices: {excerpt(str(answer))}")
+            raise self.invalid(f"an answer without a list of choices: {excerpt(str(answer))}")
         return answer
 
     @asynccontextmanager
@@ -88,8 +93,8 @@ class Upstream:
         async with self._sent(body) as response:
             kind = response.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):
-                raise self._invalid(f"a stream was requested, and the answer is {kind or 'of no declared type'}")
-            yield _events(response.aiter_bytes())
+                raise self.invalid(f"a stream was requested, and the answer is {kind or 'of no declared type'}")
+            yield self._events(response.aiter_bytes())
 
     async def reachable(self) -> bool:
         """True if the server answers at all."""
@@ -109,6 +114,9 @@ class Upstream:
         content = json.dumps(body, separators=(",", ":")).encode()
         try:
             async with self._client.stream("POST", _PATH, content=content) as response:
+                encoding = response.headers.get("content-encoding", "").strip().lower()
+                if encoding not in _ENCODINGS:
+                    raise self.invalid(f"an answer encoded with {excerpt(encoding)}, and none was asked for")
                 if response.status_code != 200:
                     await self._refuse(response)
                 yield response
@@ -116,7 +124,7 @@ class Upstream:
             raise self._failed(error) from error
 
     async def _refuse(self, response: httpx.Response) -> NoReturn:
-        text = await response.aread()
+        text = await self._read(response, _REFUSAL_BYTES)
         _log.warning("upstream %s answered %d: %s", self.name, response.status_code, excerpt(_text(text)))
         raise upstream_refused(self.name, response.status_code, _plain(text), retry_after_of(response.headers))
 
@@ -132,25 +140,39 @@ class Upstream:
         message = f"the upstream {self.name} broke off its answer"
         return UpstreamError(502, message, type=SERVER, code="upstream_error")
 
-    def _invalid(self, reason: str) -> UpstreamError:
+    async def _read(self, response: httpx.Response, most: int) -> bytes:
+        content = bytearray()
+        async for piece in response.aiter_bytes():
+            content += piece
+            if len(content) > most:
+                raise self.invalid(f"an answer of more than {most:,} bytes")
+        return bytes(content)
+
+    async def _events(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        r"""Split a stream into events.
+
+        httpx splits lines at every line separator of Unicode, which JSON texts may contain; here only `\n` counts.
+        """
+        rest, searched = bytearray(), 0
+        async for piece in pieces:
+            rest += piece.replace(b"\r", b"")
+            while (end := rest.find(b"\n\n", searched)) >= 0:
+                if event := bytes(rest[:end]):
+                    yield event
+                del rest[: end + 2]
+                searched = 0
+            # The end of an event may be divided between two pieces.
+            searched = max(0, len(rest) - 1)
+            if len(rest) > self._most_bytes:
+                raise self.invalid(f"an event of more than {self._most_bytes:,} bytes")
+        if rest.strip():
+            yield bytes(rest)
+
+    def invalid(self, reason: str) -> UpstreamError:
+        """Return the error for an answer that is not in OpenAI's form; the reason goes to the log only."""
         _log.warning("upstream %s: %s", self.name, reason)
         message = f"the upstream {self.name} gave an answer that is not in OpenAI's form"
         return UpstreamError(502, message, type=SERVER, code="upstream_error")
-
-
-async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    r"""Split a stream into events.
-
-    httpx splits lines at every line separator of Unicode, which JSON texts may contain; here only `\n` counts.
-    """
-    rest = b""
-    async for piece in pieces:
-        *events, rest = (rest + piece.replace(b"\r", b"")).split(b"\n\n")
-        for event in events:
-            if event:
-                yield event
-    if rest.strip():
-        yield rest
 
 
 def _text(content: bytes) -> str:

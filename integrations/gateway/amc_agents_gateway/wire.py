@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.tool import default_tool_parser
+from langchain_core.messages.tool import default_tool_parser, invalid_tool_call
 
 from amc_agents.quoting import excerpt
 from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
@@ -26,9 +26,12 @@ def to_messages(plain: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
     """
     messages = []
     for i, raw in enumerate(plain):
+        content = raw.get("content")
+        if isinstance(content, list) and not all(map(_is_part, content)):
+            raise bad_request(f"message {i} is not valid: a part has no type or no content", f"messages.{i}.content")
         try:
-            message = _assistant(raw) if raw["role"] == "assistant" else convert_to_messages([dict(raw)])[0]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            message = _assistant(raw) if raw["role"] == "assistant" else convert_to_messages([_tolerant(raw)])[0]
+        except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
             reason = excerpt(f"{type(error).__name__}: {error}")
             raise bad_request(f"message {i} is not valid: {reason}", f"messages.{i}") from error
         messages.append(_with(message, _RAW, dict(raw)))
@@ -117,10 +120,47 @@ def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _assistant(raw: Mapping[str, Any]) -> AIMessage:
     # Unlike LangChain's conversion, this takes calls whose arguments are no JSON, which models do write.
-    calls, invalid = default_tool_parser(list(raw.get("tool_calls") or []))
+    parsed, invalid = default_tool_parser([_tolerant_call(call) for call in raw.get("tool_calls") or []])
+    calls = [call for call in parsed if isinstance(call["args"], dict)]
+    invalid += [
+        invalid_tool_call(name=call["name"], args=json.dumps(call["args"]), id=call["id"], error="no object")
+        for call in parsed
+        if call not in calls
+    ]
     reasoning = raw.get("reasoning_content") or raw.get("reasoning")
     more = {"reasoning_content": reasoning} if isinstance(reasoning, str) else {}
     return AIMessage(_content(raw), tool_calls=calls, invalid_tool_calls=invalid, additional_kwargs=more)
+
+
+def _is_part(part: Any) -> bool:
+    """Whether LangChain can read a part of a message; it does so after `to_messages`."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return False
+    if part["type"] == "input_audio":
+        audio = part.get("input_audio")
+        return isinstance(audio, dict) and all(_is_text(audio.get(name)) for name in ("data", "format"))
+    if part["type"] == "file":
+        file = part.get("file")
+        return isinstance(file, dict) and any(_is_text(file.get(name)) for name in ("file_data", "file_id"))
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _tolerant_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool call as LangChain reads it: some clients send arguments as an object, or omit them or the id."""
+    function = call["function"]
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments)
+    return {**call, "id": call.get("id") or "", "function": {**function, "arguments": arguments}}
+
+
+def _tolerant(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as LangChain reads it: a tool's answer need not say which call it answers."""
+    return {**raw, "tool_call_id": raw.get("tool_call_id") or ""} if raw["role"] == "tool" else dict(raw)
 
 
 def _content(raw: Mapping[str, Any]) -> Any:
@@ -132,7 +172,11 @@ def _plain(message: BaseMessage) -> dict[str, Any]:
     if raw is None:
         plain: Any = convert_to_openai_messages(message)
         return dict(plain)
-    return dict(raw) if message.content == _content(raw) else {**raw, "content": message.content}
+    content, given = message.content, _content(raw)
+    if content != given and isinstance(content, list) and isinstance(given, list):
+        # LangChain rewrites files and audio in its own form, part by part; methods append texts.
+        content = [*given, *content[len(given) :]]
+    return dict(raw) if content == given else {**raw, "content": content}
 
 
 def _with(message: BaseMessage, key: str, value: Any) -> BaseMessage:

@@ -38,7 +38,6 @@ def test_a_wrong_parameter_is_named(http, upstream, body, param):
 @pytest.mark.parametrize(
     "message",
     [
-        {"role": "tool", "content": "no id"},
         {"role": "wizard", "content": "x"},
         {"role": "user"},
         {"role": "user", "content": 5},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -149,8 +150,14 @@ def test_two_processes_do_not_share_a_ledger(upstream, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"keys": 3}', '{"keys": {"alice": {}}}', '{"keys": {"a": {"spent": {"x": 1}}}}']
-)
+    "text",
+    [
+        "", "{", "[]", '{"keys": 3}', '{"keys": {"alice": {}}}', '{"keys": {"a": {"spent": {"x": 1}}}}',
+        *(json.dumps({"keys": {"a": {"period": "", "spent": {"tokens": amount}}}})
+          for amount in (math.nan, -1, "5", True, None, math.inf, [])),
+        *(json.dumps({"keys": {"a": {"period": period, "spent": {"tokens": 1}}}}) for period in (None, "x", 5)),
+    ],
+)  # fmt: skip
 def test_a_damaged_ledger_is_an_error(tmp_path, text):
     (tmp_path / "ledger.json").write_text(text)
 
@@ -196,6 +203,27 @@ def test_a_budget_of_a_period_starts_anew_with_the_next(tmp_path):
             return [opened.account(key).spent.calls for key in ("alice", "bob")]
 
     assert asyncio.run(spent()) == [1, 0]
+
+
+def test_a_clock_that_goes_back_starts_no_budget_anew(tmp_path):
+    now = datetime(2026, 12, 2, tzinfo=UTC)
+    table = {"alice": BudgetTable(calls=2, period="day")}
+
+    async def spend(accounts: Accounts) -> None:
+        async with accounts.kept():
+            with accounts.spending("alice"):
+                async with charged(Bound("m", 1, 1)) as charge:
+                    charge.settle(Usage(calls=1))
+
+    running = Accounts(table, {}, tmp_path / "ledger.json", lambda: now)
+    asyncio.run(spend(running))
+    now = datetime(2026, 12, 1, tzinfo=UTC)
+    asyncio.run(spend(running))
+    for accounts in (running, Accounts(table, {}, tmp_path / "ledger.json", lambda: now)):
+        with pytest.raises(ApiError, match="2 of 2 calls are spent"):
+            asyncio.run(spend(accounts))
+    now = datetime(2026, 12, 3, tzinfo=UTC)
+    asyncio.run(spend(running))
 
 
 def test_a_budget_of_dollars_needs_prices(upstream, start):
