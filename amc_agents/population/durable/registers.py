@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -127,7 +128,7 @@ async def _async_sqlite(
 
 
 async def _postgres(saver: Any, statement: str, arguments: Sequence[str], **_: bool) -> list[tuple[Any, ...]]:
-    from psycopg.rows import tuple_row
+    tuple_row = import_module("psycopg.rows").tuple_row
 
     def execute() -> list[tuple[Any, ...]]:
         with ExitStack() as opened:
@@ -146,7 +147,7 @@ async def _postgres(saver: Any, statement: str, arguments: Sequence[str], **_: b
 async def _async_postgres(
     saver: Any, statement: str, arguments: Sequence[str], *, asynchronous: bool
 ) -> list[tuple[Any, ...]]:
-    from psycopg.rows import tuple_row
+    tuple_row = import_module("psycopg.rows").tuple_row
 
     async def execute() -> list[tuple[Any, ...]]:
         async with AsyncExitStack() as opened:
