@@ -58,6 +58,7 @@ def resumed_after_a_stop(server, text, graph, **request):
     assert (state["next"], len(state["values"]["messages"])) == (["play"], 1)
     resumed = {**body, "input": None, "stream_mode": ["values", "custom"], "stream_subgraphs": True}
     answer = server.post(f"/threads/{thread}/runs/stream", json=resumed).text
+    assert "event: error" not in answer, answer[-1500:]
     assert server.get(f"/threads/{thread}/state").json()["next"] == []
     events = re.findall(r"event: (\S+)\ndata: ?(.+)\n", answer.replace("\r", ""))
     assert "error" not in dict(events), answer
@@ -183,6 +184,8 @@ def test_every_graph_resumes_after_a_stop_as_a_stream_with_another_critic(server
             assert {data["critic"] for event, data in events if event.startswith("custom")} == {critics[graph]}
         else:
             assert f"particles crafted it; {critics[graph]} computed" in answer_of(events)
+            progress = {data["type"] for event, data in events if event.startswith("custom")}
+            assert {"amc.weigh", "amc.run"} <= progress, graph
 
 
 @pytest.mark.thorough

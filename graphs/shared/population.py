@@ -20,14 +20,19 @@ def population(particles: AmcGraph) -> Callable[..., Any]:
 
     async def play(state: MessagesState, config: RunnableConfig, runtime: Runtime[Context]) -> dict[str, Any]:
         try:
-            run = await particles.arun({"messages": opening(state)}, config, context=runtime.context or {})
+            given = {"messages": opening(state)}
+            async for event in particles.astream(given, config, context=runtime.context or {}, stream_mode="custom"):
+                runtime.stream_writer(event)  # The progress of the search; the last event is the run.
         except ConfigurationError as error:
             return explained(error)
+        run = event["run"]
         returns = [trajectory.return_ for trajectory in run.population.trajectories]
         crafted = sum(return_ > 0 for return_ in returns)
         values = run.usage["critic"].calls if "critic" in run.usage else 0
         critic = run.config["critic"]
-        summary = AIMessage(f"{crafted} of {len(returns)} particles crafted it; {critic} computed {values} values.")
-        return {"messages": [*run.best_output["messages"], summary]}
+        refilled = sum(len(point.retired) for point in run.history)
+        more = f" {refilled} of them continue others in the slots of finished ones." if refilled else ""
+        told = f"{crafted} of {len(returns)} particles crafted it; {critic} computed {values} values.{more}"
+        return {"messages": [*run.best_output["messages"], AIMessage(told)]}
 
     return play
