@@ -207,6 +207,8 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
         input_schema=builder.input_schema,
         output_schema=builder.output_schema,
     )
+    for schema in builder.schemas:  # Those of single nodes have channels too, which last as long as a conversation.
+        graph._add_schema(schema)
     n_workers = wrapped.settings.largest_size
     resumed = ("propagate", "weigh", "resample", "commit", "finalize")
     graph.add_node("init", BothWays(nodes.init, n_workers), destinations=resumed)
@@ -229,4 +231,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
     compiled = graph.compile(checkpointer=checkpointer, store=wrapped.agent.store, name=name)
     agent = wrapped.agent
     shown = [key for key in compiled.channels if key in agent.channels and key in agent.stream_channels_list]
-    return AmcGraph(**{**compiled.__dict__, "stream_channels": shown})
+    # As values of channels, because an object of the state's class also has the defaults of what was never written.
+    raw = {"channels": shown, "mapper": None}
+    first = {name: compiled.nodes[name].copy(raw) for name in ("init", "restore")}
+    return AmcGraph(**{**compiled.__dict__, "stream_channels": shown, "nodes": {**compiled.nodes, **first}})

@@ -100,7 +100,7 @@ class FromInput:
         """Create the particles with the input as their state."""
         reader = MessageReader.start(given["messages"], task) if start.wrapped.trajectory is None else None
         store = None if start.base_store is None else ParticleStore(start.base_store)
-        return [
+        particles = [
             Particle(
                 state=_first_input(start.wrapped.agent, own_containers(given)),
                 rng=rng,
@@ -113,6 +113,11 @@ class FromInput:
             )
             for index, (rng, world) in enumerate(zip(self._rngs, worlds, strict=True))
         ]
+        own = start.wrapped.agent.builder.schemas[start.wrapped.agent.builder.input_schema]
+        kept = {key: value for key, value in given.items() if key not in own}
+        for particle in particles if kept else ():
+            start.saver.begin_thread(particle.thread_id, kept)
+        return particles
 
     async def complete(self, system: ParticleSystem, seed: int | None) -> None:
         """Nothing is left to do."""

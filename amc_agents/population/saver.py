@@ -20,6 +20,7 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     copy_checkpoint,
+    empty_checkpoint,
     get_checkpoint_id,
 )
 from typing_extensions import override
@@ -61,6 +62,14 @@ class ForkSaver(BaseCheckpointSaver[int]):
     def __init__(self) -> None:
         super().__init__()
         self._threads: dict[str, _Thread] = {}
+
+    def begin_thread(self, thread_id: str, values: Mapping[str, Any]) -> None:
+        """Start a thread with values of channels that are no input: what an agent keeps from a conversation's turns."""
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = dict(values)
+        checkpoint["channel_versions"] = dict.fromkeys(values, self.get_next_version(None, None))
+        # LangGraph counts supersteps from a thread's last one, and begins at -1.
+        self.put(_config(thread_id, "", ""), checkpoint, {"source": "update", "step": -2}, {})
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make the target thread a copy of the source thread; the checkpoints are shared by reference."""

@@ -54,13 +54,13 @@ class _OpaqueSystem(ParticleSystem):
 
 
 async def start(
-    wrapped: WrappedAgent, state: Any, config: RunnableConfig, runtime: Runtime[Any], point: Origin | None = None
+    wrapped: WrappedAgent, given: State, config: RunnableConfig, runtime: Runtime[Any], point: Origin | None = None
 ) -> ParticleSystem:
     """Create the particles of a run, each with its own thread, world and random stream.
 
     Args:
         wrapped: the agent and its settings.
-        state: the agent's input.
+        given: the values of the agent's channels: those of its input, and those of a conversation's earlier turns.
         config: of the `init` node; leads to the `OpenRun` that closes the system.
         runtime: of the `init` node.
         point: a durable point from which the particles go on; None: they start from the input.
@@ -70,7 +70,7 @@ async def start(
         RunTimedOut: `run_timeout` passed before the critic was connected and the worlds were created.
     """
     owner = OpenRun.of(config)
-    given = contract.as_mapping(state)
+    shown = contract.as_state(wrapped.agent, given)
     settings = wrapped.settings
     pass_caches_by()
     call = calls.read_call(wrapped.agent, runtime.context, config)
@@ -84,7 +84,7 @@ async def start(
     deadline = _deadline(settings, origin.spent_s)
     async with deadline.cutting():
         notes = await _connect(chosen.critic, settings, meter, purse)
-        worlds, task = await origin.create_worlds(wrapped, given, owner.worlds)
+        worlds, task = await origin.create_worlds(wrapped, shown, owner.worlds)
         connected = settings.may_call_critic
         settings = _for_worlds(settings, worlds, wrapped)
         if not connected:
@@ -119,7 +119,7 @@ async def start(
         deadline=deadline,
         notes=[*call.notes, *notes, *_world_notes(worlds)],
         particles=origin.create_particles(given, task, worlds, beginning),
-        recruit=_recruit(given, beginning, owner.worlds, origin.seed, conversation),
+        recruit=_recruit(given, shown, beginning, owner.worlds, origin.seed, conversation),
     )
     await origin.complete(owner.system, call.seed)
     if purse is not None:
@@ -136,12 +136,14 @@ def _seed(settings: Settings, of_call: int | None) -> int:
     return secrets.randbelow(2**63) if chosen is None else chosen
 
 
-def _recruit(given: State, beginning: Beginning, worlds: Worlds, seed: int, conversation: ConversationWorld) -> Recruit:
+def _recruit(
+    given: State, shown: State, beginning: Beginning, worlds: Worlds, seed: int, conversation: ConversationWorld
+) -> Recruit:
     """Return the function that creates the particles of later rounds, with random streams of their own."""
 
     async def recruit(n_particles: int, earlier: int) -> list[Particle]:
         origin = FromInput(seed, n_particles, conversation, earlier)
-        made, task = await origin.create_worlds(beginning.wrapped, given, worlds)
+        made, task = await origin.create_worlds(beginning.wrapped, shown, worlds)
         return origin.create_particles(given, task, made, beginning)
 
     return recruit

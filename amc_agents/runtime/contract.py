@@ -220,6 +220,14 @@ def as_mapping(state: Any) -> dict[str, Any]:
     raise AgentContractError(f"the agent's state is a {type(state).__name__}; amc() needs one with named channels")
 
 
+def as_state(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of channels as the agent's nodes see them: validated, and with the defaults of its state."""
+    schema = agent.builder.state_schema
+    if not (is_dataclass(schema) or issubclass(schema, BaseModel)):
+        return dict(values)
+    return as_mapping(schema(**{key: values[key] for key in agent.builder.schemas[schema] if key in values}))
+
+
 def _state_channels(agent: Agent) -> list[str]:
     return [name for name in agent.channels if not name.startswith(("__", "branch:"))]
 
