@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import uuid4
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt
 
 from amc_agents.errors import AgentContractError
+from amc_agents.population.agent_events import AgentEvents
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_events import EventListener
 from amc_agents.population.particle_trace import Outcome, ParticleTrace
@@ -47,6 +49,8 @@ class AgentStreams:
     """The user's run-time context for the agent."""
     on_event: EventListener | None = None
     """Receives what agents write to the custom stream; None: such events are ignored."""
+    events: AgentEvents | None = None
+    """Receives the runs of the agents' models and tools; None: nobody reads them."""
     settled: SettledStream | None = None
     """Receives the messages of the answer during the run; None: they are streamed at its end."""
     max_concurrency: int | None = None
@@ -62,7 +66,7 @@ class AgentStreams:
         """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
         await self._end_without_tokens(particle)
         if particle.stream is None:
-            particle.stream = self.start(particle, config)
+            particle.stream = await self.start(particle, config)
         acted = moved = False
         interrupts: list[Interrupt] = []
         try:
@@ -110,7 +114,7 @@ class AgentStreams:
         if particle.stream is None:
             particle.span.end("held" if particle.held else "finished")
 
-    def start(
+    async def start(
         self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Any, None]:
         """Start a particle's agent from its input, or from its checkpoint.
@@ -120,7 +124,13 @@ class AgentStreams:
             config: as for `ParticleRunner.advance`.
             answers: the answers of a human by the ids of the questions.
         """
-        trace = particle.trace = ParticleTrace(particle, config, self.run_id)
+        alone = self._shows_tokens_of(particle)
+        readers: list[BaseCallbackHandler] = []
+        if self.events is not None:
+            if alone:
+                await self.events.show(particle.events)
+            readers = self.events.handlers(particle.events, live=alone)
+        trace = particle.trace = ParticleTrace(particle, config, self.run_id, readers)
         particle.span = self.span.agent(self.run_id, particle, particle.span)
         own = proposal_of(self.proposals, particle.proposal)
         configurable = {**config.get("configurable", {}), **own, "thread_id": particle.thread_id}
@@ -140,7 +150,7 @@ class AgentStreams:
         if particle.saved and "recursion_limit" in config:
             agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
-        if self._shows_tokens_of(particle):
+        if alone:
             trace.stream_mode.append("messages")
         stream = agent.astream(
             Command(resume=dict(answers)) if answers else None if particle.saved else particle.state,

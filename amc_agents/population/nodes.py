@@ -141,6 +141,8 @@ class Nodes:
         run, winner = await owner.conclude(conversation)
         if winner.store is not None:
             run = replace(run, notes=(*run.notes, *await winner.store.flush()))
+        if system.runner.streams.events is not None:
+            await system.runner.streams.events.show(winner.events)
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
         agent = self.wrapped.agent
         output = {key: value for key, value in run.best_output.items() if key in agent.channels}

@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, ToolCall
 from langgraph.types import Command, Interrupt
 
 from amc_agents.messages import MessageReader, as_message
+from amc_agents.population.agent_events import AgentEvent
 from amc_agents.population.particle_trace import ParticleTrace
 from amc_agents.population.segment import Segment
 from amc_agents.population.store.view import ParticleStore
@@ -79,6 +80,8 @@ class Particle:
     """The stream of the paused agent; None if the agent has not started or has ended."""
     trace: ParticleTrace | None = None
     """The traced run of its agent, once it has started."""
+    events: list[AgentEvent] = field(default_factory=list)
+    """The runs of its models and tools that its readers have not seen."""
     span: AgentSpan = NO_SPAN
     """The span of its agent's last start, which a fork continues."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)

@@ -132,6 +132,7 @@ class ParticleRunner:
             finished=particle.finished,
             at_horizon=particle.at_horizon,
             segment=self.ledger.fork(particle),
+            events=[*particle.events],
             return_=particle.return_,
             world_return=particle.world_return,
             error=particle.error,
@@ -195,7 +196,7 @@ class ParticleRunner:
             _fail(particle, error)
 
     async def _resume(self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None) -> None:
-        particle.stream = self.streams.start(particle, config, answers)
+        particle.stream = await self.streams.start(particle, config, answers)
         try:
             await self._limited_step(particle, config)
         except (AgentContractError, BudgetExhausted, UnboundedRequest):

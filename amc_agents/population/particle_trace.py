@@ -6,7 +6,7 @@ error of the agent's run, so the run is ended like an interrupted run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID, uuid4
@@ -53,14 +53,17 @@ class ParticleTrace:
         particle: the agent's particle.
         config: shared by all particles, with an `AsyncCallbackManager`.
         amc_run: identifier of the population.
+        readers: handlers of this particle's own.
     """
 
-    def __init__(self, particle: Traced, config: RunnableConfig, amc_run: str) -> None:
+    def __init__(
+        self, particle: Traced, config: RunnableConfig, amc_run: str, readers: Sequence[BaseCallbackHandler] = ()
+    ) -> None:
         callbacks = config["callbacks"]
         assert isinstance(callbacks, AsyncCallbackManager)
         self._run_id = uuid4()
         self._handlers = callbacks.handlers
-        self._traced = bool(callbacks.handlers)
+        self._traced = bool(callbacks.handlers or readers)
         self._listeners = [handler for handler in callbacks.handlers if isinstance(handler, ValueListener)]
         self._root = _root_of(callbacks) if self._listeners else _UNKNOWN
         origin = "" if particle.ancestor is None else f" from particle {particle.ancestor} at step {particle.steps}"
@@ -69,7 +72,7 @@ class ParticleTrace:
         self.config: RunnableConfig = {**config, "callbacks": None}
         self.stream_mode: list[StreamMode] = ["values", "updates"]
         if self._traced:
-            self.config["callbacks"] = _stamping(callbacks, particle)
+            self.config["callbacks"] = _stamping(callbacks, particle, readers)
             self.config["metadata"] = {**config.get("metadata", {}), **place}
             self.config["run_name"] = f"particle {particle.index}{origin}"
             self.config["run_id"] = self._run_id
@@ -133,10 +136,12 @@ def _root_of(callbacks: AsyncCallbackManager) -> _Root:
     return _UNKNOWN
 
 
-def _stamping(callbacks: AsyncCallbackManager, particle: Traced) -> AsyncCallbackManager:
+def _stamping(
+    callbacks: AsyncCallbackManager, particle: Traced, readers: Sequence[BaseCallbackHandler]
+) -> AsyncCallbackManager:
     stamping = callbacks.copy()
     stamp = _StepStamp(particle)
-    stamping.set_handlers([stamp, *callbacks.handlers])
+    stamping.set_handlers([stamp, *callbacks.handlers, *readers])
     return stamping
 
 

@@ -16,6 +16,7 @@ from langgraph.runtime import Runtime
 from amc_agents.budget import Purse
 from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
+from amc_agents.population.agent_events import AgentEvents
 from amc_agents.population.agent_streams import AgentStreams
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.open_run import OpenRun
@@ -49,8 +50,11 @@ class _OpaqueSystem(ParticleSystem):
     """A `ParticleSystem` that a server encodes as null when it streams the inputs of a graph's tasks.
 
     The server's encoder walks through the fields of dataclasses (here agents, worlds and clients), but not through
-    those of their subclasses.
+    those of their subclasses. It is never copied either: `astream_events(version="v1")` copies the inputs of nodes.
     """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OpaqueSystem:
+        return self
 
 
 async def start(
@@ -100,6 +104,7 @@ async def start(
         meter,
         agent_context=call.context,
         on_event=event_listener(emit) if owner.wants_events else None,
+        events=AgentEvents.of(config),
         settled=_settled(settings, given, owner),
         nested="|" in config["configurable"].get("checkpoint_ns", ""),
         purse=purse,
@@ -220,6 +225,7 @@ def _runner(
     *,
     agent_context: Any,
     on_event: EventListener | None,
+    events: AgentEvents | None,
     settled: SettledStream | None,
     nested: bool,
     purse: Purse | None,
@@ -236,6 +242,7 @@ def _runner(
         rewards=Rewards(settings.rewards, wrapped.reward, in_thread=settings.step_timeout is not None),
         agent_context=agent_context,
         on_event=on_event,
+        events=events,
         settled=settled,
         max_concurrency=max_concurrency,
         proposals=settings.proposals,

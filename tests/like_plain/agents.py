@@ -366,17 +366,17 @@ def retrying(parts: Parts) -> Any:
 
 def cached(parts: Parts) -> Any:
     ledger = parts.ledger
-    builder: StateGraph[Any] = StateGraph(MessagesState)
+    builder: StateGraph[Any] = StateGraph(Fanned)
 
     def act(state: Any) -> dict[str, Any]:
         ledger["act"] += 1
-        return {"messages": [AIMessage("computed")]}
+        return {"found": ["computed"]}
 
     builder.add_node("act", act, cache_policy=CachePolicy(key_func=lambda state: "one key"))
-    builder.add_node("again", lambda state: {})
+    builder.add_node("again", lambda state: {"messages": [AIMessage(f"{len(state['found'])} times")]})
     builder.add_edge(START, "act")
     builder.add_edge("act", "again")
-    builder.add_conditional_edges("again", lambda state: "act" if len(state["messages"]) < 4 else END)
+    builder.add_conditional_edges("again", lambda state: "act" if len(state["found"]) < 3 else END)
     return builder.compile(checkpointer=parts.saver, cache=InMemoryCache())
 
 

@@ -227,7 +227,7 @@ async def _turn(graph: Any, turn: Any, scenario: Scenario, case: Case, configs: 
             return _shown(await _listed(parts), case)
         case "events_v1" | "events_v2":
             events = graph.astream_events(turn, configs[0], version=case.call[-2:], **options)
-            return _events(await _listed(events))
+            return _events(await _listed(events), case)
     raise AssertionError(case)
 
 
@@ -283,14 +283,19 @@ def _custom(events: list[Any]) -> list[Any]:
     return different[0] if len(different) == 1 else different
 
 
-def _events(events: list[dict[str, Any]]) -> Any:
-    """Return what a front end shows of a run's events: ends of models and tools, and the root's output."""
+def _events(events: list[dict[str, Any]], case: Case) -> Any:
+    """Return what a front end shows of a run's events: ends of models and tools, and the root's output.
+
+    In v1, the latter is the update of the node that ran last.
+    """
     shown = [
         (event["event"], event["name"], canonical(event["data"].get("output")))
         for event in events
         if event["event"] in ("on_chat_model_end", "on_tool_end")
     ]
-    ended = [event for event in events if event["event"] == "on_chain_end" and not event.get("parent_ids")]
+    if case.call == "events_v1":
+        return shown
+    ended = [event for event in events if event["event"] == "on_chain_end" and not event["parent_ids"]]
     return shown, [canonical(event["data"].get("output")) for event in ended[-1:]]
 
 

@@ -1,0 +1,86 @@
+"""Show the answer's runs of models, tools and nodes to the readers of `astream_events` and `astream_log`.
+
+LangChain would show them the runs of all N particles, in whatever order they happen. Each particle records its own
+instead, a fork with its past, and at the end of the search those of the answer are shown, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks.manager import ahandle_event
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel._messages import StreamMessagesHandler
+
+from amc_agents.runtime.calls import stream_listeners
+
+T = TypeVar("T")
+
+
+class AgentEvent(NamedTuple):
+    """A call of a callback handler."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class AgentEvents:
+    """Records what happens in the agents of a run, and shows what happened in the answer's.
+
+    Args:
+        readers: the handlers behind `astream_events` and `astream_log`.
+    """
+
+    def __init__(self, readers: Sequence[BaseCallbackHandler]) -> None:
+        self._readers = [*readers]
+
+    @classmethod
+    def of(cls, config: RunnableConfig) -> AgentEvents | None:
+        """Return the events for the readers of a call; None: it has none.
+
+        Args:
+            config: of a node.
+        """
+        readers = [one for one in stream_listeners(config) if not isinstance(one, StreamMessagesHandler)]
+        return cls(readers) if readers else None
+
+    def handlers(self, record: list[AgentEvent], *, live: bool) -> list[BaseCallbackHandler]:
+        """Return the handlers of a particle's next runs: a recorder, or the readers themselves if it is the answer."""
+        return self._readers if live else [_Recorder(record)]
+
+    async def show(self, record: list[AgentEvent]) -> None:
+        """Show the readers what is recorded, and clear it."""
+        recorded, record[:] = [*record], []
+        for event in recorded:
+            await ahandle_event(self._readers, event.name, None, *event.args, **event.kwargs)
+
+
+class _Recorder(BaseCallbackHandler):
+    """Records all calls. Models stream their tokens to it, as they would to the readers."""
+
+    run_inline = True
+
+    def __init__(self, record: list[AgentEvent]) -> None:
+        self.record = record
+
+    def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
+        return output
+
+    def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
+        return output
+
+
+def _recording(name: str) -> Callable[..., None]:
+    def on_event(self: _Recorder, *args: Any, **kwargs: Any) -> None:
+        self.record.append(AgentEvent(name, args, kwargs))
+
+    return on_event
+
+
+for _name in dir(BaseCallbackHandler):
+    if _name.startswith("on_"):
+        setattr(_Recorder, _name, _recording(_name))
