@@ -28,6 +28,7 @@ from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settled import SettledStream
 from amc_agents.quoting import quoted
+from amc_agents.runtime.calls import PARTICLE_THREAD
 from amc_agents.runtime.door import is_of_a_door
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan
 
@@ -133,7 +134,8 @@ class AgentStreams:
         trace = particle.trace = ParticleTrace(particle, config, self.run_id, readers)
         particle.span = self.span.agent(self.run_id, particle, particle.span)
         own = proposal_of(self.proposals, particle.proposal)
-        configurable = {**config.get("configurable", {}), **own, "thread_id": particle.thread_id}
+        of_call = config.get("configurable", {})
+        configurable = {"thread_id": particle.thread_id, **of_call, **own, PARTICLE_THREAD: particle.thread_id}
         # A cache of nodes (`cache_policy`) would skip what particles do, and give all of them one answer.
         configurable["__pregel_cache"] = None
         particle.door.begin_attempt()
@@ -152,8 +154,9 @@ class AgentStreams:
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
         if alone:
             trace.stream_mode.append("messages")
+        resumed = Command(resume=dict(answers), **(particle.edit or {})) if answers else None
         stream = agent.astream(
-            Command(resume=dict(answers)) if answers else None if particle.saved else particle.state,
+            resumed if particle.saved else particle.state,
             agent_config,
             context=self.agent_context,
             stream_mode=trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
@@ -11,12 +11,13 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, StateSnapshot, StateUpdate
 from typing_extensions import override
 
 from amc_agents.concurrency.background import read_in_thread, run_in_background
-from amc_agents.errors import AgentContractError, ConfigurationError
+from amc_agents.errors import AgentContractError, AnswerNeeded, ConfigurationError
 from amc_agents.population.durable.history import DurablePoint, alist_points, list_points
-from amc_agents.population.durable.lifecycle import admit, forget
+from amc_agents.population.durable.lifecycle import admit, check_at_rest, forget
 from amc_agents.population.durable.points import NO_CHECKPOINTS
 from amc_agents.population.estimate import Estimate
 from amc_agents.population.nodes import BothWays, Nodes
@@ -51,11 +52,14 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z, usage and best world.
 
         The winner's world stays open as `run.best_world` until the run is closed: `with graph.run(input) as run:`.
+
+        Raises:
+            AnswerNeeded: the run waits for a human's answer: `run(Command(resume=answer), config)` goes on.
         """
         owner = self._open_run(wants_events=False, keeps_world=True)
         events = self._stream(owner, input, config, stream_mode="custom", **kwargs)
         try:
-            run = _last_run([event for event in events if _is_run(event)])
+            run = _last_run([event for event in events if _is_run(event)], owner)
         except BaseException:
             if owner.kept is not None:
                 owner.kept.close()
@@ -67,12 +71,32 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         owner = self._open_run(wants_events=False, asynchronous=True, keeps_world=True)
         events = self._astream(owner, input, config, stream_mode="custom", **kwargs)
         try:
-            run = _last_run([event async for event in events if _is_run(event)])
+            run = _last_run([event async for event in events if _is_run(event)], owner)
         except BaseException:
             if owner.kept is not None:
                 await owner.kept.aclose()
             raise
         return replace(run, world=owner.kept)
+
+    @override
+    def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        return _with_next(super().get_state(config, subgraphs=subgraphs))
+
+    @override
+    async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        return _with_next(await super().aget_state(config, subgraphs=subgraphs))
+
+    @override
+    def bulk_update_state(self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
+        check_at_rest(self.get_state(config), supersteps)
+        return super().bulk_update_state(config, supersteps)
+
+    @override
+    async def abulk_update_state(
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
+    ) -> RunnableConfig:
+        check_at_rest(await self.aget_state(config), supersteps)
+        return await super().abulk_update_state(config, supersteps)
 
     def points(self, config: RunnableConfig) -> list[DurablePoint]:
         """Return the durable points of a thread's last run, newest first.
@@ -162,7 +186,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
         with owner.traced(self.name, config):
             try:
-                if self._is_checkpointed(config):
+                if self._is_checkpointed(config) or isinstance(input, Command):
                     input = run_in_background(self._admitted(owner, input, config, kwargs), n_workers=1)
                 events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
                 yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
@@ -176,7 +200,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
         with owner.traced(self.name, config):
             try:
-                if self._is_checkpointed(config):
+                if self._is_checkpointed(config) or isinstance(input, Command):
                     input = await self._admitted(owner, input, config, kwargs)
                 events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
                 async with aclosing(events):
@@ -198,7 +222,14 @@ def _is_run(event: Any) -> bool:
     return isinstance(event, dict) and event.get("type") == "amc.run"
 
 
-def _last_run(events: list[Any]) -> Run:
+def _with_next(state: StateSnapshot) -> StateSnapshot:
+    """Name the nodes of a thread that broke off: LangGraph leaves out those whose writes are stored."""
+    return state if state.next else state._replace(next=tuple(dict.fromkeys(task.name for task in state.tasks)))
+
+
+def _last_run(events: list[Any], owner: OpenRun) -> Run:
+    if not events and owner.questions:
+        raise AnswerNeeded(owner.questions)
     if not events:
         raise AgentContractError(
             "the graph ended without a run: it was interrupted before its end (call it again to go on), or the run had "

@@ -48,6 +48,8 @@ class RunState(TypedDict):
     """Questions of the selected particle to a human, by id."""
     amc_answers: dict[str, Any] | None
     """The answers to them."""
+    amc_edit: dict[str, Any] | None
+    """What else the human's command says: `update` and `goto` for the agent."""
     amc_world: dict[str, Any]
     """The saved world of a conversation, as of `ConversationWorld`."""
 
@@ -113,12 +115,14 @@ class Nodes:
     async def commit(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Select a particle among those that wait, let it act alone, and continue it in all slots."""
         system = state["amc_system"]
-        passed = await pass_door(system, calls.particle_config(config), state.get("amc_answers"))
+        answers, edit = state.get("amc_answers"), state.get("amc_edit")
+        passed = await pass_door(system, calls.particle_config(config), answers, edit)
         # The point of a run that ends here was made before; one that asks goes on with its answers.
         point = {} if passed.then == "finalize" else await saved(system, passed.resumes_at)
         if passed.questions and not point:
             raise AgentContractError(CANNOT_ASK.format(quoted(next(iter(passed.questions.values())))))
-        return Command(goto=passed.then, update={**point, "amc_questions": passed.questions, "amc_answers": None})
+        asked = {"amc_questions": passed.questions, "amc_answers": None, "amc_edit": None}
+        return Command(goto=passed.then, update={**point, **asked})
 
     async def ask(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Ask a human by this graph's own interrupt. A resumed call starts here, without the particles."""
@@ -128,7 +132,8 @@ class Nodes:
             questions = {name: {**question, "unread": _UNREAD} for name, question in questions.items()}
         answers = {name: interrupt(question) for name, question in questions.items()}
         owner.questions = {}
-        return Command(goto="commit", update={"amc_answers": answers, "amc_questions": None})
+        update = {"amc_answers": answers, "amc_questions": None, "amc_edit": owner.edit}
+        return Command(goto="commit", update=update)
 
     async def finalize(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
         """Write the winner's state into this graph's channels, and repeat its hand-off if it ended by one.

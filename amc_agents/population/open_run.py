@@ -77,6 +77,8 @@ class OpenRun:
         """Whether the call's input was set aside, because the thread's last run comes first."""
         self.questions: Mapping[str, Any] = {}
         """The questions to a human at which the call ends."""
+        self.edit: dict[str, Any] | None = None
+        """`update` and `goto` of the call's command, for the agent that asked."""
         self.finished = False
         """Whether the run has its result."""
         self.after_result: Callable[[], Coroutine[Any, Any, None]] | None = None

@@ -76,6 +76,8 @@ class Particle:
     """Whether an interrupt holds it within a superstep: before a commit call, or at a question to a human."""
     questions: tuple[Interrupt, ...] = ()
     """The questions to a human that hold it."""
+    edit: Mapping[str, Any] | None = None
+    """`update` and `goto` of the human's command, for its next start with answers."""
     stream: AsyncGenerator[Any, None] | None = None
     """The stream of the paused agent; None if the agent has not started or has ended."""
     trace: ParticleTrace | None = None

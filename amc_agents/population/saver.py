@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from amc_agents.population.containers import own_containers
 from amc_agents.quoting import quoted
+from amc_agents.runtime.calls import PARTICLE_THREAD
 
 
 class _Saved(NamedTuple):
@@ -125,7 +126,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the thread's newest."""
         configurable = config["configurable"]
-        thread_id, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
+        thread_id, namespace = _thread_of(configurable), configurable.get("checkpoint_ns", "")
         thread = self._threads.get(thread_id, _Thread())
         saved = thread.checkpoints.get(namespace)
         if not saved:
@@ -142,7 +143,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
     ) -> RunnableConfig:
         """Store a checkpoint."""
         configurable = config["configurable"]
-        thread_id, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
+        thread_id, namespace = _thread_of(configurable), configurable.get("checkpoint_ns", "")
         saved = self._threads.setdefault(thread_id, _Thread()).checkpoints.setdefault(namespace, {})
         saved[checkpoint["id"]] = _Saved(_with_own_containers(checkpoint), metadata, get_checkpoint_id(config))
         return _config(thread_id, namespace, checkpoint["id"])
@@ -152,7 +153,7 @@ class ForkSaver(BaseCheckpointSaver[int]):
     ) -> None:
         """Store what tasks wrote after a checkpoint. The first ordinary write wins, the last special write wins."""
         configurable = config["configurable"]
-        thread = self._threads.setdefault(configurable["thread_id"], _Thread())
+        thread = self._threads.setdefault(_thread_of(configurable), _Thread())
         kept = thread.writes.setdefault((configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"]), {})
         for position, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, position)
@@ -271,7 +272,7 @@ def _as_tuple(thread: _Thread, thread_id: str, namespace: str, checkpoint_id: st
 
 
 def _matches(config: RunnableConfig | None, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
-    wanted = config["configurable"] if config else {}
+    wanted = {**config["configurable"], "thread_id": _thread_of(config["configurable"])} if config else {}
     actual = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
     return all(wanted.get(key) in (None, value) for key, value in actual.items())
 
@@ -284,6 +285,11 @@ def _is_before(before: RunnableConfig | None, checkpoint_id: str) -> bool:
 
 def _holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(metadata.get(key) == value for key, value in wanted.items())
+
+
+def _thread_of(configurable: Mapping[str, Any]) -> Any:
+    """Return the particle's thread: "thread_id" is that of the caller, for the agent's own code."""
+    return configurable.get(PARTICLE_THREAD) or configurable.get("thread_id")
 
 
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:

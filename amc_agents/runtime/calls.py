@@ -20,6 +20,8 @@ from amc_agents.runtime.metering import ContextHandler
 
 NEW_WORLD = "amc_new_world"
 """Key of `configurable`: True: the turn of a conversation starts from a new world."""
+PARTICLE_THREAD = "amc_particle_thread"
+"""Key of a particle's `configurable` with the particle's own thread; "thread_id" is the caller's, if there is one."""
 SEED = "amc_seed"
 """Key of `configurable` with the seed of a call."""
 
@@ -116,16 +118,14 @@ def _seed_of(config: RunnableConfig) -> int | None:
 def particle_config(config: RunnableConfig) -> RunnableConfig:
     """Return the config of particles: tracing, tags and the user's `configurable` of the outer run.
 
-    It omits the keys that tie a run to its thread and checkpoint, the handlers that stream (tokens and events of all N
+    It omits the keys that tie a run to its checkpoint, the handlers that stream (tokens and events of all N
     particles would reach the user's stream), and the handlers that each request gets from its context.
     """
     manager = AsyncCallbackManager.configure(inheritable_callbacks=config.get("callbacks"))
     for handler in [*manager.handlers]:
         if _streams(handler) or isinstance(handler, ContextHandler):
             manager.remove_handler(handler)
-    inherited = {
-        key: value for key, value in _own_keys(config).items() if key not in ("thread_id", "critic", SEED, NEW_WORLD)
-    }
+    inherited = {key: value for key, value in _own_keys(config).items() if key not in ("critic", SEED, NEW_WORLD)}
     inner: RunnableConfig = {"callbacks": manager, "configurable": inherited}
     # Without a user's limit a node sees LangChain's default; leaving it out applies LangGraph's, which is far higher.
     if config.get("recursion_limit", DEFAULT_RECURSION_LIMIT) != DEFAULT_RECURSION_LIMIT:

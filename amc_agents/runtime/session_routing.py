@@ -12,6 +12,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.config import get_config
 
 from amc_agents.critics.server.routing import SESSION_HEADER
+from amc_agents.runtime.calls import PARTICLE_THREAD
 
 
 class SessionRouting(AgentMiddleware[Any, Any]):
@@ -56,6 +57,7 @@ def _session(request: ModelRequest[Any]) -> str:
 
 def _with_program(body: dict[str, Any]) -> dict[str, Any]:
     """Add the thread of the running agent: in a population, each particle has a thread of its own."""
-    thread = str(get_config().get("configurable", {}).get("thread_id", ""))
+    configurable = get_config().get("configurable", {})
+    thread = str(configurable.get(PARTICLE_THREAD) or configurable.get("thread_id", ""))
     arguments = body.get("vllm_xargs", {})
     return {**body, "vllm_xargs": {**arguments, "agentic_context": {"program_id": thread}}} if thread else body

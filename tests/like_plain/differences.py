@@ -95,11 +95,8 @@ KNOWN = [
         case("dataclass state", "stream", "values", "v2"),
     ),
     Known(
-        "results states history", "42, point 7: the caller's thread id", _of("the thread's id"), case("the thread's id")
-    ),
-    Known(
         "results states history ledger",
-        "42, points 1 and 6: state edited around a question, and what is shown there",
+        "40, point 6: what is shown beside a question; update_state at a question is refused (docs/amc.md)",
         _of(*ASKS),
         case("interrupt, edited"),
     ),

@@ -91,11 +91,11 @@ def question(system: ParticleSystem) -> Mapping[str, Any]:
 
 async def settle(
     system: ParticleSystem, particle: Particle, answers: Mapping[str, Any], config: RunnableConfig
-) -> None:
-    """Continue as a human answered about a call that may have run.
+) -> str | None:
+    """Continue as a human answered about a call that may have run, and return why the answer was refused, if it was.
 
     Raises:
-        CommitError: the answer is to abort, or is not one of the three.
+        CommitError: the answer is to abort.
     """
     answer, record = answers.get(_question_id(system)), system.commits[-1]
     if isinstance(answer, Mapping) and RAN in answer:
@@ -111,9 +111,8 @@ async def settle(
             await system.durable.forget_commits()
         raise CommitError(f"the run was aborted: {record}")
     else:
-        raise CommitError(
-            f"{record}: expected the answer {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {quoted(answer)}"
-        )
+        return f"expected {{'{RAN}': result}}, '{RUN_AGAIN}' or '{ABORT}', got {quoted(answer)}"
+    return None
 
 
 def _key(system: ParticleSystem, call: PendingCall, record: Commit) -> str:

@@ -15,6 +15,7 @@ from amc_agents.population.commits.selection import select_at_door
 from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.resampling import continue_alone
+from amc_agents.quoting import excerpt
 
 Answers = Mapping[str, Any]
 """Answers of a human by the ids of the questions."""
@@ -34,7 +35,9 @@ class Passed(NamedTuple):
         return "commit" if self.then == "ask" else self.then
 
 
-async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Answers | None) -> Passed:
+async def pass_door(
+    system: ParticleSystem, config: RunnableConfig, answers: Answers | None, edit: Mapping[str, Any] | None = None
+) -> Passed:
     """Select a particle, run its commit calls once and in order, and continue it in all slots.
 
     A finished particle that is selected ends the run, and nothing is committed. The run stops for a question to a
@@ -44,6 +47,7 @@ async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Ans
         system: its particles wait, have ended, or have failed.
         config: for the agent.
         answers: to the questions that the previous call returned; None: it returned none.
+        edit: `update` and `goto` of the human's command, for the agent that asked.
 
     Raises:
         CommitError: a commit tool failed, or its particle failed after it, or a human aborted.
@@ -58,7 +62,7 @@ async def pass_door(system: ParticleSystem, config: RunnableConfig, answers: Ans
         system.selected = next(slot for slot, particle in enumerate(system.particles) if particle is chosen)
     slot = system.selected
     particle = system.particles[slot]
-    made = len(system.commits)
+    particle.edit, made = edit, len(system.commits)
     try:
         with nullcontext() if system.budget is None else system.budget.alone(particle):
             questions = await _act(system, particle, config, answers)
@@ -101,7 +105,9 @@ async def _act(
         elif not questions.keys() <= (answers or {}).keys():
             return questions
         else:
-            await _answer(system, particle, config, answers or {})
+            refusal = await _answer(system, particle, config, answers or {})
+            if refusal is not None:
+                return {name: _asked_again(question, refusal) for name, question in questions.items()}
             answers = None
     if particle.error is not None and len(system.commits) > made:
         calls = "; ".join(map(str, system.commits[made:]))
@@ -112,15 +118,33 @@ async def _act(
     return None
 
 
-async def _answer(system: ParticleSystem, particle: Particle, config: RunnableConfig, answers: Answers) -> None:
-    """Resume the selected particle with the answers to its questions."""
+async def _answer(system: ParticleSystem, particle: Particle, config: RunnableConfig, answers: Answers) -> str | None:
+    """Resume the selected particle with the answers to its questions, and return why they were refused, if so."""
     asking = particle.door.asking
     if journal.is_uncertain(system):
-        await journal.settle(system, particle, answers, config)
-    elif asking is None:
-        await system.runner.resume(particle, config, answers=answers)
-    else:
+        return await journal.settle(system, particle, answers, config)
+    if asking is not None:
         await journal.make_call(system, particle, config, asking, answers)
+        return None
+    # The node that asked may refuse the answer by an error: the question is then asked again, of a particle as it was.
+    assert system.selected is not None
+    spare, kept = await system.runner.fork(particle, particle.index), particle
+    try:
+        await system.runner.resume(particle, config, answers=answers)
+        if particle.error is not None:
+            kept = system.particles[system.selected] = spare
+    finally:
+        await system.runner.discard(spare if kept is particle else particle)
+    return None if particle.error is None else f"{type(particle.error).__name__}: {excerpt(str(particle.error))}"
+
+
+def _asked_again(question: Any, refusal: str) -> Any:
+    """Return a question with the reason for which the answer to it was refused."""
+    if isinstance(question, Mapping):
+        return {**question, "refused": refusal}
+    if isinstance(question, str):
+        return f"{question}\n(The answer was refused: {refusal})"
+    return {"question": question, "refused": refusal}
 
 
 def _end_with(system: ParticleSystem, chosen: Particle) -> None:

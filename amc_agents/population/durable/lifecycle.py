@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot, StateUpdate
 
 from amc_agents.errors import AgentContractError, CommitError, ConfigurationError
 from amc_agents.logs import log, room_logger
@@ -111,20 +111,24 @@ async def admit(graph: Any, owner: OpenRun, given: Any, config: RunnableConfig, 
     """
     place = config.get("configurable", {})
     saver = place.get("__pregel_checkpointer", graph.checkpointer)
+    edits = isinstance(given, Command) and bool(given.goto or given.update)
     if not owner.checkpointed or not isinstance(saver, BaseCheckpointSaver) or isinstance(saver, ForkSaver):
+        if edits:
+            raise ConfigurationError(_NOT_EDITABLE)
         return given
     if "thread_id" not in place:
         raise ConfigurationError(_NO_THREAD)
-    if exits:
-        if commits:
-            raise AgentContractError(_EXIT_LOSES_COMMITS)
-        return given
-    thread_id, namespace = str(place["thread_id"]), place.get("checkpoint_ns", "")
-    key = points_thread(thread_id, namespace)
-    owner.lease = await Lease.take(saver, thread_id, key, asynchronous=owner.asynchronous)
+    if exits and commits:
+        raise AgentContractError(_EXIT_LOSES_COMMITS)
+    if not exits:
+        thread_id, namespace = str(place["thread_id"]), place.get("checkpoint_ns", "")
+        key = points_thread(thread_id, namespace)
+        owner.lease = await Lease.take(saver, thread_id, key, asynchronous=owner.asynchronous)
     if owner.lease is None and commits:
         raise AgentContractError(CANNOT_SWAP.format(type(saver).__name__))
-    starts_anew = given is not None and not isinstance(given, Command) and not namespace
+    if edits:
+        return await _edited(graph, owner, given, config)
+    starts_anew = given is not None and not isinstance(given, Command) and not place.get("checkpoint_ns")
     if owner.lease is None or not owner.lease.journal.made or not starts_anew:
         return given
     return await _beside_unfinished(graph, owner, owner.lease, given, config)
@@ -132,9 +136,7 @@ async def admit(graph: Any, owner: OpenRun, given: Any, config: RunnableConfig, 
 
 async def _beside_unfinished(graph: Any, owner: OpenRun, lease: Lease, given: Any, config: RunnableConfig) -> Any:
     """Return what to do with a new input in a thread whose last run made commit calls and was not seen to end."""
-    newest: RunnableConfig = {**config, "configurable": {**config["configurable"]}}
-    newest["configurable"].pop("checkpoint_id", None)
-    state = await (graph.aget_state(newest) if owner.asynchronous else asyncio.to_thread(graph.get_state, newest))
+    state = await _state(graph, owner, config)
     if not state.tasks:
         ended = state.config["configurable"].get("checkpoint_id", "") > (lease.journal.head or "")
         if ended:  # It was killed between its last checkpoint and the end of the call.
@@ -144,6 +146,43 @@ async def _beside_unfinished(graph: Any, owner: OpenRun, lease: Lease, given: An
         raise CommitError(_UNFINISHED.format(lease.journal.made))
     owner.unread = True
     return None
+
+
+async def _edited(graph: Any, owner: OpenRun, given: Command[Any], config: RunnableConfig) -> Command[Any]:
+    """Keep what a command says beside its answer for the agent that asked, and return the rest."""
+    tasks = (await _state(graph, owner, config)).tasks
+    about_commit = owner.lease is not None and owner.lease.journal.uncertain
+    if given.resume is not None and any(task.interrupts for task in tasks) and not about_commit:
+        owner.edit = {"update": given.update, "goto": given.goto}
+        return Command(resume=given.resume)
+    if given.goto or tasks:
+        raise ConfigurationError(_NOT_EDITABLE)
+    return given
+
+
+def check_at_rest(state: StateSnapshot, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+    """Refuse to change the state of a thread whose run has not ended: its particles would not see the change.
+
+    Args:
+        state: of the thread.
+        supersteps: the updates; one without values that ends or copies the thread is always possible.
+
+    Raises:
+        ConfigurationError: the run has not ended.
+    """
+    changes = any(update.values is not None for updates in supersteps for update in updates)
+    if state.tasks and changes:
+        raise ConfigurationError(_NOT_EDITABLE)
+
+
+async def _state(graph: Any, owner: OpenRun, config: RunnableConfig) -> StateSnapshot:
+    """Return the newest state of the call's thread."""
+    newest: RunnableConfig = {**config, "configurable": {**config["configurable"]}}
+    newest["configurable"].pop("checkpoint_id", None)
+    state: StateSnapshot = await (
+        graph.aget_state(newest) if owner.asynchronous else asyncio.to_thread(graph.get_state, newest)
+    )
+    return state
 
 
 async def forget(saver: BaseCheckpointSaver[Any], config: RunnableConfig, *, asynchronous: bool) -> None:
@@ -203,6 +242,11 @@ def _store(config: RunnableConfig) -> PointStore | None:
     return store
 
 
+_NOT_EDITABLE = (
+    "the state of a run lies in its particles, so that it is only changed together with the answer to the agent's "
+    "question, by Command(resume=answer, update=..., goto=...): goto= alone, and update= or update_state in a thread "
+    "whose run has not ended, or asks whether a commit call ran, would be ignored"
+)
 _NO_THREAD = (
     "a graph with a checkpointer needs to know the thread: pass config={'configurable': {'thread_id': ...}} "
     "(Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, checkpoint_id)"

@@ -104,11 +104,14 @@ async def test_an_answer_about_one_attempt_does_not_count_for_another(graph, led
     assert len(ledger.rows("refund")) == 2
 
 
-async def test_an_unclear_answer_is_an_error(graph):
+async def test_an_unclear_answer_is_asked_again(graph):
     await crash(graph)
     await asked(graph)
-    with pytest.raises(CommitError, match="expected the answer"):
-        await graph.arun(Command(resume="yes"), THREAD)
+    for _ in range(3):
+        again = await asked(graph, Command(resume="yes"))
+        assert again["refused"] == "expected {'ran': result}, 'run again' or 'abort', got 'yes'"
+    run = await graph.arun(Command(resume={"ran": "paid"}), THREAD)
+    assert [commit.status for commit in run.commits] == ["answered", "ran"]
 
 
 async def test_a_replay_from_before_a_commit_is_refused(graph, ledger, crashes):
