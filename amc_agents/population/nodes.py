@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Any
@@ -50,6 +50,8 @@ class RunState(TypedDict):
     """The answers to them."""
     amc_edit: dict[str, Any] | None
     """What else the human's command says: `update` and `goto` for the agent."""
+    amc_given: dict[str, Any] | None
+    """The run's input, while a question shows what the particle that asks has computed."""
     amc_world: dict[str, Any]
     """The saved world of a conversation, as of `ConversationWorld`."""
 
@@ -71,7 +73,7 @@ class Nodes:
         if recorded is not None:
             return Command(goto=recorded.then, update={"amc_system": system})
         system.durable = await new_population(system, config)
-        return Command(goto="propagate", update={"amc_system": system, "amc_point": None})
+        return Command(goto="propagate", update={"amc_system": system, "amc_point": None, "amc_given": None})
 
     async def restore(self, state: Any, config: RunnableConfig) -> Command[str]:
         """Restore the particles from the last durable point, after a crash or to replay from there."""
@@ -80,9 +82,10 @@ class Nodes:
             # The process was killed before this node: a node that reads the private channels comes first.
             return Command(goto="propagate")
         recorded = await read_population(owner.checkpoint.get("amc_point"), config)
+        given = owner.checkpoint.get("amc_given")
         if recorded is None:
-            return Command(goto="init")
-        system = await start(self.wrapped, state, config, get_runtime(), recorded)
+            return Command(goto="init", update=self._overwriting(given or {}))
+        system = await start(self.wrapped, given or state, config, get_runtime(), recorded)
         return Command(goto=recorded.then, update={"amc_system": system})
 
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
@@ -122,7 +125,21 @@ class Nodes:
         if passed.questions and not point:
             raise AgentContractError(CANNOT_ASK.format(quoted(next(iter(passed.questions.values())))))
         asked = {"amc_questions": passed.questions, "amc_answers": None, "amc_edit": None}
-        return Command(goto=passed.then, update={**point, **asked})
+        shown = self._shown(state, config) if passed.questions else {}
+        return Command(goto=passed.then, update={**shown, **point, **asked})
+
+    def _shown(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
+        """Return the update that shows beside a question what its particle has computed, and keeps the run's input."""
+        system = state["amc_system"]
+        assert system.selected is not None
+        computed = system.particles[system.selected].state
+        given = state.get("amc_given") or config["configurable"]["__pregel_read"](list(computed))
+        return {**self._overwriting(computed), "amc_given": given}
+
+    def _overwriting(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the update that sets the agent's channels: the values of a particle are reduced already."""
+        agent = self.wrapped.agent
+        return {key: overwriting(agent, key, value) for key, value in values.items() if key in agent.channels}
 
     async def ask(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Ask a human by this graph's own interrupt. A resumed call starts here, without the particles."""
@@ -136,10 +153,7 @@ class Nodes:
         return Command(goto="commit", update=update)
 
     async def finalize(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
-        """Write the winner's state into this graph's channels, and repeat its hand-off if it ended by one.
-
-        Channels are overwritten: the winner's values are reduced already.
-        """
+        """Write the winner's state into this graph's channels, and repeat its hand-off if it ended by one."""
         system = state["amc_system"]
         owner = OpenRun.of(config)
         conversation = ConversationWorld(config)
@@ -149,14 +163,12 @@ class Nodes:
         if system.runner.streams.events is not None:
             await system.runner.streams.events.show(winner.events)
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
-        agent = self.wrapped.agent
-        output = {key: value for key, value in run.best_output.items() if key in agent.channels}
-        await _stream_messages(output.get("messages"), config)
+        await _stream_messages(run.best_output.get("messages"), config)
         owner.finished = True
         if winner.hand_off is not None:
             await owner.afinish()
             raise ParentCommand(winner.hand_off)
-        return {**{key: overwriting(agent, key, value) for key, value in output.items()}, **conversation.update}
+        return {**self._overwriting(run.best_output), "amc_given": None, **conversation.update}
 
 
 _UNREAD = "The input of this call was not read: send it again when this run has ended."

@@ -96,7 +96,7 @@ KNOWN = [
     ),
     Known(
         "results states history ledger",
-        "40, point 6: what is shown beside a question; update_state at a question is refused (docs/amc.md)",
+        "docs/amc.md: update_state at a question is refused; what a command adds is shown at the next step",
         _of(*ASKS),
         case("interrupt, edited"),
     ),

@@ -265,6 +265,42 @@ def test_a_missing_thread_is_named_as_by_the_plain_agent(ledger):
             graph.invoke(start(), config)
 
 
+class Notes:
+    """A world without rewards."""
+
+    async def fork(self, seed):
+        return Notes()
+
+    async def close(self):
+        pass
+
+    async def snapshot(self):
+        return "nothing"
+
+    async def restore(self, snapshot):
+        pass
+
+    async def release(self, snapshot):
+        pass
+
+
+def test_a_question_shows_what_its_particle_has_computed_and_the_run_keeps_its_input(ledger):
+    inputs = []
+
+    def world(state):
+        inputs.append([message.text for message in state["messages"]])
+        return Notes()
+
+    graph = with_approval(ledger, environment=world)
+    shown = graph.invoke(start(), THREAD)
+    assert [message.type for message in shown["messages"]] == ["human", "ai"]
+    assert graph.get_state(THREAD).values["messages"] == shown["messages"]
+    answer = graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+    assert [message.type for message in answer["messages"]] == ["human", "ai", "tool", "ai"]
+    assert inputs == [["Refund me."]] * len(inputs), "restored worlds are made from something else than the run's input"
+    assert len(inputs) > 1
+
+
 class Dies(InMemorySaver):
     """Ends the process, as far as a test can, before a checkpoint of the caller's thread is stored."""
 
