@@ -14,7 +14,14 @@ from typing import Any, get_args
 from amc_agents.envs.real.changes import Conflict, FileChange
 from amc_agents.envs.real.copying import GIT, Method, OutsideLinks, is_inside, link_tree
 from amc_agents.envs.real.folders import copy_file, digest, files_in, lines_of, locked, replace_files, same
-from amc_agents.envs.real.repositories import check_apart, copy_apart, ignored_by_git, merged_text, refuse_variables
+from amc_agents.envs.real.repositories import (
+    check_apart,
+    copy_apart,
+    ignored_by_git,
+    merged_text,
+    refuse_variables,
+    repositories_in,
+)
 from amc_agents.envs.real.snapshots import Snapshots
 from amc_agents.envs.real.workspace import Workspace, remove
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
@@ -162,10 +169,12 @@ class DirectoryFork:
         Contents are compared. Empty folders and permissions are not.
         """
         before, after = files_in(self._base.path), files_in(self.path)
+        repositories = repositories_in(self.path)
         changed = [
             name
             for name in sorted(before | after)
             if GIT not in Path(name).parts
+            and not repositories.intersection(Path(name).parents)
             and not self._is_left_out(name)
             and not same(self._base.path, self.path, name)
         ]

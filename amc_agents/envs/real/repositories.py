@@ -76,6 +76,13 @@ def check_apart(folder: Path) -> None:
             )
 
 
+def repositories_in(folder: Path) -> set[Path]:
+    """Return the repositories in a copy to which `.git` files point, such as `.bare`, by their relative paths."""
+    top = Path(os.path.realpath(folder))
+    pointed = {_common(each) for place in _places(top) if (each := _pointed(place, place.parent)) is not None}
+    return {repository.relative_to(top) for repository in pointed if is_inside(repository, top)}
+
+
 def ignored_by_git(folder: Path, names: Collection[str], original: Path) -> set[str]:
     """Return the paths that git ignores, by the rules and the index of the copy, as `git status` there.
 
@@ -160,17 +167,16 @@ class _Separation:
     def run(self) -> None:
         repositories = {self._repository(place) for place in list(_places(self._target))}
         for top in filter(None, repositories):
-            for folder in list(_repositories_in(top)):
+            for folder in list(_parts_of(top)):
                 self._separate(folder)
 
     def _repository(self, place: Path) -> Path | None:
         """Return the repository of a `.git`, after making it one inside the copy."""
         if place.is_dir():
             return place.resolve()
-        match = _POINTER.match(os.fsdecode(place.read_bytes())) if place.is_file() else None
-        if match is None:
+        pointed = _pointed(place, self._origin(place.parent))
+        if pointed is None:
             return None
-        pointed = Path(os.path.realpath(self._origin(place.parent) / match[1].strip()))
         if not is_inside(pointed, self._source):
             return self._adopt(pointed, place) if pointed.is_dir() else None
         inside = self._target / pointed.relative_to(self._source)
@@ -244,7 +250,13 @@ class _Separation:
         return self._source / path.relative_to(self._target)
 
 
-def _repositories_in(top: Path) -> Iterator[Path]:
+def _pointed(place: Path, origin: Path) -> Path | None:
+    """Return the repository to which a `.git` file points that was written in the folder `origin`."""
+    match = _POINTER.match(os.fsdecode(place.read_bytes())) if place.is_file() else None
+    return None if match is None else Path(os.path.realpath(origin / match[1].strip()))
+
+
+def _parts_of(top: Path) -> Iterator[Path]:
     """Yield a repository, those of its submodules, and the folders of its worktrees."""
     for parent, folders, names in os.walk(top):
         folders[:] = [name for name in folders if name not in _WITHOUT_REPOSITORIES]
