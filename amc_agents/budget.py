@@ -55,6 +55,13 @@ class Bound(NamedTuple):
     calls: int = 1
 
 
+def answer_limit(parameters: Mapping[str, Any], default: int | None = None) -> int | None:
+    """Return the most tokens of a request's answer, all candidates together, by the names that providers give it."""
+    limits = [limit for name in _LIMITS if type(limit := parameters.get(name)) is int and limit > 0]
+    limit = min(limits) if limits else default
+    return None if limit is None else limit * (parameters.get("n") or 1)
+
+
 class Budget:
     """Limits for all requests of the runs, decisions and conversations that it is given to.
 
@@ -139,6 +146,35 @@ class Budget:
                 "(0 is allowed), a table [prices] in the configuration, or pip install 'amc-agents[prices]'"
             )
         return Amounts(usage.tokens, priced.total, usage.calls)
+
+    def bound(self, bound: Bound, prices: Mapping[str, Rates]) -> Amounts:
+        """Convert the upper bound of a request.
+
+        Raises:
+            UnboundedRequest: its output is not limited, or its model has no price.
+        """
+        if bound.output_tokens is None and not {"tokens", "dollars"}.isdisjoint(self.limits):
+            raise UnboundedRequest(
+                f"a budget of tokens or dollars needs a limit for each answer, and this request to "
+                f"{quoted(bound.model or 'a model')} has no max_tokens: set max_tokens on the model"
+            )
+        return self.amounts(Usage(bound.calls, bound.input_tokens, bound.output_tokens or 0), bound.model, prices)
+
+    def require_room(self, bound: Bound, prices: Mapping[str, Rates]) -> None:
+        """Check that a request would fit if nothing else were spent.
+
+        Raises:
+            UnboundedRequest: as `bound`, or the request is larger than the whole budget.
+        """
+        amounts = self.bound(bound, prices)
+        if not amounts.within(self._most):
+            needed = {name: most for name, most in amounts._asdict().items() if name in self.limits}
+            needs = ", ".join(f"{amount_text(most)} {name}" for name, most in needed.items())
+            raise UnboundedRequest(
+                f"an answer of {quoted(bound.model or 'a model')} may need {needs}, more than the whole budget "
+                f"({', '.join(f'{amount_text(limit)} {name}' for name, limit in self.limits.items())}): lower its "
+                "max_tokens, or give a larger Budget"
+            )
 
     def __repr__(self) -> str:
         """Show the limits and what is left."""
@@ -327,15 +363,7 @@ class Purse:
         Raises:
             UnboundedRequest: its output is not limited, or its model has no price.
         """
-        if bound.output_tokens is None:
-            if not {"tokens", "dollars"}.isdisjoint(self.budget.limits):
-                raise UnboundedRequest(
-                    f"a budget of tokens or dollars needs a limit for each answer, and this request to "
-                    f"{quoted(bound.model or 'a model')} has no max_tokens: set max_tokens on the model"
-                )
-            bound = bound._replace(output_tokens=0)
-        usage = Usage(bound.calls, bound.input_tokens, bound.output_tokens or 0)
-        return self.budget.amounts(usage, bound.model, self.prices)
+        return self.budget.bound(bound, self.prices)
 
     def request(self, bound: Bound, who: Any = None, what: Any = None) -> Future[Reservation]:
         """Ask for a reservation. The future fails with `BudgetExhausted`; a cancelled future is never granted."""
@@ -366,3 +394,7 @@ class Purse:
         if not self.ended:
             self.ended = True
             self.budget._end(self)
+
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
+"""Names of providers for the maximum number of tokens of an answer."""

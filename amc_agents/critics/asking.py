@@ -65,7 +65,8 @@ class CriticChatModel:
         # Under stream_mode="messages" the model would stream, and many servers then report no token counts.
         self.model = model.model_copy(update={"disable_streaming": True})
         self._who, self._run_name, self._recorded = who, run_name, recorded
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
+        """Arguments of every call."""
         self._timeout = timeout
         self._calls = BlockingCalls(f"amc-{run_name}", max_concurrent, timeout)
         keep_secrets_of(self.model)
@@ -77,7 +78,7 @@ class CriticChatModel:
             CriticError: the call failed after LangChain's retries, or timed out.
         """
         config = RunnableConfig(tags=list(_TAGS), run_name=self._run_name)
-        call = partial(self.model.invoke, list(conversation), config, **self._settings)
+        call = partial(self.model.invoke, list(conversation), config, **self.settings)
         started = threading.Event()
         try:
             answer = await politely(partial(self._calls.run, call, starting=started.set))

@@ -38,7 +38,7 @@ from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.door import NodeAtDoor
 from amc_agents.runtime.effects import Effect
-from amc_agents.runtime.known_models import check_prices, pass_caches_by
+from amc_agents.runtime.known_models import check_affordable, pass_caches_by
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import RecordingWorld, Worlds
@@ -96,7 +96,7 @@ async def start(
     if deadline.passed:
         raise _too_late(deadline, settings)
     if purse is not None:
-        check_prices(purse.budget, purse.prices, wrapped.agent, chosen.critic, call.context, worlds, task)
+        check_affordable(purse.budget, purse.prices, wrapped.agent, chosen.critic, call.context, worlds, task)
     emit = get_stream_writer()
     runner = _runner(
         wrapped,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -14,16 +15,14 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
-from amc_agents.budget import Bound, Budget, Purse
+from amc_agents.budget import Bound, Budget, Purse, answer_limit
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.prices import Rates
-from amc_agents.runtime.known_models import check_prices
+from amc_agents.runtime.known_models import check_affordable
 from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, policy_meter, usage_of
 from amc_agents.spending import Claim, claimed, claimed_in_thread, paying, spenders
 from amc_agents.usage import Usage
 
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
-"""Names of providers for the maximum number of tokens of an answer."""
 _SENT = ("tools", "functions", "tool_choice", "response_format", "system", "text")
 """Settings of a request that become tokens of its prompt."""
 _MESSAGE_TOKENS = 16
@@ -92,6 +91,10 @@ class BudgetKeeper(ContextHandler):
 
 
 _THE_KEEPER = BudgetKeeper()
+# LangChain also logs each error that it raises, which would put a line on stderr for every refused request.
+logging.getLogger("langchain_core.callbacks.manager").addFilter(
+    lambda record: not (isinstance(record.args, tuple) and BudgetKeeper.__name__ in record.args)
+)
 _keeper: ContextVar[BudgetKeeper | None] = ContextVar("amc_budget_keeper", default=None)
 register_configure_hook(_keeper, inheritable=False)
 
@@ -125,12 +128,13 @@ def bounded(budget: Budget | None, prices: Mapping[str, Rates] | None = None, *u
         *users: objects whose models the block may call.
 
     Raises:
-        UnboundedRequest: the budget limits dollars, and a model within reach of `users` has no price.
+        UnboundedRequest: the budget limits dollars, and a model within reach of `users` has no price; or an answer of a
+            critic among them does not fit the budget.
     """
     if budget is None or any(spender.purse.budget is budget for spender in spenders()):
         yield
         return
-    check_prices(budget, {**(prices or {}), **budget.prices}, *users)
+    check_affordable(budget, {**(prices or {}), **budget.prices}, *users)
     purse = Purse(budget, prices)
     try:
         with paying_from(purse):
@@ -150,13 +154,11 @@ def _bound_of(prompts: Sequence[Any], details: Mapping[str, Any]) -> Bound | Non
     parameters, metadata = details.get("invocation_params") or {}, details.get("metadata") or {}
     if not spenders() or parameters.get("_type") in WRAPPER_TYPES:
         return None
-    limits = [limit for name in _LIMITS if type(limit := parameters.get(name)) is int and limit > 0]
-    limit = min(limits) if limits else metadata.get("ls_max_tokens")
     provider, name = metadata.get("ls_provider") or "", metadata.get("ls_model_name") or ""
     return Bound(
         f"{provider}:{name}" if provider and name else name,
         sum(map(prompt_bound, prompts)) + _settings_bound(parameters),
-        None if limit is None else limit * (parameters.get("n") or 1),
+        answer_limit(parameters, metadata.get("ls_max_tokens")),
     )
 
 

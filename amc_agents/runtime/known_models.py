@@ -20,15 +20,18 @@ from langchain_core.runnables import RunnableBinding
 from langgraph.store.base import BaseStore
 from typing_extensions import override
 
-from amc_agents.budget import Budget
+from amc_agents.budget import Bound, Budget, answer_limit
+from amc_agents.critics.asking import CriticChatModel
 from amc_agents.prices import Rates
 from amc_agents.runtime.door import in_particle
 from amc_agents.runtime.metering import WRAPPER_TYPES
-from amc_agents.usage import Usage
 
 
-def check_prices(budget: Budget, prices: Mapping[str, Rates], *things: Any) -> None:
-    """Check that every model within reach of some objects has a price, if the budget limits dollars.
+def check_affordable(budget: Budget, prices: Mapping[str, Rates], *things: Any) -> None:
+    """Check what can be known about a budget before any request is made.
+
+    If it limits dollars, every model within reach of some objects needs a price. If it limits dollars or tokens, an
+    answer of a critic needs an upper bound that fits: a policy would be paid before its critic is refused.
 
     Args:
         budget: the budget.
@@ -36,21 +39,37 @@ def check_prices(budget: Budget, prices: Mapping[str, Rates], *things: Any) -> N
         *things: agents, critics, worlds, functions, ...
 
     Raises:
-        UnboundedRequest: a model has no price.
+        UnboundedRequest: a model has no price, or an answer of a critic has no limit or exceeds the budget.
     """
-    if "dollars" in budget.limits:
-        for name in sorted(model_names(things)):
-            budget.amounts(Usage(calls=1, input_tokens=1, output_tokens=1), name, prices)
+    if not {"tokens", "dollars"}.isdisjoint(budget.limits):
+        for bound in sorted(known_bounds(things), key=lambda bound: bound.model):
+            budget.require_room(bound, prices)
 
 
-def model_names(things: Iterable[Any]) -> set[str]:
-    """Return the names of the models within reach of some objects, as requests to them are charged.
+def known_bounds(things: Iterable[Any]) -> set[Bound]:
+    """Return the models within reach of some objects, as requests to them are charged.
+
+    The bound of an answer is known for critics only, and else 1 token: other models may be called with any limit.
 
     The search follows attributes, containers, nodes, tools, closures, and the globals that your own functions use. A
     component that makes requests itself, not through a LangChain model, has an attribute `charged_as`: the name, or
     None before it is known.
     """
-    return {name for _, name in _within_reach(things) if name is not None}
+    bounds: set[Bound] = set()
+    for thing, name in _within_reach(things):
+        if isinstance(thing, CriticChatModel):
+            bounds.add(_bound_of_critic(thing))
+        elif name is not None:
+            bounds.add(Bound(name, 1, 1))
+    return bounds
+
+
+def _bound_of_critic(critic: CriticChatModel) -> Bound:
+    """Return the bound of a critic's answer, whatever its prompt."""
+    model, settings = critic.model, critic.settings
+    default = model._get_ls_params(**settings).get("ls_max_tokens")
+    limit = answer_limit(model._get_invocation_params(**settings), default)
+    return Bound(_request_name(model, settings), 0, limit)
 
 
 def _within_reach(things: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:

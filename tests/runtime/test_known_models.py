@@ -10,11 +10,12 @@ from langgraph.store.memory import InMemoryStore
 
 from amc_agents import Budget, amc, effect, text_agent
 from amc_agents.critics.spec import parse_critic
-from amc_agents.errors import UnboundedRequest
+from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.lac import actor_critic_model
 from amc_agents.prices import Price
 from amc_agents.psrl import PosteriorSampling
-from amc_agents.runtime.known_models import model_names
+from amc_agents.runtime.budget_keeper import bounded
+from amc_agents.runtime.known_models import known_bounds
 from amc_agents.testing.scripted import ScriptedChatModel
 
 
@@ -111,11 +112,11 @@ def agent(model):
     ],
 )
 def test_every_model_is_known(thing, names):
-    assert model_names([thing]) == names
+    assert {bound.model for bound in known_bounds([thing])} == names
 
 
 def test_an_object_that_is_elsewhere_is_not_asked_for_its_attributes():
-    assert model_names([Proxy()]) == set()
+    assert known_bounds([Proxy()]) == set()
 
 
 PRICES = {"policy": Price(1.0, 1.0)}
@@ -162,3 +163,52 @@ def test_a_role_without_a_price_is_an_error_before_the_first_call_of_another():
     with pytest.raises(UnboundedRequest, match="'own:policy' has no price"):
         agent.invoke({"messages": [("user", "go")]})
     assert sampler.calls == policy.calls == []
+
+
+@pytest.fixture
+def _key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+
+
+@pytest.mark.usefixtures("_key")
+@pytest.mark.parametrize("method", ["amc", "lac"])
+@pytest.mark.parametrize(
+    ("critic", "tokens", "message"),
+    [
+        ("judge:openai:x?max_tokens=none", 10_000, "'openai:x' has no max_tokens"),
+        ("judge:openai:x", 2000, r"may need 2,048 tokens, more than the whole budget \(2,000 tokens\)"),
+        ("foa:openai:x?max_tokens=3000", 2500, "may need 3,000 tokens"),
+    ],
+)
+def test_a_judge_that_can_never_be_afforded_is_an_error_before_the_first_call_of_the_policy(
+    method, critic, tokens, message
+):
+    policy, budget = named("policy"), Budget(tokens=tokens)
+    if method == "amc":
+        graph = amc(agent(policy), critic, n_particles=2, budget=budget)
+        with pytest.raises(UnboundedRequest, match=message):
+            graph.run({"messages": [("user", "go")]})
+    else:
+        with pytest.raises(UnboundedRequest, match=message):
+            actor_critic_model(policy, critic, budget=budget).invoke("go")
+    assert policy.calls == []
+
+
+@pytest.mark.usefixtures("_key")
+@pytest.mark.parametrize(
+    ("critic", "limit"),
+    [
+        ("judge:openai:x", 2048),
+        ("foa:openai:x?max_tokens=100", 100),
+        ("verdict:openai:x", 8),
+        ("judge:openai:x?max_tokens=none", None),
+    ],
+)
+def test_the_answers_of_a_judge_are_bounded_by_default(critic, limit):
+    assert {bound.output_tokens for bound in known_bounds([parse_critic(critic)])} - {1} == {limit}
+
+
+def test_a_request_that_a_budget_refuses_is_raised_and_not_logged_as_well(caplog):
+    with bounded(Budget(tokens=10)), pytest.raises(BudgetExhausted):
+        named("policy").invoke("How good is this?")
+    assert caplog.records == []

@@ -26,6 +26,9 @@ from amc_agents.quoting import masked, quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage
 
+MAX_TOKENS = 2048
+"""Default limit of a judge's answer: some reasoning and a number."""
+
 
 class JudgeCritic:
     """A chat model that predicts the whole return of a trajectory.
@@ -44,7 +47,8 @@ class JudgeCritic:
         structured: ask for a JSON object whose form the server enforces (`response_format` of OpenAI's API, which vLLM
             has too), in place of the style's own form of the number. A server without it fails.
         trusted: False for a critic that a call names: its answers appear in the log only, not in errors.
-        model_options: arguments of `init_chat_model`, if the model is given by name; `temperature` defaults to 0.
+        model_options: arguments of `init_chat_model`, if the model is given by name; `temperature` defaults to 0, and
+            `max_tokens` to 2,048, since a budget must bound each answer. None leaves a setting to the provider.
 
     Raises:
         ConfigurationError: a setting is invalid, or the model, its package or its API key is missing.
@@ -121,13 +125,16 @@ class JudgeCritic:
         conversation: list[BaseMessage] = [SystemMessage(system), HumanMessage(prompt)]
         for attempt in range(1, self._retries + 2):
             # `text` leaves out the reasoning.
-            answer = (await self._model.ask(conversation)).text
+            message = await self._model.ask(conversation)
+            answer = message.text
             try:
                 return structured_answers.read(self.style, answer) if self._structured else self.style.read(answer)
             except ValueError as complaint:
                 if attempt > self._retries:
                     times = "once" if attempt == 1 else f"{attempt} times"
                     remedy = _STRONGER if self._structured else _STRUCTURED
+                    if not {"length", "max_tokens", "MAX_TOKENS"}.isdisjoint(_reasons_of_end(message)):
+                        remedy = "It was cut off at its limit of tokens: raise max_tokens= of the judge"
                     unread.append(
                         f"cannot be read (asked {times}): {complaint}. The answer was {_shortened(answer)}. {remedy}"
                     )
@@ -141,7 +148,7 @@ class JudgeCritic:
 def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> JudgeCritic:
     """Build the judge of `judge:provider:model`.
 
-    Options: low, high, temperature, base_url, key_env, timeout, max_concurrent, structured.
+    Options: low, high, temperature, max_tokens, base_url, key_env, timeout, max_concurrent, structured.
     """
     return judge_from_spec("judge", ZERO_SHOT, target, options, trusted=trusted)
 
@@ -154,9 +161,10 @@ def judge_from_spec(
     Raises:
         CriticSpecError: an option is invalid, or the model could not be created.
     """
-    allow(kind, options, "low", "high", "temperature", "base_url", "key_env", "timeout", "max_concurrent", "structured")
+    allow(kind, options, "low", "high", "temperature", "max_tokens", *_OF_MODEL, "max_concurrent", "structured")
     model = needed(kind, target, "provider:model")
-    chosen = {"temperature": _temperature(kind, options), **chat_options(kind, options)}
+    chosen = {"temperature": _temperature(kind, options), "max_tokens": _max_tokens(kind, options)}
+    chosen |= chat_options(kind, options)
     with understood(kind):
         return JudgeCritic(
             model,
@@ -174,6 +182,10 @@ def _temperature(kind: str, options: Mapping[str, str]) -> float | None:
     return None if options.get("temperature") == "none" else number(kind, options, "temperature", 0.0, least=0.0)
 
 
+def _max_tokens(kind: str, options: Mapping[str, str]) -> int | None:
+    return None if options.get("max_tokens") == "none" else positive_integer(kind, options, "max_tokens", MAX_TOKENS)
+
+
 def _chat_model(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseChatModel:
     if isinstance(model, BaseChatModel):
         if options:
@@ -183,8 +195,15 @@ def _chat_model(model: str | BaseChatModel, options: Mapping[str, Any]) -> BaseC
         return model
     if not isinstance(model, str):
         raise ConfigurationError(f"expected a chat model or its name as provider:model, got {type(model).__name__}")
-    chosen = {key: value for key, value in {"temperature": 0.0, **options}.items() if value is not None}
+    given = {"temperature": 0.0, "max_tokens": MAX_TOKENS, **options}
+    if model.startswith("ollama:"):
+        given["num_predict"] = given.pop("max_tokens")
+    chosen = {key: value for key, value in given.items() if value is not None}
     return build_model(model, **chosen)
+
+
+def _reasons_of_end(message: AIMessage) -> set[Any]:
+    return {message.response_metadata.get(name) for name in ("finish_reason", "stop_reason", "done_reason")}
 
 
 def _shortened(answer: str) -> str:
@@ -195,6 +214,7 @@ def _shortened(answer: str) -> str:
     return f"... {quoted(answer[-_QUOTED:], 2 * _QUOTED)} (the last {_QUOTED} characters)"
 
 
+_OF_MODEL = ("base_url", "key_env", "timeout")
 _QUOTED = 200
 _STRONGER = 'Use a stronger model, or on_critic_error="uniform" where a method raises this error'
 _STRUCTURED = (

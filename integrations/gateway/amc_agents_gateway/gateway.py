@@ -17,7 +17,7 @@ from amc_agents.lac.model import actor_critic_model
 from amc_agents.pnlc.model import critique_refine_model
 from amc_agents.prices import Price
 from amc_agents.runtime.deciding_model import DecidingModel
-from amc_agents.runtime.known_models import check_prices
+from amc_agents.runtime.known_models import check_affordable
 from amc_agents_gateway.accounts import Accounts
 from amc_agents_gateway.admission import Admission
 from amc_agents_gateway.chat_model import UpstreamChat
@@ -41,7 +41,7 @@ class Gateway:
 
     Raises:
         ConfigurationError: a critic's string is invalid, or does not fit its method; an environment variable with a key
-            is missing; or a model has no price and a budget limits dollars.
+            is missing; or a model has no price and a budget limits dollars, or a critic's answer exceeds a budget.
     """
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -57,8 +57,9 @@ class Gateway:
             self.targets.update(() if table is None else self._methods(method, table))
         prices = {name: Price(**price.model_dump()) for name, price in config.prices.items()}
         budgets = {name: key.budget for name, key in config.keys.items() if key.budget is not None}
-        if any(budget.dollars is not None for budget in budgets.values()):
-            check_prices(Budget(dollars=1.0), prices, *self._models.values(), *self._critics.values())
+        for table in budgets.values():
+            limits = table.model_dump(include={"tokens", "dollars", "calls"})
+            check_affordable(Budget(**limits), prices, *self._models.values(), *self._critics.values())
         ledger = None if config.server.ledger is None else Path(config.server.ledger)
         self.accounts = Accounts(budgets, prices, ledger)
         self._admissions: dict[str, Admission] = {}

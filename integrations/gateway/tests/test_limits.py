@@ -226,6 +226,21 @@ def test_a_clock_that_goes_back_starts_no_budget_anew(tmp_path):
     asyncio.run(spend(running))
 
 
+@pytest.mark.parametrize(
+    ("critic", "message"),
+    [
+        ("judge:openai:x?max_tokens=none", "'openai:x' has no max_tokens"),
+        ("judge:openai:x", "more than the whole budget"),
+    ],
+)
+def test_a_judge_that_no_budget_allows_is_an_error_at_the_start(upstream, start, monkeypatch, critic, message):
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    config = budgeted(upstream.url, tokens=2000)
+    config["critics"]["judge"] = critic
+    with pytest.raises(ConfigurationError, match=message):
+        start(config)
+
+
 def test_a_budget_of_dollars_needs_prices(upstream, start):
     config = budgeted(upstream.url, dollars=1.0)
     with pytest.raises(ConfigurationError, match="org/small"):

@@ -167,6 +167,12 @@ async def test_the_second_unreadable_answer_is_an_error_that_quotes_it_and_names
     assert critic.usage.calls == 2
 
 
+async def test_an_answer_that_was_cut_off_names_the_limit_to_raise():
+    critic, _ = judge(AIMessage("It is", response_metadata={"finish_reason": "length"}))
+    with pytest.raises(UnreadableAnswer, match=r"was cut off at its limit of tokens: raise max_tokens="):
+        await critic.values([CLIMB])
+
+
 async def test_retries_can_be_left_out():
     critic, requests = judge("well", retries=0)
     with pytest.raises(CriticError, match=r"asked once\): .*'well'"):
@@ -343,7 +349,9 @@ def test_its_string_builds_the_model(monkeypatch):
     assert "secret" not in critic.name
     assert (critic.returns, critic.style, critic._model._timeout) == ((-1.0, 3.0), ZERO_SHOT, 3.0)
     assert critic._model._calls._max_concurrent == 2
-    undecided: Any = parse_critic("foa:openai:gpt?temperature=none&key_env=JUDGE_KEY")
+    assert model.max_tokens == 2048
+    undecided: Any = parse_critic("foa:openai:gpt?temperature=none&max_tokens=99&key_env=JUDGE_KEY")
+    assert undecided._model.model.max_tokens == 99
     assert (undecided._model.model.temperature, undecided.style) == (None, FOA)
 
 
@@ -357,6 +365,7 @@ def test_its_string_builds_the_model(monkeypatch):
         ("judge:openai:x?temperature=-1", "of at least 0"),
         ("judge:openai:x?timeout=0", "of at least 0.001"),
         ("judge:openai:x?max_concurrent=0", "positive integer"),
+        ("judge:openai:x?max_tokens=0", "max_tokens must be a positive integer"),
         ("judge:openai:x?structured=true", "structured must be one of yes, no, got 'true'"),
         ("judge:openai:x?key_env=NOT_THERE", "'NOT_THERE' .* is not set"),
         ("judge:openai:x", "OPENAI_API_KEY"),
