@@ -163,7 +163,7 @@ def judge_from_spec(
     """
     allow(kind, options, "low", "high", "temperature", "max_tokens", *_OF_MODEL, "max_concurrent", "structured")
     model = needed(kind, target, "provider:model")
-    chosen = {"temperature": _temperature(kind, options), "max_tokens": _max_tokens(kind, options)}
+    chosen: dict[str, Any] = {"temperature": _temperature(kind, options), "max_tokens": _max_tokens(kind, options)}
     chosen |= chat_options(kind, options)
     with understood(kind):
         return JudgeCritic(
