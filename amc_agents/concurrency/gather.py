@@ -59,6 +59,12 @@ async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def was_cancelled() -> bool:
+    """Return whether the current task was cancelled; else a `CancelledError` is the failure of what it awaits."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine; a cancellation of the caller takes effect only after it has finished."""
     task = asyncio.ensure_future(work)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from amc_agents.critics.validation import real_number
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.population.particle import Particle, State
 from amc_agents.quoting import quoted
@@ -76,7 +77,11 @@ class Rewards:
     async def _function_return(self, function: RewardFunction, particle: Particle) -> float:
         in_thread = self.in_thread and not inspect.iscoroutinefunction(function)
         answer = await asyncio.to_thread(function, particle.state) if in_thread else function(particle.state)
-        return_ = float(await answer if isinstance(answer, Awaitable) else answer)
+        answer = await answer if isinstance(answer, Awaitable) else answer
+        try:
+            return_ = real_number(answer)
+        except ValueError as error:
+            raise WorldError(f"reward= must give a number, got {error} after step {particle.steps}") from error
         if not math.isfinite(return_):
             raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
         return return_

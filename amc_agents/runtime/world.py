@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
+from amc_agents.concurrency.gather import was_cancelled
+from amc_agents.critics.validation import real_number
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.logs import log, room_logger
 from amc_agents.quoting import quoted
@@ -91,12 +93,13 @@ class Worlds:
     """The worlds of a run, from the start of their creation until they are closed."""
 
     def __init__(self) -> None:
-        self.close_errors: list[Exception] = []
+        self.close_errors: list[BaseException] = []
         """Errors of worlds that could not be closed."""
         self.first: RecordingWorld | None = None
         """The first world, open or closed."""
         self._open: dict[RecordingWorld, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._named_tasks: list[tuple[str, str] | None] = []
 
     @property
     def any_open(self) -> bool:
@@ -110,6 +113,17 @@ class Worlds:
         self.first = self.first or world
         self._open[world] = None
         return world
+
+    def require_same(self, task: Task | None) -> None:
+        """Check that all worlds of the run have the same task. Raises `AgentContractError`."""
+        named = None if task is None else (task.id, task.instruction)
+        self._named_tasks.append(named)
+        if named != self._named_tasks[0]:
+            raise AgentContractError(
+                f"environment= returned the task {quoted(named, 100)} after {quoted(self._named_tasks[0], 100)} in the "
+                "same run, and particles of different tasks cannot be compared: choose the task by the state that "
+                "environment= is called with, not at random"
+            )
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Finish creating or closing a world even if the caller is cancelled, so that it can be closed."""
@@ -160,7 +174,9 @@ class Worlds:
         try:
             async with limit:
                 await world.inner.close()
-        except Exception as caught:
+        except (Exception, asyncio.CancelledError) as caught:
+            if isinstance(caught, asyncio.CancelledError) and was_cancelled():
+                raise
             error = TimeoutError(f"no answer within {CLOSING_LIMIT_S:g} s") if limit.expired() else caught
             self.close_errors.append(error)
             log(
@@ -225,12 +241,16 @@ class RecordingWorld:
         """Execute an action, and record its reward and whether the episode ended."""
         assert self._environment is not None, "tools get a Forkable itself"
         answer = await traced_step(self._environment.step, action)
-        if not math.isfinite(answer.reward):
+        try:
+            reward = real_number(answer.reward)
+        except ValueError as error:
+            raise WorldError(f"the world gave as reward {error} for the action {quoted(action)}") from error
+        if not math.isfinite(reward):
             raise WorldError(
-                f"the world gave the reward {answer.reward} for the action {quoted(action)}: expected a finite number"
+                f"the world gave the reward {reward} for the action {quoted(action)}: expected a finite number"
             )
         self.past.append((action, answer))
-        self.pending_reward += answer.reward
+        self.pending_reward += reward
         self.ended = self.ended or answer.done
         self.truncated = self.truncated or answer.truncated
         return answer
@@ -303,13 +323,17 @@ async def _make_world(make: Callable[[], Any], worlds: Worlds) -> tuple[Recordin
     if inspect.isawaitable(made):
         made = await made
     match made:
-        case StartedWorld(world, task):
-            return worlds.add(world, started=True), task
-        case (Forkable() as world, Task() as task):
-            return worlds.add(world), task
+        case StartedWorld(inner, task):
+            world = worlds.add(inner, started=True)
+        case (Forkable() as inner, Task() as task):
+            world = worlds.add(inner)
         case Forkable() if not isinstance(made, Environment):
-            return worlds.add(made), None
-    raise AgentContractError(
-        f"environment= returned {quoted(made, 100)}; expected (world, Task(...)), the world with reset, step, fork and "
-        "close; or, to only separate particles, an object with fork(seed) and close(), alone or with a Task"
-    )
+            world, task = worlds.add(made), None
+        case _:
+            raise AgentContractError(
+                f"environment= returned {quoted(made, 100)}; expected (world, Task(...)), the world with reset, step, "
+                "fork and close; or, to only separate particles, an object with fork(seed) and close(), alone or with "
+                "a Task"
+            )
+    worlds.require_same(task)
+    return world, task

@@ -1,6 +1,8 @@
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,6 +114,22 @@ async def test_the_adapter_option_names_a_folder(tmp_path):
         parse_critic("embedded:crafting?adapter=nowhere")
 
 
+class Requires:
+    """A tensor as PyTorch has them: conversion to numpy fails while it requires a gradient."""
+
+    requires_grad = True
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("detach it")
+
+
+@pytest.mark.parametrize(
+    "answer", [[1, Fraction(1, 2)], (True, False), [Decimal("0.5"), 1.0], np.ma.masked_array([1.0, 2.0])]
+)
+def test_real_numbers_of_any_type_are_values(answer):
+    assert checked_values(answer, 2, "mine").tolist() == [float(number) for number in answer]
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -120,6 +138,15 @@ async def test_the_adapter_option_names_a_folder(tmp_path):
         ([1.0, float("nan")], "nan for trajectory 1"),
         ([float("inf"), 0.0], "inf for trajectory 0"),
         (["a", "b"], "expected"),
+        (["0.5", "0.7"], "answered list of str"),
+        (np.array(["0.5", "0.7"], dtype=object), "ndarray with str"),
+        ([b"1", b"2"], "list of bytes"),
+        ([0.5 + 1j, 0.7], "list of complex128"),
+        (np.array([1, 2], dtype="timedelta64[s]"), "ndarray of timedelta64"),
+        (np.ma.masked_array([0.5, 0.7], mask=[False, True]), "masked entries"),
+        ([None, 0.5], "list with NoneType"),
+        (Requires(), "Requires with requires_grad: detach it"),
+        ([Requires(), Requires()], r"list \(detach"),
     ],
 )
 def test_an_invalid_answer_of_a_critic_is_an_error(answer, message):

@@ -326,18 +326,19 @@ def test_ctrl_c_in_a_sync_caller_closes_every_world(caplog):
 
 @pytest.mark.parametrize("resample", [Never(), AtSteps(1)])
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_failing_close_is_only_a_note(resample, asynchronous, caplog):
+@pytest.mark.parametrize("kind", [ConnectionResetError, asyncio.CancelledError])
+def test_a_failing_close_is_only_a_note(resample, asynchronous, kind, caplog):
     async def close(self):
         await CountedWorld.close(self)
         if type(self).closings == 1:
-            raise ConnectionResetError("the container is gone")
+            raise kind("the container is gone")
 
     world, flawless = counted(close=close), counted()
     graph = graph_of(world, resample=resample, horizon=3)
     run = asyncio.run(graph.arun(start())) if asynchronous else graph.run(start())
     run.close()
     assert run.best.return_ == graph_of(flawless, resample=resample, horizon=3).run(start()).best.return_
-    assert "worlds that could not be closed: 1 (ConnectionResetError: the container is gone)" in run.notes
+    assert f"worlds that could not be closed: 1 ({kind.__name__}: the container is gone)" in run.notes
     assert "the container is gone" in caplog.text
     assert_all_closed_once(world)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from langchain.agents import create_agent
@@ -10,7 +12,7 @@ from langchain_core.tools import tool
 
 from amc_agents import AtSteps, EveryStep, Forkable, Never, Task, amc, current_environment, effect, use_environment
 from amc_agents.envs import NoFork
-from amc_agents.errors import AgentContractError, ConfigurationError, EnvironmentStateError
+from amc_agents.errors import AgentContractError, ConfigurationError, EnvironmentStateError, ForkError, QuorumLost
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.rewards import reward_source
 from amc_agents.testing.scripted import ScriptedChatModel
@@ -240,6 +242,37 @@ async def test_worlds_that_cannot_fork_are_created_n_times():
 
     await amc(clerk(), Perfect(), environment=make, n_particles=3, resample=Never()).arun(start())
     assert len(made) == 3
+
+
+def test_one_run_has_one_task():
+    numbers = iter(range(9))
+
+    class Single(World):
+        made = open = 0
+
+        async def fork(self, seed):
+            raise ForkError("one seat")
+
+    def make(state):
+        return Single(), Task(f"task/{next(numbers)}", "Write.")
+
+    with pytest.raises(AgentContractError, match=r"'task/1'.* after .*'task/0'.* same run"):
+        amc(number_agent(), environment=make, n_particles=2, resample=Never()).run(start())
+    assert Single.made == 2
+    assert Single.open == 0
+
+
+@pytest.mark.parametrize("reward", ["0.5", 1 + 0j, [1.0], None])
+def test_rewards_that_are_no_real_numbers_are_refused(reward):
+    class Odd(World):
+        async def step(self, action):
+            return replace(await super().step(action), reward=reward)
+
+    with pytest.raises(QuorumLost, match="the world gave as reward"):
+        amc(number_agent(), environment=lambda state: (Odd(), TASK), n_particles=1, resample=Never()).run(start())
+    with pytest.raises(QuorumLost, match="reward= must give a number, got"):
+        amc(number_agent(), reward=lambda state: reward, environment=sum_world, rewards="function", n_particles=1,
+            resample=Never()).run(start())  # fmt: skip
 
 
 def test_current_environment_checks_the_worlds_class():

@@ -6,7 +6,7 @@ token show how likely it does. A word that is not reported in full has at most m
 p_k is the smallest reported probability. The verdict is the pair in both intervals with the smallest |log-odds|, which
 is a lower bound, and is flagged if the intervals are wide.
 
-(At most one spelling of a word is assumed outside the top k, and none if the word is reported.)
+(At most one spelling of a word is assumed outside the top k, and none if the word is reported in one token.)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Interval(NamedTuple):
     low: float
     high: float
     reported: bool
-    """True if the word was reported in full."""
+    """True if the word was reported in full, in one token."""
 
     @property
     def width(self) -> float:
@@ -90,8 +90,8 @@ def intervals(places: Sequence[Place], words: Words, begun: str = "") -> tuple[I
                 low, high, reported = low + probability, high + probability, True
             elif token and _plain(words[index]).startswith(text):
                 within = further[index] if further and token == place.written else Interval(0.0, 1.0, False)
+                # The word in one token may still be outside the top k, so the interval stays open.
                 low, high = low + probability * within.low, high + probability * within.high
-                reported = reported or within.reported
         return Interval(low, min(1.0, high if reported else high + unseen), reported)
 
     return of(0), of(1)

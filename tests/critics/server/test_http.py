@@ -8,6 +8,7 @@ import urllib.parse
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
+import httpx
 import pytest
 from tenacity import AsyncRetrying
 
@@ -136,9 +137,33 @@ async def test_a_401_names_the_keys_variable():
 
 
 async def test_a_redirect_is_an_error():
-    error, server = await fault_of(Reply(307, b"", {"Location": "https://elsewhere/x"}), retry_for=60)
+    target = "https://elsewhere/x?session=private#fragment"
+    error, server = await fault_of(Reply(307, b"", {"Location": target}), retry_for=60)
     assert len(server.requests) == 1
-    assert "https://elsewhere/x" in str(error)
+    assert "it redirects to https://elsewhere/x: use" in str(error)
+    assert "private" not in str(error)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_endless_answer_is_not_read_beyond_its_limit(status, monkeypatch):
+    monkeypatch.setattr(answers, "MOST_BYTES", 1 << 20)
+
+    class Endless(httpx.AsyncByteStream):
+        sent = 0
+
+        async def __aiter__(self):
+            while self.sent < 1 << 23:
+                self.sent += 1 << 14
+                yield b"x" * (1 << 14)
+
+    stream = Endless()
+    response = httpx.Response(status, stream=stream)
+    if status == 200:
+        with pytest.raises(CriticServerError, match="longer than 1 MiB"):
+            await answers.read("http://a", response)
+    else:
+        assert len(await answers.read("http://a", response)) == 1 << 16
+    assert stream.sent <= (1 << 20) + (1 << 14)
 
 
 @pytest.mark.parametrize("status", [200, 400])
