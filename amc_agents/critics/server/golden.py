@@ -41,6 +41,14 @@ def longest(golden: Sequence[Golden]) -> int:
     return max(range(len(golden)), key=lambda index: len(golden[index].token_ids))
 
 
+def allowed_deviation(scores: Sequence[float], tolerance: float) -> float:
+    """Return how far golden scores may be off: what a GPU's rounding of float32 (TF32) costs, or the tolerance.
+
+    TF32 costs up to .0004 of the spread of the scores, and the smallest fault of a server .1.
+    """
+    return max(tolerance, ROUNDING * float(np.ptp(scores))) if scores else tolerance
+
+
 def probes(golden: Sequence[Golden], prefix_ids: Sequence[int] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two probes: the longest golden prompt with its first `PROBE_TOKENS` tokens appended, and with its last prepended.
 
@@ -120,7 +128,8 @@ def _precision(golden: Sequence[Golden], expected: FloatArray, actual: FloatArra
     if distance > (_LIKE_BFLOAT16 * max(rounded) if rounded else _NEAR * tolerance):
         return None
     return (
-        "a number type with less precision than the checkpoint's (bfloat16 or float16), or an adapter merged in it. "
+        "a number type with less precision than the checkpoint's (bfloat16, float16, or float32 with TF32 products on "
+        "a GPU, which NVIDIA_TF32_OVERRIDE=0 turns off), or an adapter merged in it. "
         f"Serve the model in the checkpoint's type, or accept the loss by tolerance={_rounded_up(2 * distance)}"
     )
 
@@ -159,6 +168,8 @@ def _rounded_up(number: float) -> float:
     return float(f"{math.ceil(number / digit) * digit:.0e}")
 
 
+ROUNDING = 0.005
+"""Share of the spread of the golden scores that a right score may be off."""
 _LIKE_BFLOAT16 = 3.0
 """Errors up to this multiple of bfloat16's rounding of the golden scores count as rounding."""
 _NEAR = 30.0

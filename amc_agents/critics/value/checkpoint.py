@@ -19,7 +19,7 @@ from pydantic import Field
 
 from amc_agents.critics.render import Encoder, PromptFormat
 from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
-from amc_agents.critics.server.golden import Golden, likely_cause, misfit, probes
+from amc_agents.critics.server.golden import Golden, allowed_deviation, likely_cause, misfit, probes
 from amc_agents.critics.tokenizing import Tokenize, segments_from_json, segments_to_json
 from amc_agents.critics.value.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
@@ -45,7 +45,7 @@ class ValueCheckpoint:
     """Ids before the first segment (beginning of text)."""
     golden: tuple[Golden, ...]
     tolerance: float = 1e-4
-    """Maximum deviation of a score from its golden score."""
+    """Maximum deviation of a score from its golden score, if `allowed_deviation` is not larger."""
     scale: float = 1.0
     """A value in the world's reward units is calibration(scale x link(score))."""
     link: Link = "identity"
@@ -202,18 +202,23 @@ class ValueCheckpoint:
         rows = [golden.token_ids for golden in self.golden]
         return [*rows, *probes(self.golden, self.prefix_ids)] if self.probe_scores else rows
 
+    @property
+    def allowed(self) -> float:
+        """How far a score may be off, unless a critic sets another tolerance."""
+        return allowed_deviation([golden.score for golden in self.golden], self.tolerance)
+
     def check_scores(self, scores: FloatArray, where: str, tolerance: float | None = None) -> None:
         """Compare the scores of `handshake_rows` with the expected scores.
 
         Args:
             scores: `[rows]` raw scores, in the order of the rows.
             where: the critic's name, for the message.
-            tolerance: how far scores may be off; None: the checkpoint's `tolerance`.
+            tolerance: how far scores may be off; None: `allowed`.
 
         Raises:
             CheckpointError: a score differs; the message names the likely cause.
         """
-        tolerance = self.tolerance if tolerance is None else tolerance
+        tolerance = self.allowed if tolerance is None else tolerance
         expected = np.array([*(golden.score for golden in self.golden), *self.probe_scores])
         actual = np.asarray(scores, dtype=np.float64)
         if actual.shape != expected.shape:

@@ -203,7 +203,7 @@ class VLLMCritic:
 
     @property
     def _allowed(self) -> float:
-        return self.checkpoint.tolerance if self._tolerance is None else self._tolerance
+        return self.checkpoint.allowed if self._tolerance is None else self._tolerance
 
     async def _renamed_or_resized(self, session: _Session, error: CriticServerError) -> bool:
         """True if a new server refused the request, because its model has another name or a lower length limit."""

@@ -22,7 +22,7 @@ from pydantic import Field
 from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
 from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
 from amc_agents.critics.server.folder import FolderKind
-from amc_agents.critics.server.golden import Golden
+from amc_agents.critics.server.golden import Golden, allowed_deviation
 from amc_agents.critics.tokenizing import Template, Tokenize, segments_from_json, segments_to_json
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.tokenizer_file import NAME as TOKENIZER
@@ -191,8 +191,11 @@ class VerdictCheckpoint:
         self, log_odds: Sequence[float] | FloatArray, where: str, tolerance: float | None = None
     ) -> None:
         """Compare log-odds `[golden]` with the golden log-odds. Raises `CheckpointError` with likely causes."""
-        tolerance = self.tolerance if tolerance is None else tolerance
-        expected = np.array([golden.score for golden in self.golden])
+        scores = [golden.score for golden in self.golden]
+        tolerance, expected = (
+            allowed_deviation(scores, self.tolerance) if tolerance is None else tolerance,
+            np.array(scores),
+        )
         actual = np.asarray(log_odds, dtype=np.float64)
         if actual.shape == expected.shape and np.all(np.abs(actual - expected) <= tolerance):
             return
@@ -200,8 +203,8 @@ class VerdictCheckpoint:
             f"{where}: golden log-odds differ: expected {quoted(np.round(expected, 4).tolist(), 32)}, got "
             f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). Likely cause: other weights (the "
             "base model without its adapter), log-probabilities that are not the model's own (vLLM: --logprobs-mode "
-            "raw_logprobs), or a number type of lower precision: serve the model in the checkpoint's number type, or "
-            "allow the difference by tolerance="
+            "raw_logprobs), or a number type of lower precision (TF32 products on a GPU included): serve the model "
+            "in the checkpoint's number type, or allow the difference by tolerance="
         )
 
 
