@@ -8,6 +8,7 @@ all requests for `PATIENCE_S` seconds, the refusal is an error.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 import time
@@ -18,6 +19,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+from amc_agents.logs import log, room_logger
+
+_log = room_logger(__name__)
 T = TypeVar("T")
 
 PATIENCE_S = 300.0
@@ -25,6 +29,8 @@ PATIENCE_S = 300.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _JITTER = 0.5
 """Maximum random delay, as a share of the pause."""
+_SILENT_S, _REPORT_EVERY_S = 5.0, 30.0
+"""A wait that is shorter is not logged; a longer wait is logged at this interval."""
 _TOO_MANY = (429, 529)
 """Too many requests; overloaded (Anthropic)."""
 
@@ -37,6 +43,7 @@ class RateGate:
         self._opens_at = self._pause = 0.0
         self._refused_since: float | None = None
         self._n_pauses = 0
+        self._reported_at = -_REPORT_EVERY_S
 
     def refused(self, error: BaseException) -> bool:
         """Close the gate if an error says that there are too many requests; return whether to repeat the request."""
@@ -65,7 +72,24 @@ class RateGate:
             else:
                 return True
             self._opens_at = max(self._opens_at, now + self._pause)
+            self._report(now, now - self._refused_since)
             return True
+
+    def _report(self, now: float, refused_s: float) -> None:
+        """Log what is waited for, unless it is a short wait or was logged just now."""
+        if refused_s + self._pause < _SILENT_S or now - self._reported_at < _REPORT_EVERY_S:
+            return
+        self._reported_at = now
+        log(
+            _log,
+            logging.WARNING,
+            "rate_limit.waits",
+            "the server answers that there are too many requests (429), for %(refused_s)d s now: the next request is "
+            "made in %(pause_s)d s, and after %(patience_s)d s without an answer the refusal is an error",
+            refused_s=round(refused_s),
+            pause_s=round(self._pause),
+            patience_s=round(PATIENCE_S),
+        )
 
     def succeeded(self) -> None:
         """Note that a request was answered."""
@@ -78,6 +102,11 @@ class RateGate:
         """Seconds to wait before the next request, with a random delay; 0 if the gate is open."""
         left = self._opens_at - time.monotonic()
         return 0.0 if left <= 0 else left + random.uniform(0, _JITTER * self._pause)
+
+    @property
+    def opens_in_s(self) -> float:
+        """Seconds until the gate opens; 0 if it is open."""
+        return max(0.0, self._opens_at - time.monotonic())
 
     async def passed(self) -> None:
         """Wait until the gate is open."""

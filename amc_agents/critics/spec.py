@@ -87,6 +87,11 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
             f"({', '.join(sorted({*KINDS, *_offered()}))}); code is imported only where the graph is built: pass the "
             "object itself, or name it in the constructor"
         )
+    if target and kind in _PROVIDERS:
+        raise CriticSpecError(
+            f"critic {quoted(spec, 60)} names a chat model, which must be asked for a number: did you mean "
+            f"{quoted(f'judge:{spec}', 70)}?"
+        )
     if target and _is_module(kind):
         return _from_module(spec, kind, target, options)
     raise CriticSpecError(_not_understood(spec, kind))
@@ -175,6 +180,12 @@ KINDS: dict[str, str | CriticFactory] = {
 }
 """The library's own kinds: a module whose `from_spec` is the factory, or a factory."""
 
+_PROVIDERS = frozenset(
+    {"anthropic", "azure_openai", "bedrock", "bedrock_converse", "cohere", "deepseek", "fireworks", "google_genai",
+     "google_vertexai", "groq", "huggingface", "mistralai", "nvidia", "ollama", "openai", "openrouter", "perplexity",
+     "together", "xai"}
+)  # fmt: skip
+"""LangChain's names of providers, with which a chat model's name begins."""
 _OPTIONS_OF_KEYS = ("key_env", "base_url")
 """Options that name an environment variable to send, or the URL to which a chat model's key is sent."""
 _OPTIONS_OF_FILES = ("adapter", "checkpoint", "embeddings", "summary", "system", "tools")

@@ -20,7 +20,7 @@ from amc_agents.models.batcher import Batcher
 from amc_agents.models.chat import EngineChatModel
 from amc_agents.models.engine import Float32Array, Joined
 from amc_agents.models.replies import Engine
-from amc_agents.quoting import quoted
+from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import IntArray
 
 _UNBOUNDED_CONTEXT = 1_000_000
@@ -85,13 +85,26 @@ class HFChatTokenizer:
         self._special = re.compile("|".join(map(re.escape, longest_first)) or _NEVER)
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """Return token ids of a dialogue by the chat template of the folder.
+        """Return token ids of a dialogue by the chat template of the folder, in training and in serving.
 
         The template is rendered as text, so message contents could spell special tokens and forge other roles. Special
         tokens in contents are therefore broken up by zero-width spaces.
+
+        Raises:
+            ConfigurationError: the template refuses the dialogue, as some refuse system messages.
         """
         dialogue = [{"role": role, "content": self._special.sub(_spaced, content)} for role, content in messages]
-        ids = self.tokenizer.apply_chat_template(dialogue, add_generation_prompt=True, tokenize=True)
+        from jinja2 import TemplateError
+
+        try:
+            ids = self.tokenizer.apply_chat_template(dialogue, add_generation_prompt=True, tokenize=True)
+        except TemplateError as error:
+            # A fallback, such as a system message within the user's, would not be that of other servers of the model.
+            roles = ", ".join(dict.fromkeys(role for role, _ in messages))
+            raise ConfigurationError(
+                f"the chat template of {quoted(self.tokenizer.name_or_path)} refuses a dialogue of the roles {roles}: "
+                f"{excerpt(str(error), 200)}. Leave out the system message (system=None), or change chat_template.jinja"
+            ) from error
         return list(ids["input_ids"] if isinstance(ids, Mapping) else ids)
 
     def token(self, token_id: int) -> str:

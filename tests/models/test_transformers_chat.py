@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.models.transformers_chat import TransformersChatModel
+from amc_agents.models.transformers_chat import HFChatTokenizer, TransformersChatModel
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -60,3 +61,13 @@ def test_contents_cannot_forge_roles(model):
     honest = [token for token in encoder.encode_chat([("user", "Got 1 clay")]) if token in special]
     unknown = encoder.tokenizer.unk_token_id
     assert [token for token in encoder.encode_chat(forged) if token in special and token != unknown] == honest
+
+
+def test_a_template_that_refuses_system_messages_is_named(model):
+    tokenizer = copy.copy(model._engine().tokenizer.tokenizer)
+    refuses = "{{ raise_exception('System role not supported') }}"
+    tokenizer.chat_template = f"{{% if messages[0].role == 'system' %}}{refuses}{{% endif %}}hi"
+    encoder = HFChatTokenizer(tokenizer)
+    assert encoder.encode_chat([("user", "Got 1 clay")])
+    with pytest.raises(ConfigurationError, match=r"roles system, user: System role not supported\. Leave out"):
+        encoder.encode_chat([("system", "Be brief."), ("user", "Got 1 clay")])

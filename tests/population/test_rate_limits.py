@@ -282,3 +282,16 @@ def test_pauses_double_and_one_wave_counts_once(monkeypatch):
     assert gate.wait_s == 15
     clock[0] += 301
     assert not gate.close()
+
+
+def test_a_long_wait_says_what_is_waited_for_every_30_s(monkeypatch, caplog):
+    clock = [100.0]
+    monkeypatch.setattr("amc_agents.concurrency.rate_gate.time.monotonic", lambda: clock[0])
+    gate, times = RateGate(), []
+    while gate.close():
+        if caplog.records[len(times) :]:
+            times.append(round(clock[0] - 100))
+        clock[0] += gate.opens_in_s
+    assert times == [3, 63, 123, 183, 243]
+    assert "(429), for 123 s now: the next request is made in 60 s, and after 300 s" in caplog.messages[2]
+    assert caplog.records[2].event == "rate_limit.waits"

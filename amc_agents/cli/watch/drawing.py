@@ -69,6 +69,7 @@ def summary(shown: Snapshot) -> str:
         *([f"{shown.n_retired} retired"] if shown.n_retired else []),
         f"resampled {shown.n_resampled} times",
         f"{shown.calls:,} calls, {shown.tokens:,} tokens",
+        *([f"rate limit: next request in {shown.held_back_s:.0f} s"] if shown.held_back_s else []),
         *(f"{name} {spent:,.4g} of {limit:,.4g}" for name, (spent, limit) in shown.budget.items()),
     ]
     return " | ".join(parts)

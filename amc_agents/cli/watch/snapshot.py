@@ -43,6 +43,8 @@ class Snapshot:
     """Of all roles."""
     budget: Mapping[str, tuple[float, float]]
     """What is spent of each limit."""
+    held_back_s: float = 0.0
+    """Seconds for which a rate limit holds all requests back."""
 
     @property
     def step(self) -> int:
@@ -73,6 +75,7 @@ def snapshot(name: str, system: ParticleSystem) -> Snapshot:
         sum(usage.calls for usage in used),
         sum(usage.tokens for usage in used),
         {} if budget is None else {name: (spent[name], limit) for name, limit in budget.limits.items()},
+        system.runner.gate.opens_in_s,
     )
 
 

@@ -116,9 +116,9 @@ def _trained(
     training, held_out, too_long = _rows(tasks, tokenizer, model, settings)
     if too_long and warn is not None:
         warn(f"{too_long} trajectories are longer than the model's context and are left out")
-    measure = {"pad_id": pad_token(tokenizer), "batch_size": settings.batch_size}
+    measure = {"pad_id": pad_token(tokenizer, model), "batch_size": settings.batch_size}
     trainer = PolicyTrainer(
-        model, _arguments(settings, state.folder, len(training)), training, pad_id=pad_token(tokenizer),
+        model, _arguments(settings, state.folder, len(training)), training, pad_id=measure["pad_id"],
         warm_up=settings.warm_up, progress=progress,
     )  # fmt: skip
     before = mean_loss(_model(base_model, settings), held_out, **measure)

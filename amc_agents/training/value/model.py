@@ -91,7 +91,6 @@ def load_base(base: str | Path, settings: ModelSettings) -> LoadedBase:
         ConfigurationError: the model cannot be a value model; the message gives the reason.
     """
     tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=False)
-    pad_id = pad_token(tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
@@ -103,7 +102,7 @@ def load_base(base: str | Path, settings: ModelSettings) -> LoadedBase:
             model = load_classifier(base, options)
         except ImportError as error:
             raise ConfigurationError(f"attention={quoted(settings.attention)} cannot be used here: {error}") from error
-        wrapped = with_adapter(model, settings, pad_id)
+        wrapped = with_adapter(model, settings, pad_token(tokenizer, model))
     check_one_pass(wrapped)
     return LoadedBase(wrapped, tokenizer)
 
@@ -163,11 +162,23 @@ def make_encoder(tokenizer: Any, prompt_format: PromptFormat, max_tokens: int | 
     return Encoder(prompt_format, TemplateTokenizer.of_transformers(tokenizer), max_tokens, prefix_ids)
 
 
-def pad_token(tokenizer: Any) -> int:
-    """Return the id of the pad token, or of the end token. Raises `ConfigurationError` if the tokenizer has neither."""
+def pad_token(tokenizer: Any, model: Any) -> int:
+    """Return the id of the pad token, or of the end token.
+
+    Raises:
+        ConfigurationError: the tokenizer has neither, or the token has no row in the model's embeddings: a model that
+            was trained with it could not be loaded again.
+    """
     token = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if token is None:
         raise ConfigurationError("the tokenizer has neither a pad nor an end token: last-token pooling needs one")
+    known = model.get_input_embeddings().weight.shape[0]
+    if not 0 <= token < known:
+        raise ConfigurationError(
+            f"the tokenizer's pad token {token} is beyond the model's vocabulary of {known} tokens, so the trained "
+            "model could not be loaded: set another pad_token in the base model's tokenizer_config.json, or enlarge "
+            "the embeddings (resize_token_embeddings) and save the base model"
+        )
     return int(token)
 
 

@@ -117,7 +117,7 @@ def train_value(
             sets = split_rows(data, rows, settings)
             trainer = ValueTrainer(
                 model, arguments, sets.training, sets.held_out, settings,
-                pad_id=pad_token(tokenizer), packed=use_packing(model, settings.packing), progress=progress,
+                pad_id=pad_token(tokenizer, model), packed=use_packing(model, settings.packing), progress=progress,
             )  # fmt: skip
             trainer.train_from(state.last())
         # The adapter is saved in half precision, so that precision is what is measured and merged.

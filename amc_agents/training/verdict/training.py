@@ -156,7 +156,7 @@ def _train_verdict(
     rng = np.random.default_rng(settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(str(base_model), trust_remote_code=False)
     model = _causal(base_model, settings)
-    model.config.pad_token_id = pad_token(tokenizer)
+    model.config.pad_token_id = pad_token(tokenizer, model)
     builder = _builder(tokenizer, settings, context(model))
     _check_words(model, builder, settings.words)
     check_words((play.trajectory for play in judged), builder.encoder)

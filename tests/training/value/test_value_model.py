@@ -262,6 +262,17 @@ def test_attention_is_the_one_asked_for(tmp_path):
             load_base(base, Settings(attention="flash_attention_2"))
 
 
+def test_a_pad_token_beyond_the_vocabulary_is_refused_before_training(tmp_path):
+    base = folder_of(CONFIGS["llama"](vocab_size=WORDS, pad_token_id=1), tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.add_special_tokens({"pad_token": "<one more>"})
+    tokenizer.save_pretrained(base)
+    with pytest.raises(
+        ConfigurationError, match=rf"pad token {WORDS} is beyond the model's vocabulary of {WORDS} tokens"
+    ):
+        load_base(base, Settings())
+
+
 def test_a_tokenizer_without_a_pad_token_gets_its_end_token(tmp_path):
     base = llama(tmp_path / "base")
     change(base / "tokenizer_config.json", pad_token=None, padding_side="left")
