@@ -9,6 +9,7 @@ from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 
 from amc_agents import Budget, amc, effect, text_agent
+from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.lac import actor_critic_model
@@ -206,6 +207,7 @@ def test_a_judge_that_can_never_be_afforded_is_an_error_before_the_first_call_of
 )
 def test_the_answers_of_a_judge_are_bounded_by_default(critic, limit):
     assert {bound.output_tokens for bound in known_bounds([parse_critic(critic)])} - {1} == {limit}
+    assert {bound.output_tokens for bound in known_bounds([JudgeCritic("openai:x")])} - {1} == {2048}
 
 
 def test_a_request_that_a_budget_refuses_is_raised_and_not_logged_as_well(caplog):
