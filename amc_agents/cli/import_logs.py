@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
     from amc_agents.cli.console import PlainConsole
@@ -44,8 +44,8 @@ def import_logs(
         str | None,
         typer.Argument(
             help="The logs: a LangGraph checkpointer (SQLite file or postgresql:// address), LangSmith runs, "
-            "OpenTelemetry spans, ATIF, or "
-            "OpenAI-style chats (JSON file or folder). The kind is recognised. Without it, only --outcomes is joined."
+            "OpenTelemetry spans, ATIF, logs of benchmarks, or "
+            "chats (JSON file or folder). The kind is recognised. Without it, only --outcomes is joined."
         ),
     ] = None,
     kind: Annotated[
@@ -109,13 +109,13 @@ def import_logs(
         ),
     ] = None,
     turns: Annotated[
-        Turns,
+        Turns | None,
         typer.Option(
             help="'each': a user message starts another run. 'one': it is an observation, as where a world answers "
-            "as the user.",
+            "as the user. Default: by the form of the logs; asked for where that does not tell.",
             rich_help_panel=_READING,
         ),
-    ] = Turns.each,
+    ] = None,
     step_after: Annotated[
         list[str] | None,
         typer.Option(
@@ -148,13 +148,21 @@ def import_logs(
             outcomes=Outcomes(reward, feedback, _function(reward_function, "--reward-function"), outcomes),
             reading=Reading(
                 kind=None if kind is None else kind.value, step_after=tuple(step_after or ("tools",)),
-                turns=turns.value, system_is_task=system_is_task, thread=thread, task=task,
+                turns=None if turns is None else turns.value, system_is_task=system_is_task, thread=thread, task=task,
             ),
             redact=_function(redact, "--redact"),
         )  # fmt: skip
     _print_report(report, out, console)
     if as_json:
         print_json({"out": out, **asdict(report), "notes": report.notes()})
+    if source is not None and report.read_nothing:
+        raise CheckpointError(f"no run was read from {source}: {_nothing(report)}")
+
+
+def _nothing(report: ImportReport) -> str:
+    if report.refused:
+        return "all records were refused, for the reasons above"
+    return "no record is a call of an agent (docs/importing.md lists the forms that are read)"
 
 
 def _function(name: str | None, option: str) -> Callable[..., Any] | None:

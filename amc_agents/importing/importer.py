@@ -12,7 +12,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.files import JsonLinesFile, sole_user, storage_errors
 from amc_agents.importing.outcomes import Outcomes, outcome_in, read_outcomes
 from amc_agents.importing.personal import personal_data, texts_of
-from amc_agents.importing.reading import Source, kind_of, read
+from amc_agents.importing.reading import Source, Turns, kind_of, read, turns_in
 from amc_agents.importing.redaction import Redact, redacted, stored_id
 from amc_agents.importing.report import REFUSED, ImportReport
 from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, digest
@@ -61,7 +61,8 @@ def import_logs(
     Raises:
         CheckpointError: the source or the table cannot be read.
         ConfigurationError: settings contradict each other, `policy` is a URL with credentials, a function of yours
-            failed, or another process imports into the same folder.
+            failed, another process imports into the same folder, or it cannot be decided what a run is (see
+            `Reading.turns`); then nothing was written.
         StorageError: the dataset cannot be written.
         MissingExtra: pyarrow is not installed.
     """
@@ -72,6 +73,8 @@ def import_logs(
         raise ConfigurationError("nothing to import: give a source of logs, or a table of outcomes (--outcomes)")
     if source is not None and reading.kind is None:
         reading = replace(reading, kind=kind_of(source))
+    turns = Turns(reading.turns) if source is None else turns_in(source, reading, outcomes.one_for)
+    reading = replace(reading, turns=turns.turns)
     table = {} if outcomes.table is None else read_outcomes(outcomes.table)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,6 +82,7 @@ def import_logs(
         table = {stored_id(thread, redact): value for thread, value in table.items()}
         work = _Import(folder, outcomes, table, reading, policy, commit_names(commit_tools), redact, progress)
         if source is not None:
+            work.report.one_run_each = turns.one_run_each
             work.add_all(source)
         return work.finish()
 
@@ -151,6 +155,7 @@ class _Import:
         origin = ImportedFrom(
             kind=self.reading.kind or "", thread=thread, turn=run.turn, run_id=run_id, version=run.origin.version,
             text=_fingerprint(run.trajectory), joined=joined is not None, commit_tools=self.commit_tools,
+            trial=stored_id(run.origin.trial, self.redact), started=run.origin.started, ended=run.origin.ended,
         )  # fmt: skip
         if origin.key in self.stored.runs:
             return self._note_known(run, origin, in_logs)

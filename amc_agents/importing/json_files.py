@@ -24,8 +24,8 @@ class JsonValue(NamedTuple):
 def json_values(path: Path) -> Iterator[JsonValue]:
     """Yield the values of a file: JSON lines, indented objects one after another, or the items of an array.
 
-    A line that is not JSON is yielded with its error, and reading goes on with the next line. A damaged array ends
-    there.
+    A line that is not JSON or too long is yielded with its error, and reading goes on with the next line. A damaged
+    array ends there.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -58,13 +58,22 @@ def _first_character(path: Path) -> str:
 
 def _objects(path: Path) -> Iterator[JsonValue]:
     waiting: list[bytes] = []
-    begun = 0
+    size = begun = number = 0
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        while line := file.readline(_LONGEST + 1):
+            number += 1
+            if not waiting:
+                begun, size = number, 0
+            size += len(line)
+            if size > _LONGEST:
+                yield JsonValue(begun, None, _TOO_LONG)
+                waiting.clear()
+                # The rest of the line says nothing.
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(_CHUNK)
+                continue
             if not waiting and not line.strip():
                 continue
-            if not waiting:
-                begun = number
             waiting.append(line)
             # An indented object opens with a brace alone and closes with a brace that is not indented.
             if waiting[0].strip() != b"{" or line.startswith(b"}"):
@@ -107,6 +116,9 @@ def _array_items(path: Path) -> Iterator[JsonValue]:
                 line += text.count("\n", at, end)
                 at = end
                 continue
+            if len(text) - at > _LONGEST:
+                yield JsonValue(line, None, _TOO_LONG)
+                return
             more = file.read(max(_CHUNK, len(text) - at))
             if not more:
                 yield JsonValue(line, None, f"not JSON: {error}")
@@ -123,3 +135,6 @@ _BETWEEN = re.compile(r"[\s,]*")
 """What stands between the items of an array."""
 _CHUNK = 1 << 16
 """Characters read at once."""
+_LONGEST = 1 << 27
+"""Bytes of a value that are held in memory: a trajectory of a day has a tenth of it."""
+_TOO_LONG = f"longer than {_LONGEST >> 20} MiB: expected one conversation in each line, object or item"

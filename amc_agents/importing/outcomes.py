@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.importing.records import field_of, number_of
@@ -18,7 +19,10 @@ OutcomeFunction = Callable[[LoggedRun], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Where the outcomes of runs come from. A run without an outcome is kept and marked, never counted as a 0."""
+    """Where the outcomes of runs come from. A run without an outcome is kept and marked, never counted as a 0.
+
+    Without settings, the reward counts that the form of a benchmark's record has itself.
+    """
 
     reward: str | None = None
     """Field of the source's record: a name, or names joined by dots. Of a checkpointer: a field of the agent's state;
@@ -37,6 +41,10 @@ class Outcomes:
         if len(given) > 1:
             raise ConfigurationError(f"outcomes come from {' and from '.join(given)}: choose one of them")
 
+    def one_for(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the whole conversation of a record has one outcome."""
+        return self.table is not None or (self.reward is not None and field_of(record, self.reward) is not None)
+
     def of(self, run: LoggedRun) -> float | None:
         """Return the outcome that the logs give a run; None: unknown.
 
@@ -49,7 +57,7 @@ class Outcomes:
         if self.feedback is not None:
             return self._feedback(run, self.feedback)
         if self.function is None:
-            return None
+            return number_of(run.origin.outcome, "reward")
         try:
             value = self.function(run)
         except Exception as error:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.importing.json_files import json_paths, json_values
-from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, malformed_is_unreadable
+from amc_agents.importing.runs import LoggedRun, Refused, UnreadableRecord, malformed_is_unreadable, turn_starts
 from amc_agents.importing.settings import Kind, Reading
 from amc_agents.importing.sources.atif import runs_of_document
-from amc_agents.importing.sources.chat import runs_of_chat
+from amc_agents.importing.sources.chat import is_benchmark, runs_of_chat
 from amc_agents.importing.sources.checkpoints import read_threads
 from amc_agents.importing.sources.langsmith import runs_of_trace
 from amc_agents.importing.sources.saved_threads import is_postgres, is_sqlite, open_threads
@@ -67,11 +70,82 @@ def kind_of(source: Source) -> Kind:
     if not isinstance(first.value, Mapping):
         got = first.error or f"a {type(first.value).__name__}"
         raise CheckpointError(f"{path} line {first.line}: expected a JSON object, got {got}. {_NAME_THE_KIND}")
+    inner = first.value.get("trajectory")
+    fields = {*first.value, *(inner if isinstance(inner, Mapping) else ())}
     for kind, marks in _MARKS.items():
-        if not marks.isdisjoint(first.value):
+        if not marks.isdisjoint(fields):
             return kind
     raise CheckpointError(
         f"{path} line {first.line}: unknown kind of logs, with the fields {listed(first.value)}. {_NAME_THE_KIND}"
+    )
+
+
+class Turns(NamedTuple):
+    """What a user message in the middle of a conversation does in a source."""
+
+    turns: Literal["each", "one"] | None
+    """As in `Reading`."""
+    one_run_each: bool = False
+    """Whether conversations with several user messages are one run each, although nobody asked for it."""
+
+
+def turns_in(source: Source, reading: Reading, has_outcome: Callable[[Mapping[str, Any]], bool]) -> Turns:
+    """Decide from some of the records what a user message in the middle of a conversation does.
+
+    Where the world answers as the user, taking each answer as a run makes many runs of one, each with all that came
+    before as its instruction.
+
+    Args:
+        source: as in `read`.
+        reading: with its kind.
+        has_outcome: whether there is one outcome for the whole conversation of a record.
+
+    Raises:
+        CheckpointError: the source does not exist.
+        ConfigurationError: it cannot be decided.
+    """
+    if reading.turns is not None or reading.kind not in ("atif", "chat") or not isinstance(source, str | Path):
+        return Turns(reading.turns)
+    told = [(record, _conversation(record, reading)) for record in _some_records(Path(source))]
+    open_ = [(record, said) for record, said in told if not _is_benchmark(record)]
+    n_turns = sum(len(turn_starts(said)) for _, said in open_)
+    if n_turns <= _MANY_TURNS * len(open_):
+        return Turns(None, any(len(turn_starts(said)) > 1 for record, said in told if _is_benchmark(record)))
+    if all(_alternates(said) and has_outcome(record) for record, said in open_):
+        return Turns("one", one_run_each=True)
+    raise ConfigurationError(
+        f"{source}: the conversations have {n_turns / len(open_):.0f} turns each. Is every answer to a user a run of "
+        "the agent (--turns each), or is a conversation one run, in which a world or a simulated user answers as the "
+        "user (--turns one)? Nothing was imported"
+    )
+
+
+def _some_records(source: Path) -> Iterator[Mapping[str, Any]]:
+    paths = json_paths(source)
+    values = (value for path in paths[:: 1 + len(paths) // _SAMPLE] for value in islice(json_values(path), _SAMPLE))
+    return (value for _, value, _ in islice(values, _SAMPLE) if isinstance(value, Mapping))
+
+
+def _conversation(record: Mapping[str, Any], reading: Reading) -> Sequence[BaseMessage]:
+    """Return the messages of a record; none if it cannot be read."""
+    assert reading.kind is not None
+    try:
+        with malformed_is_unreadable():
+            return next(RECORDS[reading.kind](record, "", replace(reading, turns="one"))).messages
+    except (UnreadableRecord, StopIteration):
+        return ()
+
+
+def _is_benchmark(record: Mapping[str, Any]) -> bool:
+    return is_benchmark(record) or isinstance(record.get("trajectory"), Mapping)
+
+
+def _alternates(messages: Sequence[BaseMessage]) -> bool:
+    """Whether user and agent speak in turn, without tools."""
+    said = [message for message in messages if not isinstance(message, SystemMessage)]
+    return all(
+        isinstance(message, AIMessage if number % 2 else HumanMessage) and not getattr(message, "tool_calls", ())
+        for number, message in enumerate(said)
     )
 
 
@@ -98,11 +172,15 @@ RECORDS: dict[Kind, RunsOfRecord] = {"atif": runs_of_document, "chat": runs_of_c
 """The sources whose every JSON object is read alone."""
 _MARKS: dict[Kind, set[str]] = {
     "langsmith": {"run_type", "dotted_order"},
-    "spans": {"resourceSpans", "context"},
+    "spans": {"resourceSpans", "context", "context.trace_id"},
     "atif": {"steps"},
-    "chat": {"messages", "request"},
+    "chat": {"messages", "traj", "request", "input"},
 }
 """Fields by which the first record shows its kind, in the order in which they are looked for."""
+_SAMPLE = 40
+"""Records by which `turns_in` decides."""
+_MANY_TURNS = 3
+"""Turns a conversation, on average, above which it is not taken for granted that each is a run."""
 _NAME_THE_KIND = (
     "Expected a LangGraph checkpointer, LangSmith runs, OpenTelemetry spans, ATIF, or chats with `messages`; or name "
     "the kind (--from)"

@@ -27,6 +27,23 @@ def field_of(record: Mapping[str, Any], path: str) -> Any:
     return field_of(inner, rest) if rest and isinstance(inner, Mapping) else None
 
 
+def text_of(record: Mapping[str, Any], *names: str) -> str:
+    """Return the first field of a record that is text or a number, as text; "" if none is."""
+    values = (field_of(record, name) for name in names)
+    found = (str(value) for value in values if isinstance(value, str | int | float) and not isinstance(value, bool))
+    return next(filter(None, found), "")
+
+
+def task_of(record: Mapping[str, Any], named: str | None) -> str:
+    """Return the name of a record's task.
+
+    Args:
+        record: the record.
+        named: the field with the name; None: one of the usual names. "" if it has none.
+    """
+    return text_of(record, *((named,) if named else ("task_name", "instance_id", "task_id")))
+
+
 def number_of(value: Any, name: str) -> float | None:
     """Return an outcome as a number; None stays None.
 

@@ -39,6 +39,8 @@ class ImportReport:
     """Runs that have neither ended nor an outcome; a later import takes them."""
     cut_off: int = 0
     """New trajectories that stop before the agent's answer."""
+    one_run_each: bool = False
+    """Whether conversations were taken as one run each because their world answers as the user."""
     commit_tools: tuple[str, ...] = ()
     """Names of the commit tools that the import was given."""
     pending_commits: int = 0
@@ -58,9 +60,20 @@ class ImportReport:
         """New trajectories whose outcome is not known yet."""
         return self.trajectories - self.outcomes_known
 
+    @property
+    def read_nothing(self) -> bool:
+        """Whether the source has no run, neither a new one nor one that is known or not finished."""
+        return not (self.trajectories or self.imported_before or self.duplicates or self.unfinished)
+
     def notes(self) -> list[str]:
         """Return what the user should know, as sentences."""
         notes = [f"Refused: {count:,} x {reason}" for reason, count in self.reasons.most_common(_SHOWN)]
+        if self.one_run_each:
+            notes.insert(
+                0,
+                "The world answers as the user here, so each conversation is one run: with --turns each, every answer "
+                "to a user would be a run of its own",
+            )
         if len(self.reasons) > _SHOWN:
             notes.append(f"and {len(self.reasons) - _SHOWN} other reasons")
         notes += [

@@ -31,6 +31,13 @@ class Origin:
     """Scores by name; None: this kind of source has none."""
     version: str = ""
     """Changes when the conversation goes on; "" if the source does not say."""
+    outcome: float | bool | None = None
+    """What the form of the record itself calls its reward; None: it has none."""
+    trial: str = ""
+    """Name of the run among those of its task; "" if the record does not say."""
+    started: str = ""
+    """When the run started and ended, as the record writes it; "" if it does not say."""
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)

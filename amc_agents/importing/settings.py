@@ -22,9 +22,11 @@ class Reading:
     step_after: tuple[str, ...] = ("tools",)
     """Nodes after which `amc()` pauses, for a checkpointer: the agent's messages are read where a run would read them.
     Matters only for agents that shorten or edit their messages."""
-    turns: Literal["each", "one"] = "each"
+    turns: Literal["each", "one"] | None = None
     """What a user message after the agent's first message does. "each": it starts another run, as another call of the
-    agent does. "one": it is an observation, as with a text agent whose world answers as the user."""
+    agent does. "one": it is an observation, as with a text agent whose world answers as the user. None: "one" for the
+    forms of benchmarks, whose record has one outcome, otherwise "each"; `import_logs` asks where that would make many
+    runs of each record."""
     system_is_task: bool = False
     """Whether a leading system message is part of the task. By default it is the agent's prompt, which no critic reads
     at run time."""
@@ -32,8 +34,8 @@ class Reading:
     """Field of a chat's record with the id of its conversation; None: `thread_id`, `conversation_id`, `session_id` or
     `id`."""
     task: str | None = None
-    """Field of a record with the name of its task. None: conversations with the same first instruction belong to the
-    same task."""
+    """Field of a record with the name of its task. None: `task_name`, `instance_id` or `task_id`; conversations without
+    these belong to the same task if their first instruction is the same."""
     known: Callable[[str, str], bool] = lambda thread, version: False
     """(thread, version) -> whether it was imported before, so that it need not be read."""
 
@@ -41,5 +43,5 @@ class Reading:
         """Refuse unknown values."""
         if self.kind is not None and self.kind not in get_args(Kind):
             raise ConfigurationError(f"the kind of logs is {quoted(self.kind)}: expected {', '.join(get_args(Kind))}")
-        if self.turns not in ("each", "one"):
+        if self.turns not in ("each", "one", None):
             raise ConfigurationError(f'turns is {quoted(self.turns)}: expected "each" or "one"')

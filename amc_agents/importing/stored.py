@@ -33,6 +33,10 @@ class ImportedFrom:
     """Fingerprint of the trajectory before redaction."""
     joined: bool = False
     """Whether the outcome comes from a table, which takes precedence over the logs."""
+    trial: str = ""
+    """As in `Origin`; so are the times."""
+    started: str = ""
+    ended: str = ""
     commit_tools: tuple[str, ...] = ()
     """Names of the agent's commit tools, as in `LoggedTrajectory.commit_tools`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from amc_agents.importing.records import field_of
+from amc_agents.importing.records import task_of
 from amc_agents.importing.runs import (
     LoggedRun,
     Origin,
@@ -88,7 +88,7 @@ def _without_history(thread: str, newest: SavedState, reading: Reading) -> Itera
     """Read a thread of which only the end of each call is saved (durability="exit"), or whose history was pruned."""
     messages = _messages(newest)
     yield from runs_of_conversation(
-        messages, _origin(thread, newest), split=reading.turns == "each", task=_task(newest, reading),
+        messages, _origin(thread, newest), split=reading.turns != "one", task=_task(newest, reading),
         over=newest.finished,
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def _messages(state: SavedState) -> list[BaseMessage]:
 
 
 def _task(state: SavedState, reading: Reading) -> str:
-    return str(field_of(state.values, reading.task) or "") if reading.task else ""
+    return task_of(state.values, reading.task)
 
 
 def _origin(thread: str, state: SavedState) -> Origin:

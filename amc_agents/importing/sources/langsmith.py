@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from amc_agents.importing.records import field_of
+from amc_agents.importing.records import field_of, task_of
 from amc_agents.importing.runs import LoggedRun, Origin, UnreadableRecord, is_answer, reader_of, turn_starts
 from amc_agents.importing.settings import Reading
 from amc_agents.importing.sources.messages import check_calls, messages_of
@@ -31,7 +31,7 @@ def runs_of_trace(record: Mapping[str, Any], where: str, reading: Reading) -> It
     if not any(isinstance(message, AIMessage) for message in produced):
         raise UnreadableRecord("no message of the agent: nothing to learn from")
     check_calls(final)
-    task = str(field_of(run, reading.task) or "") if reading.task else ""
+    task = task_of(run, reading.task)
     yield LoggedRun(
         _origin(run, where),
         reader_of(final[:start], task).read(final, done=True).trajectory,

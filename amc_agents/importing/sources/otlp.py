@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from amc_agents.importing.records import field_of
 from amc_agents.importing.runs import UnreadableRecord
 
 
@@ -30,10 +32,9 @@ def spans_in(value: Any) -> Iterator[Span]:
             scopes = (scope for resource in value["resourceSpans"] for scope in resource.get("scopeSpans", ()))
             yield from (_otlp(span) for scope in scopes for span in scope.get("spans", ()))
         else:
-            context = value["context"]
-            attributes = dict(value.get("attributes") or {})
+            attributes = _attributes(value)
             yield Span(
-                _storable(context["trace_id"]), _storable(value["start_time"]), attributes,
+                _storable(field_of(value, "context.trace_id")), _storable(value["start_time"]), attributes,
                 _evaluations(attributes, [dict(event.get("attributes") or {}) for event in value.get("events") or ()]),
             )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -41,6 +42,24 @@ def spans_in(value: Any) -> Iterator[Span]:
             f"not a span ({type(error).__name__}): expected `resourceSpans` (OTLP), or `context`, `start_time` and "
             "`attributes`"
         ) from None
+
+
+def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a span with dotted names: exporters nest them, or write each as a field of the span."""
+    nested = span.get("attributes") or {}
+    attributes = _flat(json.loads(nested) if isinstance(nested, str) else nested)
+    mark = "attributes."
+    attributes |= _flat({name[len(mark) :]: value for name, value in span.items() if name.startswith(mark)})
+    if isinstance(span.get("span_kind"), str):
+        attributes.setdefault("openinference.span.kind", span["span_kind"])
+    return attributes
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _otlp(span: Mapping[str, Any]) -> Span:

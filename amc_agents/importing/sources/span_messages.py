@@ -1,4 +1,4 @@
-"""The messages of a model call: attributes of the GenAI conventions, or of OpenInference."""
+"""The messages of a model call: attributes of the GenAI conventions, of OpenInference, or of older OpenLLMetry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from amc_agents.importing.sources.otlp import Span
 def is_model_call(span: Span) -> bool:
     """Return whether a span is a chat with a model."""
     attributes = span.attributes
-    return attributes.get("gen_ai.operation.name") in ("chat", "generate_content") or (
-        attributes.get("openinference.span.kind") == "LLM"
+    return (
+        attributes.get("gen_ai.operation.name") in ("chat", "generate_content")
+        or attributes.get("openinference.span.kind") == "LLM"
+        or attributes.get("llm.request.type") == "chat"
+        or any(f"{prefix}.0.role" in attributes for prefix, _ in _NUMBERED)
     )
 
 
@@ -29,6 +32,8 @@ def messages_of_call(span: Span) -> tuple[list[BaseMessage], list[BaseMessage]]:
     """
     try:
         given, answer = _logged(span.attributes)
+    except UnreadableRecord:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnreadableRecord(f"the messages of a model call have an unknown form ({type(error).__name__})") from None
     if not given:
@@ -40,45 +45,48 @@ def messages_of_call(span: Span) -> tuple[list[BaseMessage], list[BaseMessage]]:
     return messages_of(given), messages_of(answer) if answer else []
 
 
-def _logged(attributes: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    if "openinference.span.kind" in attributes:
-        return _openinference(attributes, "llm.input_messages"), _openinference(attributes, "llm.output_messages")
-    given, answer = (_parsed(attributes.get(f"gen_ai.{side}.messages")) for side in ("input", "output"))
-    return (
-        [message for each in given or () for message in _genai(each)],
-        [message for each in answer or () for message in _genai(each)],
-    )
+def _logged(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    if "gen_ai.input.messages" in attributes:
+        given, answer = (_parsed(attributes.get(f"gen_ai.{side}.messages")) or [] for side in ("input", "output"))
+        return [_genai(each) for each in given], [_genai(each) for each in answer]
+    for prompts, completions in _NUMBERED:
+        if given := _messages(attributes, prompts):
+            answer = [{"role": "assistant"} | each for each in _messages(attributes, completions)]
+            return [_openllmetry(each) for each in given], [_openllmetry(each) for each in answer]
+    sides = (_messages(attributes, f"llm.{side}_messages") for side in ("input", "output"))
+    given, answer = ([_openinference(each["message"]) for each in side] for side in sides)
+    return given, answer
 
 
-def _genai(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert a message whose parts are texts, reasoning, tool calls and tool answers; an answer is its own message."""
-    text, reasoning = "", ""
-    calls, answers = [], []
-    for part in message["parts"]:
-        match part["type"]:
-            case "text":
-                text += part["content"]
-            case "reasoning":
-                reasoning += part["content"]
-            case "tool_call":
-                arguments = _parsed(part.get("arguments")) or {}
-                calls.append({"name": part["name"], "args": arguments, "id": part.get("id"), "type": "tool_call"})
-            case "tool_call_response":
-                content = part["response"] if "response" in part else part.get("result")
-                content = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-                answers.append({"role": "tool", "content": content, "tool_call_id": part.get("id") or ""})
-    if answers:
-        return answers
-    converted: dict[str, Any] = {"role": message["role"], "content": text}
-    if calls:
-        converted["tool_calls"] = calls
-    if reasoning:
-        converted["reasoning_content"] = reasoning
-    return [converted]
+def _genai(message: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(message) if "content" in message else {"role": message["role"], "parts": message["parts"]}
 
 
-def _openinference(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """Convert messages whose fields are attributes with numbered names, such as `prefix.0.message.role`."""
+def _openinference(message: Mapping[str, Any]) -> dict[str, Any]:
+    parts = [{"type": "text", **part["message_content"]} for part in message.get("contents") or ()]
+    return {
+        **{name: message[name] for name in ("role", "tool_call_id", "name") if name in message},
+        "content": message.get("content") or parts or "",
+        "tool_calls": [call["tool_call"] for call in message.get("tool_calls") or ()],
+    }
+
+
+def _openllmetry(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a message whose parts, if it has any, are JSON in its text."""
+    content = message.get("content")
+    if isinstance(content, str) and content.startswith("[{"):
+        try:
+            parts = json.loads(content)
+        except ValueError:
+            parts = content
+        content = parts if all(isinstance(part, Mapping) and "type" in part for part in parts) else content
+    return {**message, "content": content}
+
+
+def _messages(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
+    """Return messages that are a list, JSON, or attributes with numbered names, such as `prefix.0.message.role`."""
+    if prefix in attributes:
+        return list(_parsed(attributes[prefix]) or ())
     tree: dict[str, Any] = {}
     for name, value in attributes.items():
         if name.startswith(f"{prefix}."):
@@ -87,24 +95,29 @@ def _openinference(attributes: Mapping[str, Any], prefix: str) -> list[dict[str,
             for part in path:
                 at = at.setdefault(part, {})
             at[last] = value
-    return [_openinference_message(tree[number]["message"]) for number in sorted(tree, key=int)]
+    return [_listed(tree[number]) for number in sorted(tree, key=int)]
 
 
-def _openinference_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    parts = message.get("contents", {})
-    texts = [parts[number]["message_content"].get("text") or "" for number in sorted(parts, key=int)]
-    converted = {"role": message["role"], "content": message.get("content") or "".join(texts)}
-    logged = message.get("tool_calls", {})
-    calls = [logged[number]["tool_call"] for number in sorted(logged, key=int)]
-    if calls:
-        converted["tool_calls"] = [
-            {"id": call.get("id"), "type": "function", "function": {"arguments": "{}", **call["function"]}}
-            for call in calls
-        ]
-    if "tool_call_id" in message or message["role"] == "tool":
-        converted["tool_call_id"] = message.get("tool_call_id") or ""
-    return converted
+def _listed(tree: Any) -> Any:
+    """Turn mappings with numbered names into lists."""
+    if not isinstance(tree, Mapping):
+        return tree
+    if tree and all(name.isdigit() for name in tree):
+        return [_listed(tree[number]) for number in sorted(tree, key=int)]
+    return {name: _listed(value) for name, value in tree.items()}
 
 
 def _parsed(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise UnreadableRecord(
+            "the messages of a model call are not JSON: an exporter that limits attributes has cut them (raise "
+            "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)"
+        ) from None
+
+
+_NUMBERED = (("gen_ai.prompt", "gen_ai.completion"), ("llm.prompts", "llm.completions"))
+"""Prefixes of the messages of OpenLLMetry before the GenAI conventions."""

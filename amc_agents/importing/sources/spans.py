@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage
 
 from amc_agents.importing.json_files import json_paths, json_values
-from amc_agents.importing.records import field_of
+from amc_agents.importing.records import task_of
 from amc_agents.importing.runs import (
     LoggedRun,
     Origin,
@@ -116,7 +116,7 @@ def _run_of(
     if not produced:
         raise UnreadableRecord("no message of the agent: nothing to learn from")
     thread = next((str(attributes[name]) for name in _THREADS if attributes.get(name)), trace)
-    task = str(field_of(attributes, reading.task) or "") if reading.task else ""
+    task = task_of(attributes, reading.task)
     return LoggedRun(
         Origin(thread, f"{place} (trace {trace})", trace, attributes, feedback),
         reader_of(given, task).read(conversation, done=True).trajectory,
