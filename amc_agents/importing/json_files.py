@@ -57,6 +57,15 @@ def _first_character(path: Path) -> str:
 
 
 def _objects(path: Path) -> Iterator[JsonValue]:
+    if path.stat().st_size <= _AT_ONCE:
+        try:
+            # Usually one object, whose lines need not be looked at.
+            content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+            blank = content[: len(content) - len(content.lstrip())]
+            yield JsonValue(1 + blank.count(b"\n"), json.loads(content))
+            return
+        except (ValueError, RecursionError):
+            pass
     waiting: list[bytes] = []
     size = begun = number = 0
     with path.open("rb") as file:
@@ -135,6 +144,8 @@ _BETWEEN = re.compile(r"[\s,]*")
 """What stands between the items of an array."""
 _CHUNK = 1 << 16
 """Characters read at once."""
+_AT_ONCE = 1 << 24
+"""Bytes of a file that is first taken for a single value."""
 _LONGEST = 1 << 27
 """Bytes of a value that are held in memory: a trajectory of a day has a tenth of it."""
 _TOO_LONG = f"longer than {_LONGEST >> 20} MiB: expected one conversation in each line, object or item"

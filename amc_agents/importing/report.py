@@ -139,7 +139,7 @@ class ImportReport:
 
 
 def _article(kind: str) -> str:
-    return "an" if kind[0] in "aeiou" else "a"
+    return "an" if kind[0] in "aeiouA" else "a"
 
 
 _SHOWN = 5

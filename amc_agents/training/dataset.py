@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,7 +152,7 @@ def replace_dataset(folder: str | Path, records: Sequence[LoggedTrajectory]) -> 
 def _write_records(target: Path, records: Sequence[LoggedTrajectory]) -> None:
     arrow, parquet = pyarrow_or_error()
     table = arrow.Table.from_pylist([to_row(record) for record in records], schema=_schema(arrow))
-    replace_file(target, lambda unfinished: parquet.write_table(table, unfinished))
+    replace_file(target, lambda unfinished: parquet.write_table(table, unfinished, write_page_checksum=True))
 
 
 def shards(folder: str | Path) -> list[Path]:
@@ -314,7 +314,7 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
         # Without a buffered reader, whole columns of a row group are read at once.
         with (
             arrow.OSFile(str(shard)) as source,
-            parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file,
+            parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True) as file,
         ):
             missing = set(columns) - set(file.schema_arrow.names)
             if missing:
@@ -340,7 +340,16 @@ def to_row(record: LoggedTrajectory) -> dict[str, Any]:
     return {
         "task_id": trajectory.task.id,
         "instruction": trajectory.task.instruction,
-        "steps": [{**asdict(step), "message_ids": list(step.message_ids)} for step in trajectory.steps],
+        "steps": [
+            {
+                "action": step.action,
+                "observation": step.observation,
+                "thought": step.thought,
+                "reward": step.reward,
+                "message_ids": list(step.message_ids),
+            }
+            for step in trajectory.steps
+        ],
         "done": trajectory.done,
         "return": trajectory.return_ if record.outcome_known else None,
         "group": record.group,
