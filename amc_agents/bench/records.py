@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from amc_agents.bench.results_folder import read_results
+from amc_agents.bench.results_folder import checked_numbers, read_results
 from amc_agents.bench.scores import Cost, Particles, Scores
 from amc_agents.bench.work import ItemKey
+from amc_agents.quoting import quoted
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,15 @@ class RunResult:
     def from_json(cls, values: Mapping[str, Any]) -> RunResult:
         """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
         particles = values.get("particles")
+        key = (values["method"], values["task"], values["seed"])
+        if [type(part) for part in key] != [str, str, int]:
+            raise TypeError(f"the key is {quoted(key)}: expected a method, a task and a seed")
+        for returns in (particles or {}).get("returns", ()), (particles or {}).get("same_as", ()):
+            checked_numbers({f"particle {number}": value for number, value in enumerate(returns)})
         return cls(
-            method=values["method"],
-            task=values["task"],
-            seed=values["seed"],
-            scores=Scores(**values["scores"]),
-            cost=Cost(**values["cost"]),
+            *key,
+            scores=Scores(**checked_numbers(values["scores"])),
+            cost=Cost(**checked_numbers(values["cost"])),
             notes=tuple(values["notes"]),
             particles=Particles(**{name: tuple(row) for name, row in particles.items()}) if particles else None,
             prompt=values.get("prompt"),

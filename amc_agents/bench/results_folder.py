@@ -13,6 +13,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -176,7 +177,7 @@ def read_results(path: str | Path, parse: Callable[[Mapping[str, Any]], ResultT]
 
     Args:
         path: the folder.
-        parse: reads one line; raises `KeyError` or `TypeError` for other values.
+        parse: reads one line; raises for other values, as reading them does.
 
     Raises:
         CheckpointError: a line other than a file's last one cannot be read.
@@ -193,19 +194,31 @@ def read_lines(file: Path, parse: Callable[[Mapping[str, Any]], ResultT], conten
 
     Args:
         file: the file, one JSON object a line.
-        parse: reads one line; raises `KeyError` or `TypeError` for other values.
+        parse: reads one line; raises for other values, as reading them does.
         content: names the content of a line, for errors.
 
     Raises:
         CheckpointError: a complete line cannot be read.
     """
-    lines = file.read_text(encoding="utf-8").split("\n")
+    lines = file.read_bytes().split(b"\n")
     # The text after the last line break is empty, or a line that is being written.
     for number, line in enumerate(lines[:-1], start=1):
         try:
             yield parse(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"{file}, line {number}, is not {content}: {quoted(error)}") from error
+
+
+def checked_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored numbers, which may be null.
+
+    Raises:
+        TypeError: a value is text, true, false, or not finite.
+    """
+    for name, value in values.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value)):
+            raise TypeError(f"{name} is {quoted(value, 40)}: expected a finite number")
+    return dict(values)
 
 
 @contextmanager

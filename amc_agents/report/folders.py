@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from amc_agents.bench.results_folder import RECORDS, SETTINGS
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import AmcError, CheckpointError, ConfigurationError
 from amc_agents.files import read_json_object
 from amc_agents.page.run_page import run_page
 from amc_agents.page.run_view import read_run
+from amc_agents.quoting import excerpt
 from amc_agents.report.bench_page import RESULTS, bench_page
 from amc_agents.report.dataset_page import dataset_page
 from amc_agents.report.plotting import library
@@ -89,4 +90,12 @@ def report_page(folder: str | Path) -> str:
     if kind is None:
         looked_for = "; ".join(f"{kind.contains} ({kind.written_by})" for kind in KINDS)
         raise ConfigurationError(f"{path} holds no results: expected {looked_for}")
-    return kind.page(path)
+    try:
+        return kind.page(path)
+    except AmcError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} holds values that {kind.written_by} does not write ({type(error).__name__}: "
+            f"{excerpt(str(error), 100)}): a file was damaged or edited; restore it"
+        ) from error

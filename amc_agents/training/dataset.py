@@ -151,8 +151,43 @@ def replace_dataset(folder: str | Path, records: Sequence[LoggedTrajectory]) -> 
 
 def _write_records(target: Path, records: Sequence[LoggedTrajectory]) -> None:
     arrow, parquet = pyarrow_or_error()
-    table = arrow.Table.from_pylist([to_row(record) for record in records], schema=_schema(arrow))
-    replace_file(target, lambda unfinished: parquet.write_table(table, unfinished, write_page_checksum=True))
+    schema = _schema(arrow).with_metadata({"amc_sha256": "0" * 64})
+    table = arrow.Table.from_pylist([to_row(record) for record in records], schema=schema)
+
+    def write(unfinished: Path) -> None:
+        parquet.write_table(table, unfinished)
+        place, digest = _checksum(unfinished) or (slice(0), "")
+        with unfinished.open("r+b") as file:
+            file.seek(place.start)
+            file.write(digest.encode())
+
+    replace_file(target, write)
+
+
+def _checksum(shard: Path) -> tuple[slice, str] | None:
+    """Return the place of a shard's checksum in its file, and what it must be: the hash of all other bytes.
+
+    Parquet's own checksums leave out the descriptions of columns and pages. None: an older version of this library
+    wrote the shard, without a checksum.
+    """
+    content = bytearray(shard.read_bytes())
+    # In Parquet's metadata, which are at the end: the name, two bytes, the value.
+    at = content.rfind(b"amc_sha256") + len(b"amc_sha256") + 2
+    if at < 12 or not content[at : at + 64].isalnum():
+        return None
+    place = slice(at, at + 64)
+    content[place] = b"0" * 64
+    return place, hashlib.sha256(content).hexdigest()
+
+
+def _is_intact(shard: Path) -> bool:
+    checksum = _checksum(shard)
+    if checksum is None:
+        return True
+    place, digest = checksum
+    with shard.open("rb") as file:
+        file.seek(place.start)
+        return file.read(64) == digest.encode()
 
 
 def shards(folder: str | Path) -> list[Path]:
@@ -310,6 +345,11 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
     columns = _schema(arrow).names if columns is None else columns
     number = 0
     try:
+        if not _is_intact(shard):
+            raise CheckpointError(
+                f"{shard} is damaged: its bytes are not those that were written (checksum). Restore the file, or "
+                "collect or import its tasks again in a new folder"
+            )
         # Opened here, because a reader that fails keeps its file open as long as its error is kept.
         # Without a buffered reader, whole columns of a row group are read at once.
         with (
@@ -326,7 +366,7 @@ def shard_rows(shard: Path, columns: Sequence[str] | None = None) -> Iterator[tu
                     number += 1
     except MemoryError:  # Arrow's own MemoryError is also an ArrowException, but is not the shard's fault
         raise
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         cause = excerpt(str(error), 120)
         raise CheckpointError(
             f"{shard} is not a shard of trajectories ({cause}): collect or import its tasks again in a new folder, or "

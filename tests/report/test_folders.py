@@ -187,3 +187,53 @@ def test_no_text_of_a_dataset_or_a_tuning_becomes_markup(tmp_path, tune_folder):
         parser = _Attributes()
         parser.feed(page)
         assert "img" not in parser.tags
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, float("nan"), -7])
+@pytest.mark.parametrize(
+    "place", ["best", "best_index", "history", "usage", "population.trajectories", "population.returns", "config"]
+)
+def test_a_damaged_run_is_a_page_or_a_named_error(make_run, tmp_path, place, value):
+    make_run().save(tmp_path)
+    file = tmp_path / "run.json"
+    stored = json.loads(file.read_text())
+    *path, last = place.split(".")
+    at = stored
+    for name in path:
+        at = at[name]
+    at[last] = value
+    file.write_text(json.dumps(stored))
+    try:
+        assert "</html>" in folders.report_page(tmp_path)
+    except CheckpointError as error:
+        assert str(tmp_path) in str(error)  # noqa: PT017  # either outcome is right
+    else:
+        assert place not in ("best", "population.trajectories") or value not in (None, "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"scores": {"oracle": "high"}}, "oracle is 'high': expected a finite number"),
+        ({"scores": {"mean": float("nan")}}, "mean is nan"),
+        ({"cost": {"seconds": True}}, "seconds is True"),
+        ({"scores": None}, "object"),
+        ({"method": ["x"]}, "expected a method, a task and a seed"),
+        ({"particles": 3}, "int"),
+        (b"\xff", "UnicodeDecodeError"),
+        (b"[" * 100_000, "recursion"),
+        (b"[1]", "list"),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_line(bench_folder, change, part):
+    folder = bench_folder()
+    file = next(folder.glob("records*.jsonl"))
+    first, second, *rest = file.read_bytes().splitlines()
+    if isinstance(change, dict):
+        stored = json.loads(second)
+        merged = {k: {**stored[k], **v} if isinstance(v, dict) else v for k, v in change.items()}
+        change = json.dumps({**stored, **merged}).encode()
+    file.write_bytes(b"\n".join([first, change, *rest, b""]))
+    with pytest.raises(CheckpointError, match="line 2, is not a record") as raised:
+        folders.report_page(folder)
+    assert part in str(raised.value)

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import math
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -271,3 +272,23 @@ async def test_a_task_collected_by_two_processes_is_stored_once(tmp_path):
 
     await collect_from(rollouts, TASKS[:3], tmp_path)
     assert [record.trajectory.task.id for record in read_records(tmp_path)] == ["t/0", "t/1", "t/2"]
+
+
+def test_a_shard_with_a_changed_byte_is_refused(tmp_path):
+    shard = write_shard(
+        tmp_path, [LoggedTrajectory(Trajectory(Task("t", "go"), (Step("a", "b"),), True), n) for n in range(3)]
+    )
+    content, rng = shard.read_bytes(), random.Random(0)
+    read = read_records(tmp_path)
+    outcomes: set[object] = set()
+    for place in (0, len(content) - 1, *rng.sample(range(len(content)), 100)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << rng.randrange(8)
+        shard.write_bytes(damaged)
+        try:
+            outcomes.add(read_records(tmp_path) == read)
+        except CheckpointError:
+            outcomes.add("refused")
+    # Only the name of the checksum can change: then the shard is taken for one of an older version.
+    assert "refused" in outcomes
+    assert False not in outcomes
