@@ -51,7 +51,7 @@ def _passes_luhn(digits: str) -> bool:
 # Each begins with what is rare in a text and looks back from there: a search that begins with an assertion is slow.
 _EMAIL = re.compile(r"@(?<=[\w.+-]@)[\w-]{1,63}\.[\w.-]{2,}")
 _TELEPHONE = re.compile(r"\+\d{1,3}[ ()/.-]{0,2}\d(?:[ ()/.-]?\d){6,12}\b")
-_CARD = re.compile(r"\d(?<!\d\d)(?:[ -]?\d){12,18}(?!\d)")
+_CARD = re.compile(r"[0-9](?<![0-9]{2})(?:[ -]?[0-9]){12,18}(?![0-9])")
 _KEYS = [  # of providers whose keys have a form of their own
     re.compile(begin + rf"(?<!\w{begin})" + rest)
     for begins, rest in (
@@ -64,4 +64,4 @@ _KEYS = [  # of providers whose keys have a form of their own
     )
     for begin in begins
 ]
-_IBAN = re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")
+_IBAN = re.compile(r"[A-Z][A-Z]\d{2}(?<!\w.{4})(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")

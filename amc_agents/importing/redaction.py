@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.importing.personal import texts_of
 from amc_agents.importing.runs import digest
 from amc_agents.types import Task, Trajectory
 
@@ -19,6 +20,8 @@ def redacted(trajectory: Trajectory, redact: Redact | None, where: str) -> Traje
     Raises:
         ConfigurationError: the function failed or does not return text. Nothing of the trajectory is written.
     """
+    if redact is None and _is_valid("".join((trajectory.task.id, *texts_of(trajectory)))):
+        return trajectory
 
     def clean(text: str) -> str:
         return _valid(text if redact is None else _checked(redact, text, where))
@@ -53,8 +56,12 @@ def _checked(redact: Redact, text: str, where: str) -> str:
 
 def _valid(text: str) -> str:
     """Replace lone surrogates, which logs contain where a text was cut within a character."""
+    return text if _is_valid(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _is_valid(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return False
+    return True

@@ -150,7 +150,7 @@ class _Content:
 
 def _read(message: Any) -> Iterator[BaseMessage]:
     """Yield what a logged message is for an agent: the answers of tools are messages of their own."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         yield from convert_to_messages([message])
         return
     if _is_item(message):
@@ -205,7 +205,7 @@ def _said(text: str, reasoning: str, calls: list[Any], invalid: list[Any], name:
 
 def _is_item(message: Any) -> bool:
     """Whether it is an item of OpenAI's Responses that is no message."""
-    return isinstance(message, Mapping) and "role" not in message and message.get("type") in _ITEMS
+    return isinstance(message, dict) and "role" not in message and message.get("type") in _ITEMS
 
 
 def _item(item: Mapping[str, Any]) -> BaseMessage:
