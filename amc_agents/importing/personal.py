@@ -34,7 +34,7 @@ def _kinds_in(text: str) -> Iterator[str]:
         yield "card number"
     if _IBAN.search(text):
         yield "bank account (IBAN)"
-    if any(key.search(text) for key in _KEYS):
+    if any(begin in text and key.search(text) for begin, key in _KEYS):
         yield "API key"
 
 
@@ -53,7 +53,7 @@ _EMAIL = re.compile(r"@(?<=[\w.+-]@)[\w-]{1,63}\.[\w.-]{2,}")
 _TELEPHONE = re.compile(r"\+\d{1,3}[ ()/.-]{0,2}\d(?:[ ()/.-]?\d){6,12}\b")
 _CARD = re.compile(r"[0-9](?<![0-9]{2})(?:[ -]?[0-9]){12,18}(?![0-9])")
 _KEYS = [  # of providers whose keys have a form of their own
-    re.compile(begin + rf"(?<!\w{begin})" + rest)
+    (begin, re.compile(begin + rf"(?<!\w{begin})" + rest))
     for begins, rest in (
         (("sk-",), r"[\w-]{20,200}"),
         (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"\w{30,255}"),

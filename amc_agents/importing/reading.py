@@ -177,7 +177,7 @@ _MARKS: dict[Kind, set[str]] = {
     "chat": {"messages", "traj", "request", "input"},
 }
 """Fields by which the first record shows its kind, in the order in which they are looked for."""
-_SAMPLE = 40
+_SAMPLE = 20
 """Records by which `turns_in` decides."""
 _MANY_TURNS = 3
 """Turns a conversation, on average, above which it is not taken for granted that each is a run."""

@@ -279,16 +279,13 @@ def test_a_shard_with_a_changed_byte_is_refused(tmp_path):
         tmp_path, [LoggedTrajectory(Trajectory(Task("t", "go"), (Step("a", "b"),), True), n) for n in range(3)]
     )
     content, rng = shard.read_bytes(), random.Random(0)
-    read = read_records(tmp_path)
-    outcomes: set[object] = set()
+    name = content.rfind(b"amc_sha256")
     for place in (0, len(content) - 1, *rng.sample(range(len(content)), 100)):
         damaged = bytearray(content)
         damaged[place] ^= 1 << rng.randrange(8)
         shard.write_bytes(damaged)
-        try:
-            outcomes.add(read_records(tmp_path) == read)
-        except CheckpointError:
-            outcomes.add("refused")
-    # Only the name of the checksum can change: then the shard is taken for one of an older version.
-    assert "refused" in outcomes
-    assert False not in outcomes
+        if not name <= place < name + 12:  # without its name, a shard is taken for one of an older version
+            with pytest.raises(CheckpointError):
+                read_records(tmp_path)
+    shard.write_bytes(content)
+    assert len(read_records(tmp_path)) == 3
