@@ -34,7 +34,7 @@ from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticError, PosteriorError
 from amc_agents.files import read_json_object
-from amc_agents.importing import Outcomes, import_logs
+from amc_agents.importing import Outcomes, Reading, import_logs
 from amc_agents.importing.outcomes import read_outcomes
 from amc_agents.lac.imagination import read_imagined
 from amc_agents.lac.reflection import before_verdict
@@ -205,7 +205,8 @@ def log_source(kind: str) -> Callable[[Any, Path], Any]:
     """Import the whole file into a dataset, so that what is read is also written."""
 
     def load(path: Path) -> Any:
-        report = import_logs(path, path.parent / "data", outcomes=Outcomes(reward="metadata.score"))
+        rule = Outcomes(reward="metadata.score")
+        report = import_logs(path, path.parent / "data", outcomes=rule, reading=Reading(turns="each"))
         return report.trajectories
 
     return in_file(f"{kind}.json", load)
