@@ -55,7 +55,7 @@ def payer(ledger: Ledger, saver, thread: str, **settings):
 
     agent = create_agent(ScriptedChatModel(respond=respond), [look, refund])
     graph = amc(agent, lambda trajectories: [len(each.steps) for each in trajectories], tools=EFFECTS, n_particles=2,
-                resample=AtSteps(1), checkpointer=saver, **settings)  # fmt: skip
+                resample=AtSteps(1), beta=1.0, checkpointer=saver, **settings)  # fmt: skip
     return graph, {"configurable": {"thread_id": thread}}
 
 
@@ -64,6 +64,7 @@ def break_off(graph, config):
     for chunk in graph.stream(start(), config, stream_mode="updates"):
         if "resample" in chunk:
             return
+    raise AssertionError("the run ended without a resampling")
 
 
 def main(database: str, ledger: Ledger, folder: Path, rank: int, starts: int) -> None:

@@ -150,7 +150,8 @@ def test_a_dead_holder_is_taken_over_at_once(ledger, tmp_path):
             [asked] = graph.invoke(given, config)["__interrupt__"]
             assert asked.value["name"] == "refund"
             assert ("unread" in asked.value) == (given is not None)
-        assert len(graph.get_state(config).values["messages"]) == 1
+        messages = graph.get_state(config).values["messages"]
+        assert [message.type for message in messages] == ["human", "ai", "tool", "ai"]
         answer = graph.invoke(Command(resume="run again"), config)
         assert answer["messages"][-1].text == "done"
     first, again = ledger.rows("refund")
