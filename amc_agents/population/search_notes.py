@@ -61,7 +61,10 @@ def search_notes(
                 f"{_lower(beta, settings)}{_elsewhere(settings)}use a critic that tells states apart "
                 f"({settings.critic})"
             )
-    if not settings.rewards_observed and _answered(end) and all(_evenness(point) > 1 - 1e-9 for point in history):
+    alike = all(_evenness(point) > 1 - 1e-9 for point in history)
+    if beta is None:  # Weights are equal then, whatever the values are.
+        alike = alike and float(np.ptp(end.values[np.isfinite(end.log_weights)])) == 0.0
+    if not settings.rewards_observed and _answered(end) and alike:
         notes.append(
             f"the pick is arbitrary: the critic ({settings.critic}) valued all particles alike, and the run saw no "
             "rewards: use a critic that tells finished trajectories apart, or give rewards"

@@ -125,6 +125,7 @@ def test_without_a_beta_nothing_is_resampled_and_the_largest_value_has_the_large
     assert (run.beta, run.best_index) == (None, 5)
     assert math.isnan(run.log_evidence)
     assert all(point.ancestors is None for point in run.history)
+    assert not any("arbitrary" in note for note in run.notes), "one value is the largest"
     (note,) = [note for note in run.notes if "the search did nothing" in note]
     assert "lower beta" not in note
     assert "weigh at" not in note, "it weighs at every step"

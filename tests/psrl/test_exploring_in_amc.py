@@ -28,7 +28,8 @@ class PrefersLast:
 
 
 def population(agent, **settings):
-    return amc(agent, PrefersLast(), n_particles=4, resample=AtSteps(1), tools={"pull": "read"}, seed=2, **settings)
+    return amc(agent, PrefersLast(), n_particles=4, resample=AtSteps(1), beta=1.0, tools={"pull": "read"}, seed=2,
+               **settings)  # fmt: skip
 
 
 async def check(store, play, **options):

@@ -121,7 +121,7 @@ class OfBeta(Server):
 async def test_a_servers_own_description_is_compared_when_it_connects():
     policy = Policy()
     with pytest.raises(ConfigurationError, match=r"for beta 0\.3 and the run has beta 1"):
-        await graph(OfBeta(), policy).arun(start())
+        await graph(OfBeta(), policy, beta=1.0).arun(start())
     assert policy.calls == 0
     await connect(for_amc(OfBeta(), beta=0.3))
     with pytest.raises(ConfigurationError, match=r"trained by eq\. 5"):

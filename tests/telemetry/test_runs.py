@@ -33,7 +33,8 @@ def play(request):
 
 
 def population(agent=None, critic=None, **settings):
-    options = {"environment": lambda state: sum_world(state, 5), "n_particles": 5, "resample": AtSteps(1, 2), "seed": 1}
+    options = {"environment": lambda state: sum_world(state, 5), "n_particles": 5, "resample": AtSteps(1, 2),
+               "beta": 1.0, "seed": 1}  # fmt: skip
     return amc(agent or number_agent(), critic or ReturnSoFar(3.0), **{**options, **settings})
 
 
