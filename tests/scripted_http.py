@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,10 +25,12 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted_server(routes: Routes) -> Iterator[ScriptedServer]:
+def scripted_server(routes: Routes, *, keep_alive: bool = False) -> Iterator[ScriptedServer]:
     """Serve the routes; anything else is a 404, as vLLM says it. `routes` may be changed while it runs."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
+
         def do_GET(self) -> None:
             self.reply("GET", None)
 
@@ -51,7 +54,12 @@ def scripted_server(routes: Routes) -> Iterator[ScriptedServer]:
         def log_message(self, format: str, *arguments: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # A client may leave an open connection.
+                super().handle_error(request, client_address)
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     told = ScriptedServer(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -21,6 +21,7 @@ from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Overwrite
 
+from amc_agents.concurrency.background import in_new_thread, on_background_loop
 from amc_agents.messages import turn_of
 from amc_agents.population.saver import ForkSaver
 from amc_agents.runtime.metering import WRAPPER_TYPES, PolicyMeter, policy_meter
@@ -90,7 +91,9 @@ async def _call_model(
     """Return the model's next message. Without callbacks other than the meter, the meter is called directly."""
     if callbacks is not None and any(not isinstance(handler, PolicyMeter) for handler in callbacks.handlers):
         return await model.ainvoke(messages, {"callbacks": callbacks})
-    result = await model._agenerate(messages)
+    # On the library's own loop, connections of an async client would not fit into a later async call.
+    apart = on_background_loop() and not getattr(model, "fits_any_loop", False)
+    result = await (in_new_thread(model._generate, messages) if apart else model._agenerate(messages))
     run_id, response = uuid4(), LLMResult(generations=[[*result.generations]], llm_output=result.llm_output)
     # A model that decides among the answers of another one meters the other's requests itself.
     if (meter := policy_meter()) is not None and model._llm_type not in WRAPPER_TYPES:

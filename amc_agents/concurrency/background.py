@@ -1,21 +1,24 @@
 """A persistent background event loop in its own thread, for the sync entry points.
 
-`graph.invoke` therefore works while another loop is running (a notebook), and an async client that is reused between
-calls always runs on the same loop.
+`graph.invoke` therefore works while another loop is running (a notebook). The connections of an async client belong to
+the loop of their first use, so on this loop the caller's agents and models are used by their sync methods, in threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing, suppress
 from contextvars import ContextVar, copy_context
-from typing import Any, Final, TypeVar
+from functools import partial, wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from amc_agents.concurrency.threads import DaemonThreads, in_forked_process
 from amc_agents.errors import ConfigurationError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 STOPPING_LIMIT_S = 10.0
@@ -103,6 +106,77 @@ def read_in_thread(events: Generator[T, None, None]) -> Iterator[T]:
                 closing.result(STOPPING_LIMIT_S)
 
 
+async def read_sync(events: Iterator[T]) -> AsyncGenerator[T, None]:
+    """Read a sync stream from async code, in a thread of its own and with the caller's context variables.
+
+    Closing the result closes the stream; an exception that is thrown into the result is thrown into the stream. If the
+    reader is cancelled, the stream is closed in its thread after its next event, and nothing waits for it.
+    """
+    thread, end = DaemonThreads(1, "amc-stream"), _END
+
+    def advance(step: Callable[[], T]) -> Any:
+        try:
+            return step()
+        except StopIteration:
+            return end
+
+    step, waiting = partial(next, events), False
+    try:
+        while True:
+            waiting = True
+            event = await asyncio.get_running_loop().run_in_executor(thread, copy_context().run, advance, step)
+            waiting = False
+            if event is end:
+                return
+            try:
+                yield event
+                step = partial(next, events)
+            except Exception as thrown:
+                step = partial(cast(Any, events).throw, thrown)
+    finally:
+        closing = thread.submit(copy_context().run, cast(Any, events).close)
+        thread.shutdown()
+        if not waiting:
+            await asyncio.wrap_future(closing)
+
+
+async def in_new_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make a blocking call in a new thread with the caller's context variables.
+
+    All threads of the event loop may already wait for this answer: sync nodes that call a deciding model, for example.
+    """
+    thread = DaemonThreads(1, "amc-call")
+    try:
+        work = partial(copy_context().run, call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
+    finally:
+        thread.shutdown()
+
+
+async def close_connections_at_end() -> None:
+    """Close the connections that clients still keep open when `asyncio.run` ends the running loop.
+
+    Otherwise a client takes such a connection for a usable one in the next `asyncio.run`, and fails: once for a plain
+    agent, and once for each particle after a run of N.
+    """
+    loop = asyncio.get_running_loop()
+    if loop not in _closing:
+        _closing[loop] = _at_end_of_loop()
+        await anext(_closing[loop])
+
+
+async def _at_end_of_loop() -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:  # `asyncio.run` closes all async generators at its end.
+        for transport in [*getattr(asyncio.get_running_loop(), "_transports", {}).values()]:
+            transport.close()
+        await asyncio.sleep(0)  # The transports close their sockets in the loop's next round.
+
+
+_closing: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = WeakKeyDictionary()
+
+
 def start_in_background(work: Coroutine[Any, Any, Any]) -> None:
     """Run a coroutine on the background loop without waiting for it."""
     asyncio.run_coroutine_threadsafe(work, _background_loop(1))
@@ -142,11 +216,43 @@ def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
+            _keep_clients_apart()
             threading.Thread(target=_loop.run_forever, name="amc-agents", daemon=True).start()
         if n_workers > _workers:
             _workers = max(n_workers, 32)
             _loop.call_soon_threadsafe(_loop.set_default_executor, DaemonThreads(_workers, "amc-agents"))
         return _loop
+
+
+def _keep_clients_apart() -> None:
+    """Make every chat model use its sync client on this loop, also where a caller's coroutine calls it.
+
+    Models are held by nodes, closures and other models, which cannot be searched for them.
+    """
+    from langchain_core.language_models import BaseChatModel
+
+    agenerate, astream = BaseChatModel._agenerate_with_cache, BaseChatModel.astream
+
+    @wraps(agenerate)
+    async def agenerate_apart(
+        model: BaseChatModel, messages: Any, stop: Any = None, run_manager: Any = None, **call: Any
+    ) -> Any:
+        if not on_background_loop() or getattr(model, "fits_any_loop", False):
+            return await agenerate(model, messages, stop=stop, run_manager=run_manager, **call)
+        sync = None if run_manager is None else run_manager.get_sync()
+        return await in_new_thread(model._generate_with_cache, messages, stop=stop, run_manager=sync, **call)
+
+    @wraps(astream)
+    async def astream_apart(model: BaseChatModel, input: Any, config: Any = None, **call: Any) -> AsyncIterator[Any]:
+        apart = on_background_loop() and not getattr(model, "fits_any_loop", False)
+        chunks: Any = read_sync(model.stream(input, config, **call)) if apart else astream(model, input, config, **call)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+    if not hasattr(agenerate, "__wrapped__"):  # Not again in a forked process.
+        setattr(BaseChatModel, "_agenerate_with_cache", agenerate_apart)  # noqa: B010 (mypy refuses the assignment)
+        setattr(BaseChatModel, "astream", astream_apart)  # noqa: B010
 
 
 def _start_anew() -> None:

@@ -33,6 +33,8 @@ _SILENT_S, _REPORT_EVERY_S = 5.0, 30.0
 """A wait that is shorter is not logged; a longer wait is logged at this interval."""
 _TOO_MANY = (429, 529)
 """Too many requests; overloaded (Anthropic)."""
+_MOST_STALE = 1000
+"""Maximum number of connections of an ended event loop that the clients of a run may still hold."""
 
 
 class RateGate:
@@ -42,11 +44,17 @@ class RateGate:
         self._lock = threading.Lock()
         self._opens_at = self._pause = 0.0
         self._refused_since: float | None = None
-        self._n_pauses = 0
+        self._n_pauses = self._n_stale = 0
         self._reported_at = -_REPORT_EVERY_S
 
     def refused(self, error: BaseException) -> bool:
-        """Close the gate if an error says that there are too many requests; return whether to repeat the request."""
+        """Close the gate if an error says that there are too many requests; return whether to repeat the request.
+
+        A request that met a connection of an earlier `asyncio.run` is repeated at once: its client has now dropped it.
+        """
+        if _is_of_ended_loop(error):
+            self._n_stale += 1
+            return self._n_stale <= _MOST_STALE
         limit = rate_limit_of(error)
         return limit is not None and self.close(limit.get("retry-after"))
 
@@ -168,6 +176,14 @@ def rate_limit_of(error: BaseException | None) -> dict[str, float] | None:
             return {} if seconds is None else {"retry-after": seconds}
         error = error.__cause__ or error.__context__
     return None
+
+
+def _is_of_ended_loop(error: BaseException | None) -> bool:
+    for _ in range(5):
+        if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+            return True
+        error = error and (error.__cause__ or error.__context__)
+    return False
 
 
 def retry_after_of(headers: Mapping[str, Any]) -> float | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import copy_context
 from functools import partial, partialmethod
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from amc_agents.concurrency.threads import DaemonThreads
+from amc_agents.concurrency.background import in_new_thread
 from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.errors import CriticError, CriticSpecError
 from amc_agents.quoting import quoted
@@ -201,12 +199,5 @@ def _is_async(method: Any) -> bool:
 
 
 async def _in_thread(method: Callable[..., Any], *arguments: Any) -> Any:
-    # A new thread for each call: all threads of the event loop may already wait for this answer (sync nodes that call
-    # a deciding model). The copied context lets the current meter count what the method records.
-    threads = DaemonThreads(1, "amc-critic")
-    try:
-        call = partial(copy_context().run, method, *arguments)
-        answer = await asyncio.get_running_loop().run_in_executor(threads, call)
-    finally:
-        threads.shutdown(wait=False)
+    answer = await in_new_thread(method, *arguments)
     return await answer if inspect.isawaitable(answer) else answer

@@ -139,18 +139,13 @@ class ActorCriticModel(DecidingModel):
     def _traced_settings(self) -> dict[str, Any]:
         return {name: getattr(self.settings, name) for name in ("k", "alpha", "prior", "greedy", "depth", "reflect")}
 
-    @property
-    def _n_threads(self) -> int:
-        return self.settings.k + 1
-
     async def _decide(self, request: DecisionRequest) -> DecisionResult:
-        answers = role_answers(self._world, "world model", request.threads)
+        answers = role_answers(self._world, "world model")
         shown, reflection, notes = await self._reflected(request.messages, answers)
         actor = ChatActor(
             self.actor,
             shown,
             callbacks=request.callbacks,
-            threads=request.threads,
             log_likelihoods=self.settings.prior == "likelihood" and self.scorer is None,
             **request.call,
         )

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LangSmithParams
@@ -58,6 +58,8 @@ class EngineChatModel(BaseChatModel):
     seed: int | None = Field(default=None, ge=0)
     """Makes the answer to a prompt reproducible. Ignored inside a particle, which has its own random stream."""
 
+    fits_any_loop: ClassVar[bool] = True
+    """It has no client."""
     _ready: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")

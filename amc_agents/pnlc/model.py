@@ -119,10 +119,6 @@ class CritiqueRefineModel(DecidingModel):
         names = ("critique", "refine", "m" if self.settings.refine else "k", "n_positive", "n_negative")
         return {name: getattr(self.settings, name) for name in names}
 
-    @property
-    def _n_threads(self) -> int:
-        return max(2, 1 if self.settings.refine else self.settings.k + 2)
-
     async def _decide(self, request: DecisionRequest) -> DecisionResult:
         prompts = self._prompts_for(request)
         thinker = ChatThinker(
@@ -131,7 +127,6 @@ class CritiqueRefineModel(DecidingModel):
             prompts,
             system_is_task=self.system_is_task,
             callbacks=request.callbacks,
-            threads=request.threads,
             **request.call,
         )
         # The meter counts the other roles; the thinker counts the policy.
@@ -156,7 +151,7 @@ class CritiqueRefineModel(DecidingModel):
         if self.proposer is not None and not isinstance(self.proposer, BaseChatModel):
             return self.proposer
         model = self.actor if self.proposer is None else self.proposer
-        return ChatGoalProposer(role_answers(model, "world model", request.threads, run_name="goals"), prompts)
+        return ChatGoalProposer(role_answers(model, "world model", run_name="goals"), prompts)
 
 
 def _fitting(critic: Any, settings: PnlcSettings) -> Any:

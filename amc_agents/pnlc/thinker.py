@@ -6,7 +6,6 @@ The requests belong to an unfinished decision: they are traced, but not streamed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +29,6 @@ class ChatThinker:
         prompts: the prompt templates.
         system_is_task: a leading system message is part of the task, which the prompts contain already.
         callbacks: callbacks of the requests.
-        threads: as in `amc_agents.runtime.inner_calls.ask`.
         **call: further arguments of the requests for turns, such as `tools` and `stop`.
     """
 
@@ -42,11 +40,10 @@ class ChatThinker:
         *,
         system_is_task: bool = False,
         callbacks: Callbacks = None,
-        threads: Executor | None = None,
         **call: Any,
     ) -> None:
         self._model, self._messages, self._prompts, self._call = model, list(messages), prompts, call
-        self._request: dict[str, Any] = {"callbacks": callbacks, "threads": threads}
+        self._callbacks = callbacks
         has_prompt = len(self._messages) > 1 and isinstance(self._messages[0], SystemMessage) and not system_is_task
         self._prompt = self._messages[: int(has_prompt)]
         self.usage = Usage()
@@ -73,7 +70,7 @@ class ChatThinker:
     async def _sample(
         self, k: int, messages: Sequence[BaseMessage], run_name: str, call: Mapping[str, Any]
     ) -> list[Sample]:
-        actor = ChatActor(self._model, messages, run_name=run_name, **self._request, **call)
+        actor = ChatActor(self._model, messages, run_name=run_name, callbacks=self._callbacks, **call)
         samples = await actor.sample(k)
         self.usage += actor.usage
         self.notes += actor.notes

@@ -7,7 +7,8 @@ LangGraph then saves a checkpoint, from which the particle and its offspring sta
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import uuid4
@@ -18,6 +19,7 @@ from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt
 
+from amc_agents.concurrency.background import read_sync
 from amc_agents.errors import AgentContractError
 from amc_agents.population.agent_events import AgentEvents
 from amc_agents.population.particle import Particle
@@ -52,6 +54,8 @@ class AgentStreams:
     """Receives what agents write to the custom stream; None: such events are ignored."""
     events: AgentEvents | None = None
     """Receives the runs of the agents' models and tools; None: nobody reads them."""
+    in_threads: bool = False
+    """Whether agents are run by their sync methods, each in its own thread, as in a sync call of the plain agent."""
     settled: SettledStream | None = None
     """Receives the messages of the answer during the run; None: they are streamed at its end."""
     max_concurrency: int | None = None
@@ -101,6 +105,9 @@ class AgentStreams:
             else:
                 particle.stream = None
                 particle.finished = not await self._hold(particle, interrupts)
+        except asyncio.CancelledError:
+            particle.door.shut()
+            raise
         except GraphRecursionError as error:
             raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
         except ParentCommand as raised:
@@ -155,16 +162,17 @@ class AgentStreams:
         if alone:
             trace.stream_mode.append("messages")
         resumed = Command(resume=dict(answers), **(particle.edit or {})) if answers else None
-        stream = agent.astream(
-            resumed if particle.saved else particle.state,
-            agent_config,
-            context=self.agent_context,
-            stream_mode=trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
+        input: Any = resumed if particle.saved else particle.state
+        options: dict[str, Any] = {
+            "context": self.agent_context,
+            "stream_mode": trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
             # Save a checkpoint when the stream ends or is closed, not at each step. ("sync" would be inherited by
             # subgraphs, and those compiled without a checkpointer would fail.)
-            durability="exit",
-        )
-        return cast(AsyncGenerator[Any, None], stream)
+            "durability": "exit",
+        }
+        if self.in_threads:
+            return read_sync(cast(Generator[Any, None, None], agent.stream(input, agent_config, **options)))
+        return cast(AsyncGenerator[Any, None], agent.astream(input, agent_config, **options))
 
     async def end(self, particle: Particle, outcome: Outcome) -> None:
         """Stop a particle's agent if it is paused."""

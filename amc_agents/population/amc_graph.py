@@ -14,7 +14,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, StateSnapshot, StateUpdate
 from typing_extensions import override
 
-from amc_agents.concurrency.background import read_in_thread, run_in_background
+from amc_agents.concurrency.background import close_connections_at_end, read_in_thread, run_in_background
 from amc_agents.errors import AgentContractError, AnswerNeeded, ConfigurationError
 from amc_agents.population.durable.history import DurablePoint, alist_points, list_points
 from amc_agents.population.durable.lifecycle import admit, check_at_rest, forget
@@ -198,6 +198,7 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         calls.check_context(self.builder.context_schema, kwargs.get("context"))
+        await close_connections_at_end()
         with owner.traced(self.name, config):
             try:
                 if self._is_checkpointed(config) or isinstance(input, Command):

@@ -14,6 +14,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from amc_agents.budget import Purse
+from amc_agents.concurrency.background import on_background_loop
 from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
 from amc_agents.population.agent_events import AgentEvents
@@ -37,7 +38,7 @@ from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.runtime.door import NodeAtDoor
-from amc_agents.runtime.effects import Effect
+from amc_agents.runtime.effects import Effect, has_sync_form
 from amc_agents.runtime.known_models import check_affordable, pass_caches_by
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.tracing import RunSpan
@@ -243,6 +244,7 @@ def _runner(
         agent_context=agent_context,
         on_event=on_event,
         events=events,
+        in_threads=on_background_loop() and has_sync_form(wrapped.agent),
         settled=settled,
         max_concurrency=max_concurrency,
         proposals=settings.proposals,

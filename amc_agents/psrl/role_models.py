@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,14 +44,13 @@ class RoleModel:
             return self.model
         return self.model.model_copy(update={"temperature": self.temperature})
 
-    def answers(self, role: str, threads: Executor | None = None) -> Answers:
+    def answers(self, role: str) -> Answers:
         """Return a function that sends prompts to the model.
 
         Args:
             role: name of the role in usage and traces.
-            threads: see `amc_agents.runtime.inner_calls.ask`.
         """
-        return role_answers(self.tempered, role, threads)
+        return role_answers(self.tempered, role)
 
 
 def as_role_model(given: Any) -> Any:
@@ -60,26 +58,26 @@ def as_role_model(given: Any) -> Any:
     return RoleModel(given) if isinstance(given, BaseChatModel) else given
 
 
-def as_sampler(given: RoleModel | Sampler, threads: Executor | None = None) -> Sampler:
+def as_sampler(given: RoleModel | Sampler) -> Sampler:
     """Return the role that draws hypotheses."""
     if not isinstance(given, RoleModel):
         return given
-    answers = given.answers("posterior sampler", threads)
+    answers = given.answers("posterior sampler")
     return ChatSampler(answers, prompt=given.prompt, check=given.check, timeout=given.timeout)
 
 
-def as_policy(given: RoleModel | SamplePolicy, threads: Executor | None = None) -> SamplePolicy:
+def as_policy(given: RoleModel | SamplePolicy) -> SamplePolicy:
     """Return the role that acts on hypotheses."""
     if not isinstance(given, RoleModel):
         return given
-    return ChatPolicy(given.answers("policy", threads), prompt=given.prompt, timeout=given.timeout)
+    return ChatPolicy(given.answers("policy"), prompt=given.prompt, timeout=given.timeout)
 
 
-def as_updater(given: RoleModel | Updater, threads: Executor | None = None) -> Updater:
+def as_updater(given: RoleModel | Updater) -> Updater:
     """Return the role that writes the new posterior."""
     if not isinstance(given, RoleModel):
         return given
-    answers = given.answers("posterior updater", threads)
+    answers = given.answers("posterior updater")
     return ChatUpdater(answers, prompt=given.prompt, check=given.check, timeout=given.timeout)
 
 
@@ -87,15 +85,14 @@ def as_estimator(
     regret: RoleModel | Estimator,
     information: RoleModel | None,
     best_return: float | None,
-    threads: Executor | None = None,
 ) -> Estimator:
     """Return the estimator of regret and information. A custom estimator given as `regret` estimates both."""
     if not isinstance(regret, RoleModel):
         return regret
     information = information or RoleModel(regret.model)
     return ChatEstimator(
-        regret.answers("regret estimator", threads),
-        information.answers("information estimator", threads),
+        regret.answers("regret estimator"),
+        information.answers("information estimator"),
         best_return=best_return,
         regret_prompt=regret.prompt,
         information_prompt=information.prompt,

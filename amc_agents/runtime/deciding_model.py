@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -27,7 +26,6 @@ from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.concurrency.gather import at_most
 from amc_agents.concurrency.rate_gate import RateGate, gated
-from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.config import ConfigLike
 from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError
@@ -76,8 +74,6 @@ class DecisionRequest(NamedTuple):
     """Random generator of the decision; None: not seeded."""
     callbacks: AsyncCallbackManager
     """Callbacks of the requests."""
-    threads: Executor | None
-    """Threads for sync clients; None: async clients are used."""
 
 
 class DecisionResult(NamedTuple):
@@ -98,6 +94,8 @@ class DecidingModel(BaseChatModel):
 
     method: ClassVar[str]
     """Prefix of the events' types, and key of the decision's summary in `response_metadata`."""
+    fits_any_loop: ClassVar[bool] = True
+    """The requests of a decision find the right client themselves."""
 
     actor: SkipValidation[BaseChatModel]
     """The policy."""
@@ -130,11 +128,6 @@ class DecidingModel(BaseChatModel):
     @abstractmethod
     def _traced_settings(self) -> dict[str, Any]:
         """The settings that a trace shows."""
-
-    @property
-    @abstractmethod
-    def _n_threads(self) -> int:
-        """Maximum number of concurrent requests."""
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
@@ -208,13 +201,7 @@ class DecidingModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        # The threads of the loop may all be waiting for calls like this one.
-        threads = DaemonThreads(self._n_threads, self.method)
-        try:
-            work = self._answer(messages, run_manager, {**kwargs, "stop": stop}, threads)
-            message = run_in_background(work, n_workers=1)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        message = run_in_background(self._answer(messages, run_manager, {**kwargs, "stop": stop}), n_workers=1)
         if run_manager is not None and self._streams:
             run_manager.on_llm_new_token(message.text, chunk=ChatGenerationChunk(message=as_chunk(message)))
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -226,7 +213,7 @@ class DecidingModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        message = await self._answer(messages, run_manager, {**kwargs, "stop": stop}, None)
+        message = await self._answer(messages, run_manager, {**kwargs, "stop": stop})
         if run_manager is not None and self._streams:
             await run_manager.on_llm_new_token(message.text, chunk=ChatGenerationChunk(message=as_chunk(message)))
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -236,14 +223,12 @@ class DecidingModel(BaseChatModel):
         """True if callbacks get the answer as a chunk, as those of `stream_mode="messages"` expect."""
         return self.disable_streaming is not True
 
-    async def _answer(
-        self, messages: list[BaseMessage], run_manager: Any, call: dict[str, Any], threads: Executor | None
-    ) -> AIMessage:
+    async def _answer(self, messages: list[BaseMessage], run_manager: Any, call: dict[str, Any]) -> AIMessage:
         named, source = call.pop("critic", None), call.pop("critic_from", "call")
         limit = call.pop("max_concurrency", None) or ensure_config().get("max_concurrency")
         chosen = await self.critics.for_call(*(named_critic() if named is None else (named, source)))
         callbacks, write, rng = callbacks_below(run_manager), stream_writer(), self._rng(len(messages))
-        request = DecisionRequest(messages, {**self.bound, **call}, chosen, rng, callbacks, threads)
+        request = DecisionRequest(messages, {**self.bound, **call}, chosen, rng, callbacks)
         with at_most(limit), gated(self._gate):
             result = await self._traced_decision(request)
         write(result.record)

@@ -34,6 +34,7 @@ from langgraph.types import Interrupt
 from typing_extensions import override
 
 from amc_agents.commits import committing
+from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import BudgetExhausted, CommitError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_effect
@@ -156,7 +157,7 @@ class Door:
         self._counts, self._tries = Counter(), Counter()
 
     def shut(self) -> None:
-        """Admit no more calls: the particle has failed, and a thread of it may go on."""
+        """Admit no more calls: the particle has failed or was cancelled, and a thread of it may go on."""
         with self._lock:
             self._attempt = None
 
@@ -441,7 +442,10 @@ def watch_tools() -> None:
             return run(tool, tool_input, *args, **kwargs)
         with _visit(door, tool, tool_input, kwargs) as visit:
             if not visit.answered:
-                visit.result = run(tool, tool_input, *args, **kwargs)
+                if isinstance(tool, StructuredTool | Tool) and tool.func is None:  # Of MCP, for example.
+                    visit.result = run_in_background(arun(tool, tool_input, *args, **kwargs), n_workers=1)
+                else:
+                    visit.result = run(tool, tool_input, *args, **kwargs)
         return visit.result
 
     @functools.wraps(arun)

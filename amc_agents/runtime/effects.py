@@ -17,6 +17,7 @@ from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
@@ -177,6 +178,19 @@ def has_tool_node(runnable: Runnable[Any, Any]) -> bool:
     if isinstance(runnable, ToolNode):
         return True
     return _is_composition(runnable) and any(map(has_tool_node, _runnables_in(_attributes(runnable))))
+
+
+def has_sync_form(runnable: Any) -> bool:
+    """False if a graph, or a part of it, was written only as a coroutine. Tools count as both."""
+    if isinstance(runnable, CompiledStateGraph):
+        if type(runnable).stream is Pregel.stream and type(runnable).astream is not Pregel.astream:
+            return False
+        routes = [branch.path for branches in runnable.builder.branches.values() for branch in branches.values()]
+        return all(map(has_sync_form, [*(node.bound for node in runnable.nodes.values()), *routes]))
+    attributes = _attributes(runnable)
+    if attributes.get("afunc") is not None and attributes.get("func") is None:
+        return False
+    return not _is_composition(runnable) or all(map(has_sync_form, _runnables_in(attributes)))
 
 
 def _parts(runnable: Runnable[Any, Any], seen: dict[int, Any]) -> Iterator[Part]:

@@ -5,12 +5,9 @@ Also reads the surrounding run: its stream, and the critic that the call names.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -25,6 +22,7 @@ from langgraph.config import get_stream_writer
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import get_runtime
 
+from amc_agents.concurrency.background import close_connections_at_end, in_new_thread, on_background_loop
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import politely
 from amc_agents.critics.asking import name_of
@@ -99,7 +97,6 @@ async def ask(
     model: BaseChatModel,
     messages: Sequence[BaseMessage],
     *,
-    threads: Executor | None,
     callbacks: Callbacks,
     tags: Sequence[str] = (),
     sending: Callable[[], None] = lambda: None,
@@ -110,9 +107,6 @@ async def ask(
     Args:
         model: a model from `quietly`.
         messages: the conversation.
-        threads: executor for the model's sync client; None: the async client is used. A connection of an async client
-            belongs to an event loop, so a sync call must not open a connection on the background loop: the client
-            would reuse it in a later async call.
         callbacks: callbacks of the request.
         tags: further tags.
         sending: called just before each attempt, in the thread that makes it.
@@ -120,14 +114,13 @@ async def ask(
     """
     keep_secrets_of(model)
     call = {"callbacks": callbacks, **call, "tags": [TAG_NOSTREAM, *tags]}
-    return await politely(partial(_ask_once, model, messages, particle_rng(), threads, sending, call))
+    return await politely(partial(_ask_once, model, messages, particle_rng(), sending, call))
 
 
 async def _ask_once(
     model: BaseChatModel,
     messages: Sequence[BaseMessage],
     rng: np.random.Generator | None,
-    threads: Executor | None,
     sending: Callable[[], None],
     call: Mapping[str, Any],
 ) -> LLMResult:
@@ -137,21 +130,19 @@ async def _ask_once(
 
     # Each request has its own random stream, so the order of requests does not matter.
     with nullcontext() if rng is None else use_rng(rng.spawn(1)[0]):
-        if threads is None:
-            sending()
-            return await model.agenerate([list(messages)], **call)
-        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, generate)
+        if on_background_loop():  # Where the connections of an async client would not fit into a later async call.
+            return await in_new_thread(generate)
+        await close_connections_at_end()
+        sending()
+        return await model.agenerate([list(messages)], **call)
 
 
-def role_answers(
-    model: BaseChatModel, role: str, threads: Executor | None = None, *, run_name: str | None = None
-) -> Answers:
+def role_answers(model: BaseChatModel, role: str, *, run_name: str | None = None) -> Answers:
     """Wrap a chat model in a role of a method: concurrent prompts in, texts out, counted under the role.
 
     Args:
         model: the chat model, with the temperature of the role.
         role: name of the role for usage.
-        threads: as in `ask`.
         run_name: name in traces; None: the role.
     """
     quiet = quietly(model)
@@ -162,7 +153,6 @@ def role_answers(
             result = await ask(
                 quiet,
                 [HumanMessage(prompt)],
-                threads=threads,
                 callbacks=ensure_config().get("callbacks"),
                 tags=["role"],
                 sending=sent.set,

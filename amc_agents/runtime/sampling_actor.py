@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -38,7 +37,6 @@ class ChatActor:
         model: a chat model, or a chat model with bound arguments (`model.bind_tools(...)`).
         messages: the conversation.
         callbacks: callbacks of the requests.
-        threads: as in `amc_agents.runtime.inner_calls.ask`.
         log_likelihoods: request each sample's log-likelihood too.
         run_name: name of a sample in traces.
         **call: further arguments of the requests, such as `tools` and `stop`.
@@ -50,7 +48,6 @@ class ChatActor:
         messages: Sequence[BaseMessage],
         *,
         callbacks: Callbacks = None,
-        threads: Executor | None = None,
         log_likelihoods: bool = False,
         run_name: str = "candidate",
         **call: Any,
@@ -59,7 +56,7 @@ class ChatActor:
         self._call = {**bound, **call}
         self._takes_n = takes_n(chat, self._call)
         self._model = quietly(_kept_to_completions(chat) if self._takes_n else chat)
-        self._messages, self._callbacks, self._threads = list(messages), callbacks, threads
+        self._messages, self._callbacks = list(messages), callbacks
         self._log_likelihoods = log_likelihoods and "logprobs" in type(chat).model_fields
         self._run_name = run_name
         self.usage = Usage()
@@ -93,7 +90,7 @@ class ChatActor:
     async def _ask(self, model: BaseChatModel, run_name: str, **more: Any) -> list[AIMessage]:
         """Send a request and return all its answers."""
         call = {**self._call, **more, "run_name": run_name}
-        answer = await ask(model, self._messages, threads=self._threads, callbacks=self._callbacks, **call)
+        answer = await ask(model, self._messages, callbacks=self._callbacks, **call)
         self.usage += usage_of(answer)
         messages = [choice.message for choice in answer.generations[0] if isinstance(choice, ChatGeneration)]
         return [message for message in messages if isinstance(message, AIMessage)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -25,6 +26,13 @@ class Watched(ScriptedChatModel):
 
     most: list[int]
     now: list[int]
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        self.now.append(1)
+        self.most.append(len(self.now))
+        time.sleep(0.02)
+        self.now.pop()
+        return self._result(messages)
 
     async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
         self.now.append(1)
@@ -55,13 +63,16 @@ def test_particles(sync, limit):
     assert free.log_evidence == run.log_evidence, "the limit changes the time, not the result"
 
 
-def test_without_a_limit_all_particles_run_side_by_side():
+@both_ways
+def test_without_a_limit_all_particles_run_side_by_side(sync):
     model = watched()
-    amc(text_agent(model), environment=sum_world, n_particles=8, resample=Never()).run(start()).close()
+    graph = amc(text_agent(model), environment=sum_world, n_particles=8, resample=Never())
+    (graph.run(start()) if sync else asyncio.run(graph.arun(start()))).close()
     assert max(model.most) == 8
 
 
 def test_the_agents_own_tasks_are_limited_as_langgraph_does():
+    """Also in a sync call, where the requests of nodes that are coroutines go to the model's sync client."""
     model = watched(lambda messages: "hi")
     graph = StateGraph(MessagesState)
     for name in "abcd":
@@ -120,7 +131,7 @@ def test_a_judge():
         def _generate(self, messages, stop=None, run_manager=None, **kwargs):
             asked.append(1)
             most.append(len(asked))
-            threading_pause()
+            time.sleep(0.005)
             asked.pop()
             return self._result(messages)
 
@@ -129,12 +140,6 @@ def test_a_judge():
                 resample=AtSteps(2), seed=2)  # fmt: skip
     graph.run(start(), limited(2)).close()
     assert max(most) <= 2
-
-
-def threading_pause():
-    import time
-
-    time.sleep(0.005)
 
 
 @pytest.mark.parametrize("calls", [9, 14, 40])

@@ -134,7 +134,8 @@ def test_a_particle_that_was_not_refused_waits_too():
             return self._result(messages)
 
     agent = text_agent(Once(respond=lambda messages: "Action: 1"))
-    amc(agent, environment=sum_world, n_particles=2, resample=Never()).run(start()).close()
+    graph = amc(agent, environment=sum_world, n_particles=2, resample=Never())
+    asyncio.run(graph.arun(start())).close()
     assert sent[1] - sent[0] < 0.3, "the other particle's first request was on its way"
     assert min(sent[2:]) - sent[0] >= 0.4
 

@@ -99,7 +99,7 @@ def wrapped(budget, agent=None, **settings):
 def usage_and_end(graph):
     """The usage of the policy in a run, and what ended it."""
     try:
-        run = graph.run(start())
+        run = asyncio.run(graph.arun(start()))
     except BudgetExhausted as error:
         return error.usage.get("policy", Usage()), "exhausted"
     return run.usage["policy"], run.stopped_by
@@ -268,7 +268,8 @@ def test_seconds_end_a_run(asynchronous):
         asyncio.run(graph.arun(start())) if asynchronous else graph.run(start())
     with pytest.raises(BudgetExhausted):
         graph.run(start())
-    longer = wrapped(Budget(seconds=0.5), slow_later(0.2), environment=lambda state: (SumWorld(2), TASK)).run(start())
+    slow = wrapped(Budget(seconds=0.5), slow_later(0.2), environment=lambda state: (SumWorld(2), TASK))
+    longer = asyncio.run(slow.arun(start()))
     assert longer.stopped_by == "budget"
     assert longer.best.done
 
@@ -289,7 +290,7 @@ def slow_later(delay):
 
 def test_a_shorter_run_timeout_is_not_taken_for_the_budget():
     graph = wrapped(Budget(seconds=60), slow_later(0.2), environment=lambda state: (SumWorld(2), TASK), run_timeout=0.4)
-    assert graph.run(start()).stopped_by == "run_timeout"
+    assert asyncio.run(graph.arun(start())).stopped_by == "run_timeout"
 
 
 def test_stop_at_is_told_apart():
@@ -451,9 +452,8 @@ def test_a_step_timeout_does_not_hold_its_reservation():
             return self._result(messages)
 
     budget = Budget(tokens=1000)
-    run = wrapped(budget, text_agent(Hangs(respond=digits)), n_particles=3, resample=Never(), step_timeout=0.3).run(
-        start()
-    )
+    graph = wrapped(budget, text_agent(Hangs(respond=digits)), n_particles=3, resample=Never(), step_timeout=0.3)
+    run = asyncio.run(graph.arun(start()))
     assert sum(run.population.failed) == 1
     assert budget.spent["tokens"] > run.usage["policy"].tokens, "the cancelled request may have been billed"
     assert budget.spent["tokens"] <= 1000

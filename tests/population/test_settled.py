@@ -148,6 +148,14 @@ def test_a_nested_graph_streams_as_a_subgraph_and_no_message_twice(sync, subgrap
 class Spelling(ScriptedChatModel):
     """Streams its answer in pieces of four characters."""
 
+    def _stream(self, messages, stop=None, run_manager=None, **kwargs):
+        text = self.respond(messages)
+        for piece in (text[i : i + 4] for i in range(0, len(text), 4)):
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=piece))
+            if run_manager is not None:
+                run_manager.on_llm_new_token(piece, chunk=chunk)
+            yield chunk
+
     async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
         text = self.respond(messages)
         for piece in (text[i : i + 4] for i in range(0, len(text), 4)):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 from langchain_core.messages import AIMessage
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency import rate_gate
+from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import UnboundedRequest
 from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.inner_calls import role_answers
@@ -18,7 +20,9 @@ from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, Usage, metering
 
 MISSING = Usage(calls=1, missing=1)
-BOTH_WAYS = pytest.mark.parametrize("threads", [None, 2], ids=["async client", "sync client"])
+BOTH_WAYS = pytest.mark.parametrize(
+    "run", [asyncio.run, partial(run_in_background, n_workers=1)], ids=["async client", "sync client"]
+)
 
 
 class Named(ScriptedChatModel):
@@ -38,47 +42,40 @@ def answered(messages):
                      response_metadata={"model_name": "small"})  # fmt: skip
 
 
-def counted(respond, threads, prompts=("?",), error=None):
+def counted(respond, run, prompts=("?",), error=None):
     """Usage by role and model after a role was asked."""
     meter = Meter()
 
-    async def asked(executor):
+    async def asked():
         with metering(meter):
-            await role_answers(Named(respond=respond), "updater", executor)(prompts)
+            await role_answers(Named(respond=respond), "updater")(prompts)
 
-    with ThreadPoolExecutor(threads or 1) as pool:
-        work = asked(pool if threads else None)
-        if error is None:
-            asyncio.run(work)
-        else:
-            with pytest.raises(error):
-                asyncio.run(work)
+    with nullcontext() if error is None else pytest.raises(error):
+        run(asked())
     return meter.by_model()
 
 
 @BOTH_WAYS
-def test_an_answer_is_counted_as_it_reports(threads):
-    assert counted(answered, threads) == {"updater": {"small": Usage(1, 5, 2)}}
+def test_an_answer_is_counted_as_it_reports(run):
+    assert counted(answered, run) == {"updater": {"small": Usage(1, 5, 2)}}
 
 
 @BOTH_WAYS
-def test_a_failed_request_counts_as_a_call_without_a_report(threads):
-    assert counted(lambda messages: ConnectionError("lost"), threads, error=ConnectionError) == {
+def test_a_failed_request_counts_as_a_call_without_a_report(run):
+    assert counted(lambda messages: ConnectionError("lost"), run, error=ConnectionError) == {
         "updater": {"small": MISSING}
     }
 
 
 @BOTH_WAYS
-def test_a_request_that_is_refused_and_repeated_counts_once(threads, monkeypatch):
+def test_a_request_that_is_refused_and_repeated_counts_once(run, monkeypatch):
     monkeypatch.setattr(rate_gate, "_FIRST_PAUSE_S", 0.001)
     answers = iter([Refused("later"), Refused("later"), None])
-    assert counted(lambda messages: next(answers) or answered(messages), threads) == {
-        "updater": {"small": Usage(1, 5, 2)}
-    }
+    assert counted(lambda messages: next(answers) or answered(messages), run) == {"updater": {"small": Usage(1, 5, 2)}}
 
 
 @BOTH_WAYS
-def test_a_request_that_is_cancelled_in_flight_counts(threads):
+def test_a_request_that_is_cancelled_in_flight_counts(run):
     """The first fails once the second is in flight, which is then cancelled."""
     in_flight, failed = threading.Event(), threading.Event()
 
@@ -96,25 +93,25 @@ def test_a_request_that_is_cancelled_in_flight_counts(threads):
 
     meter = Meter()
 
-    async def asked(pool):
+    async def asked():
         with metering(meter):
             try:
-                await role_answers(Slow(respond=respond), "updater", pool if threads else None)(["first", "second"])
+                await role_answers(Slow(respond=respond), "updater")(["first", "second"])
             finally:
                 failed.set()
 
-    with ThreadPoolExecutor(2) as pool, pytest.raises(ConnectionError):
-        asyncio.run(asked(pool))
+    with pytest.raises(ConnectionError):
+        run(asked())
     assert meter.read() == {"updater": Usage(calls=2, missing=2)}
 
 
 @BOTH_WAYS
-def test_a_request_that_is_cancelled_before_it_was_sent_does_not_count(threads):
+def test_a_request_that_is_cancelled_before_it_was_sent_does_not_count(run):
     gate = rate_gate.RateGate()
     gate.close(60.0)
 
-    async def asked(pool):
-        work = role_answers(Named(respond=answered), "updater", pool if threads else None)(["?"])
+    async def asked():
+        work = role_answers(Named(respond=answered), "updater")(["?"])
         with metering(meter), rate_gate.gated(gate):
             task = asyncio.ensure_future(work)
             for _ in range(5):  # until it waits at the gate
@@ -123,8 +120,8 @@ def test_a_request_that_is_cancelled_before_it_was_sent_does_not_count(threads):
             await task
 
     meter = Meter()
-    with ThreadPoolExecutor(2) as pool, pytest.raises(asyncio.CancelledError):
-        asyncio.run(asked(pool))
+    with pytest.raises(asyncio.CancelledError):
+        run(asked())
     assert meter.read() == {}
 
 

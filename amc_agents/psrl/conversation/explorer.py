@@ -225,7 +225,7 @@ class Explorer:
         return same_thread or record.name in self._failed_episodes or expired
 
     def _learner(self, memory: PosteriorMemory, place: Place) -> Learner:
-        return Learner(memory, as_updater(self._updater, place.threads), self.learning)
+        return Learner(memory, as_updater(self._updater), self.learning)
 
     def _storage(self, place: Place) -> tuple[PosteriorMemory, OpenEpisodes]:
         if self._memory is not None:

@@ -84,7 +84,7 @@ class InformationDirectedExplorer(Explorer):
             RoleError: an estimate failed.
         """
         trajectory = episode_of(messages, episode["before"])
-        estimator = as_estimator(self._regret, self._information, self._best_return, place.threads)
+        estimator = as_estimator(self._regret, self._information, self._best_return)
 
         async def work() -> Record:
             version = await self.posterior(place)

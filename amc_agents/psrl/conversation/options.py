@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -12,7 +11,6 @@ from langgraph.store.base import BaseStore
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.psrl.exact.priors import Prior
 from amc_agents.psrl.posterior.updates import Guard, PosteriorMemory
 from amc_agents.psrl.role_models import RoleModel
@@ -60,8 +58,6 @@ class Place:
 
     runtime: Any
     """LangGraph's runtime of the node."""
-    threads: Executor | None = None
-    """Threads for the models' sync clients; None to use their async clients."""
 
     @property
     def store(self) -> BaseStore | None:
@@ -78,13 +74,4 @@ class Place:
 
 def in_sync(runtime: Any, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
     """Run async work from a sync node, with the models' sync clients."""
-    # The loop's own threads may all be waiting for calls like this one.
-    threads = DaemonThreads(N_THREADS, "explorer")
-    try:
-        return run_in_background(work(Place(runtime, threads)), n_workers=1)
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-
-
-N_THREADS = 32
-"""Maximum number of concurrent requests of one sync call."""
+    return run_in_background(work(Place(runtime)), n_workers=1)

@@ -39,7 +39,7 @@ class PosteriorSamplingExplorer(Explorer):
 
         async def work() -> Record:
             begun, version, failed = await self.begin(episode, messages, place)
-            sampler = as_sampler(self._sampler, place.threads)
+            sampler = as_sampler(self._sampler)
             hypothesis = await sampler.sample(self.rules(begun), version.text, self.rng(version.number))
             new.update(begun, hypothesis=hypothesis, version=version.number)
             return {"episode": new["name"], "version": version.number, "hypothesis": hypothesis, "failed": failed}

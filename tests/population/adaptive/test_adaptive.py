@@ -169,8 +169,9 @@ def test_in_flight_model_calls_are_cancelled():
             return await super()._agenerate(messages, *args, **kwargs)
 
     agent = text_agent(Slow(respond=lambda _: "Action: 9"))
-    run = amc(agent, "uniform", environment=lambda _: (EarlyLottery(9), TASK), n_particles=Adaptive(12, 16),
-              success_reward=1.0, seed=0).run(start())  # fmt: skip
+    graph = amc(agent, "uniform", environment=lambda _: (EarlyLottery(9), TASK), n_particles=Adaptive(12, 16),
+                success_reward=1.0, seed=0)  # fmt: skip
+    run = asyncio.run(graph.arun(start()))
     assert run.best.return_ == 1.0
     assert cancelled
     run.close()
