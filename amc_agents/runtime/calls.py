@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, NotRequired
 
-from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackHandler, AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from pydantic import BaseModel
@@ -147,8 +147,8 @@ def stream_listeners(config: RunnableConfig) -> list[BaseCallbackHandler]:
 
 def takes_chunks(listener: BaseCallbackHandler) -> bool:
     """Return whether a listener shows tokens as message chunks; that of `version="v3"` expects protocol events."""
-    ignored = getattr(BaseCallbackHandler, "on_stream_event", None)
-    return getattr(type(listener), "on_stream_event", None) is ignored
+    ignored = [getattr(kind, "on_stream_event", None) for kind in (BaseCallbackHandler, AsyncCallbackHandler)]
+    return getattr(type(listener), "on_stream_event", None) in ignored
 
 
 def _streams(handler: BaseCallbackHandler) -> bool:

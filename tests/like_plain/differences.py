@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from tests.like_plain.play import Case, Played
@@ -38,8 +39,8 @@ def first_difference(plain: Any, wrapped: Any, path: str = "") -> str:
     pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(plain, dict) and isinstance(wrapped, dict):
         pairs = [(key, plain.get(key, "absent"), wrapped.get(key, "absent")) for key in {**plain, **wrapped}]
-    elif isinstance(plain, (list, tuple)) and isinstance(wrapped, (list, tuple)) and len(plain) == len(wrapped):
-        pairs = [(n, a, b) for n, (a, b) in enumerate(zip(plain, wrapped, strict=True))]
+    elif isinstance(plain, (list, tuple)) and isinstance(wrapped, (list, tuple)):
+        pairs = [(n, a, b) for n, (a, b) in enumerate(zip_longest(plain, wrapped, fillvalue="absent"))]
     for key, a, b in pairs:
         if a != b:
             return first_difference(a, b, f"{path}/{key}")
@@ -72,8 +73,15 @@ def _of(*scenarios: str) -> Callable[[Case], bool]:
     return lambda case: case.scenario in scenarios
 
 
-FAILS = ("invalid pydantic state", "tool error", "model error", "recursion limit of the call", "bound recursion limit")
-ASKS = ("interrupt", "interrupt, resume with update", "interrupt, edited")
+FAILS = (
+    "model call limit that raises",
+    "personal data, blocked",
+    "invalid pydantic state",
+    "tool error",
+    "model error",
+    "recursion limit of the call",
+    "bound recursion limit",
+)
 
 KNOWN = [
     Known(
@@ -89,6 +97,18 @@ KNOWN = [
         case("bound recursion limit", "events_v2"),
     ),
     Known(
+        "results states history ledger callbacks usage",
+        "42, point 5: middleware that is sync only",
+        _of("sync model wrapper", "sync tool wrapper"),
+        case("sync model wrapper"),
+    ),
+    Known(
+        "results states history ledger callbacks usage",
+        "42, point 3: limits of the run begin again at each start of a particle",
+        _of("model call limit of the run", "model call limit that raises", "tool call limit of the run"),
+        case("model call limit of the run"),
+    ),
+    Known(
         "results states history",
         "42, point 4: the state's class with version='v2'",
         lambda case: case.version == "v2",
@@ -97,7 +117,7 @@ KNOWN = [
     Known(
         "results states history ledger",
         "docs/amc.md: update_state at a question is refused; what a command adds is shown at the next step",
-        _of(*ASKS),
+        _of("interrupt, resume with update", "interrupt, edited"),
         case("interrupt, edited"),
     ),
 ]

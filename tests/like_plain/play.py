@@ -35,10 +35,14 @@ class Case(NamedTuple):
 
     @property
     def asynchronous(self) -> bool:
-        return self.call.startswith("a") or self.call.startswith("events")
+        return is_async(self.call)
 
     def __str__(self) -> str:
         return "-".join(str(part) for part in self if part != "-")
+
+
+def is_async(call: str) -> bool:
+    return call.startswith(("a", "events"))
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,8 @@ class Scenario:
     """What `with_config` binds to the agent."""
     needs_saver: bool = False
     """Whether the turns need a checkpointer."""
-    only: Callable[[Case], bool] = lambda case: True
-    """The cases in which the plain agent works at all."""
+    only: Callable[[str], bool] = lambda call: True
+    """The calls in which the plain agent works at all."""
 
 
 @dataclass

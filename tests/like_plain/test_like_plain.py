@@ -13,9 +13,10 @@ import pytest
 from tests.like_plain.agents import AGENTS
 from tests.like_plain.covering import covering
 from tests.like_plain.differences import KNOWN, differences, unexplained
+from tests.like_plain.middlewares import MIDDLEWARES
 from tests.like_plain.play import Case, play
 
-SCENARIOS = {**AGENTS}
+SCENARIOS = {**AGENTS, **MIDDLEWARES}
 FACTORS = {
     "scenario": [*SCENARIOS],
     "call": ["invoke", "ainvoke", "stream", "astream", "batch", "abatch", "events_v1", "events_v2"],
@@ -40,7 +41,7 @@ def allowed(row):
         return False
     if scenario is None:
         return True
-    if call and "batch" in call and scenario in SHARES_A_STORE:
+    if call and (("batch" in call and scenario in SHARES_A_STORE) or not SCENARIOS[scenario].only(call)):
         return False
     return not (saver == "none" and SCENARIOS[scenario].needs_saver)
 
