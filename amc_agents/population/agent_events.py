@@ -7,11 +7,15 @@ instead, a fork with its past, and at the end of the search those of the answer 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from copy import copy
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.callbacks.manager import ahandle_event
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel._messages import StreamMessagesHandler
 
@@ -76,9 +80,22 @@ class _Recorder(BaseCallbackHandler):
 
 def _recording(name: str) -> Callable[..., None]:
     def on_event(self: _Recorder, *args: Any, **kwargs: Any) -> None:
-        self.record.append(AgentEvent(name, args, kwargs))
+        self.record.append(AgentEvent(name, tuple(map(_as_now, args)), kwargs))
 
     return on_event
+
+
+def _as_now(value: Any) -> Any:
+    """Copy what middleware may change in place before it is shown: the message of a tool or model."""
+    if isinstance(value, BaseMessage):
+        return value.model_copy()
+    if isinstance(value, LLMResult):
+        copies = [[copy(one) for one in generations] for generations in value.generations]
+        for one in chain.from_iterable(copies):
+            if isinstance(one, ChatGeneration):
+                one.message = one.message.model_copy()
+        return value.model_copy(update={"generations": copies})
+    return value
 
 
 for _name in dir(BaseCallbackHandler):

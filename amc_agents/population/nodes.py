@@ -24,6 +24,7 @@ from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lifecycle import new_population, read_population, read_unfinished, saved
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.origin import overwriting
+from amc_agents.population.particle import Particle
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.propagation import propagate
 from amc_agents.population.resampling import begin_again
@@ -125,14 +126,16 @@ class Nodes:
         if passed.questions and not point:
             raise AgentContractError(CANNOT_ASK.format(quoted(next(iter(passed.questions.values())))))
         asked = {"amc_questions": passed.questions, "amc_answers": None, "amc_edit": None}
-        shown = self._shown(state, config) if passed.questions else {}
+        shown = await self._shown(state, config) if passed.questions else {}
         return Command(goto=passed.then, update={**shown, **point, **asked})
 
-    def _shown(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
+    async def _shown(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
         """Return the update that shows beside a question what its particle has computed, and keeps the run's input."""
         system = state["amc_system"]
         assert system.selected is not None
-        computed = system.particles[system.selected].state
+        particle = system.particles[system.selected]
+        await _stream(system, particle, config)
+        computed = particle.state
         given = state.get("amc_given") or config["configurable"]["__pregel_read"](list(computed))
         return {**self._overwriting(computed), "amc_given": given}
 
@@ -160,10 +163,8 @@ class Nodes:
         run, winner = await owner.conclude(conversation)
         if winner.store is not None:
             run = replace(run, notes=(*run.notes, *await winner.store.flush()))
-        if system.runner.streams.events is not None:
-            await system.runner.streams.events.show(winner.events)
         system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
-        await _stream_messages(run.best_output.get("messages"), config)
+        await _stream(system, winner, config)
         owner.finished = True
         if winner.hand_off is not None:
             await owner.afinish()
@@ -219,10 +220,16 @@ def restarting(work: Any) -> Any:
     return work_or_restart
 
 
-async def _stream_messages(messages: Any, config: RunnableConfig) -> None:
-    """Send the winner's messages to `stream_mode="messages"`, which reads the outputs of runnables."""
+async def _stream(system: ParticleSystem, particle: Particle, config: RunnableConfig) -> None:
+    """Send a particle's events to their readers, and its messages to `stream_mode="messages"`.
+
+    The latter reads the outputs of runnables that have a node's name, and shows each message once.
+    """
+    if system.runner.streams.events is not None:
+        await system.runner.streams.events.show(particle.events)
+    messages = particle.state.get("messages")
     callbacks = config.get("callbacks")
     has_listener = not isinstance(callbacks, BaseCallbackManager) or bool(callbacks.handlers)
     if isinstance(messages, list) and has_listener:
-        answer: RunnableLambda[Any, Any] = RunnableLambda(lambda _: messages, name="finalize")
+        answer: RunnableLambda[Any, Any] = RunnableLambda(lambda _: messages, name=config["metadata"]["langgraph_node"])
         await answer.ainvoke({}, config)

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, NotRequired
 
-from langchain_core.callbacks import AsyncCallbackHandler, AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import (
+    AsyncCallbackHandler,
+    AsyncCallbackManager,
+    BaseCallbackHandler,
+    BaseCallbackManager,
+)
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT
 from pydantic import BaseModel

@@ -83,6 +83,9 @@ FAILS = (
     "bound recursion limit",
 )
 
+ASKS = ("interrupt", "interrupt, resume with update", "interrupt, edited", "approval", "approval, edited",
+        "approval, rejected")  # fmt: skip
+
 KNOWN = [
     Known(
         "states history",
@@ -93,7 +96,7 @@ KNOWN = [
     Known(
         "results states history ledger callbacks usage",
         "docs/support.md: LangChain's default limit of 25 supersteps is not the user's, and does not limit particles",
-        lambda case: case.scenario == "bound recursion limit" and "events" in case.call,
+        lambda case: case.scenario == "bound recursion limit" and ("events" in case.call or "batch" in case.call),
         case("bound recursion limit", "events_v2"),
     ),
     Known(
@@ -107,6 +110,25 @@ KNOWN = [
         "42, point 3: limits of the run begin again at each start of a particle",
         _of("model call limit of the run", "model call limit that raises", "tool call limit of the run"),
         case("model call limit of the run"),
+    ),
+    Known(
+        "results states history",
+        "docs/support.md: without a thread id of the caller's, an agent sees its particle's",
+        lambda case: case.scenario == "the thread's id" and case.saver == "none",
+        case("the thread's id", saver="none"),
+    ),
+    Known(
+        "results states history ledger callbacks usage",
+        "docs/support.md: no question can be asked with durability='exit', which is refused",
+        lambda case: case.scenario in ASKS and case.durability == "exit",
+        case("interrupt", durability="exit"),
+    ),
+    Known("ledger", "docs/support.md: particles use no cache of nodes", _of("cache policy"), case("cache policy")),
+    Known(
+        "results states history ledger",
+        "42, point 3: values of untracked channels",
+        _of("shell"),
+        case("shell", "stream", "values"),
     ),
     Known(
         "results states history",

@@ -332,5 +332,5 @@ async def _history(graph: Any, case: Case, config: dict[str, Any]) -> list[Any]:
 def _raised(error: BaseException) -> Any:
     """Return an error by its type and message; a quorum lost for a single cause by that cause."""
     causes = getattr(error, "causes", ())
-    names = {(type(cause).__name__, str(cause)) for cause in causes}
+    names = {(type(cause).__name__, str(cause).split(" without hitting a stop")[0]) for cause in causes or [error]}
     return "raised", *(names.pop() if len(names) == 1 else (type(error).__name__, canonical(str(error))))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.like_plain.agents import AGENTS
 from tests.like_plain.covering import covering
-from tests.like_plain.differences import KNOWN, differences, unexplained
+from tests.like_plain.differences import KNOWN, case, differences, unexplained
 from tests.like_plain.middlewares import MIDDLEWARES
 from tests.like_plain.play import Case, play
 
@@ -50,23 +50,26 @@ SHARES_A_STORE = ("store in a tool",)
 """Two calls of a batch would read each other's writes, at any time."""
 OF_SCENARIOS = [("scenario", "call"), ("scenario", "saver"), ("scenario", "place"), ("scenario", "particles")]
 OF_CALLS = [*combinations([name for name in FACTORS if name != "scenario"], 2)]
-QUICK = covering(FACTORS, allowed, [("scenario", "saver"), *OF_CALLS])
+QUICK = covering(FACTORS, allowed, [("scenario", "particles"), *OF_CALLS])
 REST = [row for row in covering(FACTORS, allowed, [*OF_SCENARIOS, *OF_CALLS]) if row not in QUICK]
+QUESTIONS = [case(scenario, call, modes) for scenario in ("interrupt", "approval")
+             for call, modes in (("stream", "messages"), ("astream", "values+messages+custom"))]  # fmt: skip
 CASES = [
+    *(pytest.param(one, id=f"{one}, asked") for one in QUESTIONS),
     *(pytest.param(Case(**row), id=str(Case(**row))) for row in QUICK),
     *(pytest.param(Case(**row), id=str(Case(**row)), marks=pytest.mark.thorough) for row in REST),
 ]
 
 
-def found(case):
-    scenario = SCENARIOS[case.scenario]
-    return differences(play(scenario, case, wrapped=False), play(scenario, case, wrapped=True), case.particles)
+def found(called):
+    scenario = SCENARIOS[called.scenario]
+    return differences(play(scenario, called, wrapped=False), play(scenario, called, wrapped=True), called.particles)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", CASES)
-def test_a_wrapped_agent_is_like_the_plain_one(case):
-    assert not unexplained(case, found(case))
+@pytest.mark.parametrize("called", CASES)
+def test_a_wrapped_agent_is_like_the_plain_one(called):
+    assert not unexplained(called, found(called))
 
 
 @pytest.mark.filterwarnings("ignore")

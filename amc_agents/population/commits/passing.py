@@ -159,5 +159,6 @@ def _end_with(system: ParticleSystem, chosen: Particle) -> None:
 _FAILED = "the particle that made the commit calls {calls} failed, and it alone lived through them: {error}"
 CANNOT_ASK = (
     "the agent asked for human input ({}), but the run cannot wait for the answer: give amc() a checkpointer, "
-    "and call it with a thread_id and worlds that can be saved (docs/amc.md), or ask in the graph around amc()"
+    "and call it with a thread_id, worlds that can be saved (docs/amc.md) and another durability than 'exit', or ask "
+    "in the graph around amc()"
 )
