@@ -109,7 +109,7 @@ class AgentStreams:
             particle.door.shut()
             raise
         except GraphRecursionError as error:
-            raise _too_many_supersteps(config.get("recursion_limit")) if particle.saved else error from None
+            raise _too_many_supersteps(self._limit(config)) if particle.saved else error from None
         except ParentCommand as raised:
             if not self.nested:
                 raise AgentContractError(_NO_PARENT.format(quoted(raised.args[0].goto))) from raised
@@ -156,8 +156,8 @@ class AgentStreams:
         agent_config: RunnableConfig = {**trace.config, "configurable": configurable, "metadata": metadata}
         if self.max_concurrency:
             agent_config["max_concurrency"] = self.max_concurrency
-        if particle.saved and "recursion_limit" in config:
-            agent_config["recursion_limit"] = _remaining_limit(config["recursion_limit"], particle.supersteps)
+        if particle.saved and (limit := self._limit(config)) is not None:
+            agent_config["recursion_limit"] = _remaining_limit(limit, particle.supersteps)
         agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
         if alone:
             trace.stream_mode.append("messages")
@@ -182,6 +182,10 @@ class AgentStreams:
                 await particle.trace.end(stream, outcome)
             finally:
                 particle.span.end(outcome)
+
+    def _limit(self, config: RunnableConfig) -> int | None:
+        """Return the recursion limit of the call, or else of the agent; None: LangGraph's own applies."""
+        return config.get("recursion_limit", (self.agent.config or {}).get("recursion_limit"))
 
     def _shows_tokens_of(self, particle: Particle) -> bool:
         return self.settled is not None and self.settled.wants_tokens_of(particle)

@@ -234,4 +234,7 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
     # As values of channels, because an object of the state's class also has the defaults of what was never written.
     raw = {"channels": shown, "mapper": None}
     first = {name: compiled.nodes[name].copy(raw) for name in ("init", "restore")}
-    return AmcGraph(**{**compiled.__dict__, "stream_channels": shown, "nodes": {**compiled.nodes, **first}})
+    assembled = AmcGraph(**{**compiled.__dict__, "stream_channels": shown, "nodes": {**compiled.nodes, **first}})
+    # `version="v2"` returns objects of the agent's classes by these.
+    assembled._output_mapper, assembled._state_mapper = compiled._output_mapper, compiled._state_mapper
+    return assembled

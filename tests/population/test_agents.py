@@ -1,7 +1,9 @@
 """The agents that `amc` accepts and refuses."""
 
+import asyncio
 import operator
-from typing import Annotated, TypedDict
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
@@ -10,6 +12,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from pydantic import BaseModel
@@ -176,3 +179,31 @@ def test_checkpointer_is_the_agents_own_by_default():
     saver = InMemorySaver()
     agent = create_agent(tool_caller(1), [say_nothing], checkpointer=saver)
     assert amc(agent, stateless_tools=True).checkpointer is saver
+
+
+class Fields(BaseModel):
+    messages: Annotated[list[Any], add_messages] = []
+    limit: int = 5
+
+
+@dataclass
+class Record:
+    messages: Annotated[list[Any], add_messages] = field(default_factory=list)
+    limit: int = 5
+
+
+@pytest.mark.parametrize("schema", [Fields, Record])
+def test_version_2_returns_the_class_of_the_state(schema):
+    builder = StateGraph(schema)
+    builder.add_node("reply", lambda state: {"messages": [AIMessage("hi")]})
+    builder.add_edge(START, "reply")
+    plain = builder.compile()
+    graph = amc(plain, "uniform", n_particles=2, resample=Never(), step_after="reply", stateless_tools=True)
+    asked = {"messages": [("user", "hello")]}
+
+    def seen(called: Any) -> list[Any]:
+        chunks = called.stream(asked, stream_mode="values", version="v2")
+        outputs = called.invoke(asked, version="v2"), asyncio.run(called.ainvoke(asked, version="v2"))
+        return [type(each) for each in (outputs[0].value, outputs[1].value, *(chunk["data"] for chunk in chunks))]
+
+    assert seen(graph) == seen(plain) == [schema] * 4

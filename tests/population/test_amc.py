@@ -131,8 +131,9 @@ def test_only_the_users_recursion_limit_applies_to_long_runs():
         graph.run(start(), {"recursion_limit": 30})
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["of the call", "of the agent"])
 @pytest.mark.parametrize("limit", range(5, 11))
-def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit):
+def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit, bound):
     def steps_reached(resample):
         longest = 0
 
@@ -143,10 +144,11 @@ def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit):
                 longest = max(longest, len(self.taken))
                 return answer
 
-        graph = amc(number_agent(), ReturnSoFar(), environment=lambda state: (Endless(100), TASK), n_particles=3,
+        agent = number_agent().with_config(recursion_limit=limit) if bound else number_agent()
+        graph = amc(agent, ReturnSoFar(), environment=lambda state: (Endless(100), TASK), n_particles=3,
                     resample=resample, seed=1)  # fmt: skip
         with pytest.raises(QuorumLost, match=f"Recursion limit of {limit} reached"):
-            graph.run(start(), {"recursion_limit": limit})
+            graph.run(start(), {} if bound else {"recursion_limit": limit})
         return longest
 
     # The outer graph uses the same limit, so the run resamples only once.
