@@ -22,7 +22,7 @@ from langgraph.config import get_stream_writer
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import get_runtime
 
-from amc_agents.concurrency.background import close_connections_at_end, in_new_thread, on_background_loop
+from amc_agents.concurrency.background import close_connections_at_end
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import politely
 from amc_agents.critics.asking import name_of
@@ -109,7 +109,7 @@ async def ask(
         messages: the conversation.
         callbacks: callbacks of the request.
         tags: further tags.
-        sending: called just before each attempt, in the thread that makes it.
+        sending: called just before each attempt.
         **call: further arguments of the request.
     """
     keep_secrets_of(model)
@@ -124,14 +124,8 @@ async def _ask_once(
     sending: Callable[[], None],
     call: Mapping[str, Any],
 ) -> LLMResult:
-    def generate() -> LLMResult:
-        sending()
-        return model.generate([list(messages)], **call)
-
     # Each request has its own random stream, so the order of requests does not matter.
     with nullcontext() if rng is None else use_rng(rng.spawn(1)[0]):
-        if on_background_loop():  # Where the connections of an async client would not fit into a later async call.
-            return await in_new_thread(generate)
         await close_connections_at_end()
         sending()
         return await model.agenerate([list(messages)], **call)
