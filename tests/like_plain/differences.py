@@ -101,12 +101,6 @@ KNOWN = [
     ),
     Known(
         "results states history ledger callbacks usage",
-        "42, point 5: middleware that is sync only",
-        _of("sync model wrapper", "sync tool wrapper"),
-        case("sync model wrapper"),
-    ),
-    Known(
-        "results states history ledger callbacks usage",
         "42, point 3: limits of the run begin again at each start of a particle",
         _of("model call limit of the run", "model call limit that raises", "tool call limit of the run"),
         case("model call limit of the run"),

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -18,6 +19,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 
 from amc_agents.population.graph import amc
+from amc_agents.smc import AtSteps
 from tests.like_plain.canonical import canonical, merged
 
 
@@ -139,8 +141,15 @@ async def _played(scenario: Scenario, case: Case, n_particles: int | None) -> Pl
         try:
             agent = scenario.make(parts)
             if n_particles is not None:
-                agent = amc(agent, "uniform", **{"n_particles": n_particles, "quorum": n_particles,
-                            "stateless_tools": "tools" not in scenario.wrapped, **scenario.wrapped})  # fmt: skip
+                agent = amc(
+                    agent,
+                    _prefers_the_first,
+                    n_particles=n_particles,
+                    quorum=n_particles,
+                    resample=AtSteps(1, 2),
+                    stateless_tools="tools" not in scenario.wrapped,
+                    **scenario.wrapped,
+                )
         except Exception as error:
             played.results.append(_raised(error))
             return played
@@ -164,6 +173,11 @@ async def _played(scenario: Scenario, case: Case, n_particles: int | None) -> Pl
     played.ledger, played.callbacks, played.usage = parts.ledger, callbacks.seen, usage.usage_metadata
     played.stored = sorted((item.namespace, item.key, repr(item.value)) for item in parts.store.search(()))
     return played
+
+
+def _prefers_the_first(trajectories: Sequence[Any]) -> Any:
+    """A critic by which all particles are forks of the first, twice."""
+    return 100.0 * (np.arange(len(trajectories)) == 0)
 
 
 async def _listed(items: Any) -> list[Any]:
