@@ -39,6 +39,8 @@ class Valuation:
     """`[N]` the return so far; 0 in a run without rewards."""
     future: FloatArray
     """`[N]` the critic's prediction, 0 where it was not asked; NaN where it failed."""
+    asked: BoolArray
+    """`[N]` True where the critic was asked."""
     failed: BoolArray
     """`[N]` True for failed particles."""
     error: CriticError | None
@@ -50,9 +52,16 @@ class Valuation:
         return np.where(self.failed, np.nan, self.returns + self.future)
 
     def potentials(self, beta: float | None, success_reward: float | None) -> FloatArray:
-        """`[N]` phi_t; -inf for failed particles, NaN where the critic failed. Without a beta, all others are alike."""
-        alike = np.where(np.isnan(self.future), np.nan, 0.0)
-        phi = alike if beta is None else smc.potentials(self.returns, self.future, beta, success_reward)
+        """`[N]` phi_t; -inf for failed particles, NaN where the critic failed. Without a beta, all others are alike.
+
+        Where only some answers could not be read, these particles get the mean prediction of the others: with no gain
+        at all beside others that gain v / beta, they would be discarded.
+        """
+        future, unread = self.future, self.asked & np.isnan(self.future)
+        if isinstance(self.error, UnreadableAnswer) and (self.asked & ~unread).any():
+            future = np.where(unread, self.future[self.asked & ~unread].mean(), self.future)
+        alike = np.where(np.isnan(future), np.nan, 0.0)
+        phi = alike if beta is None else smc.potentials(self.returns, future, beta, success_reward)
         return np.where(self.failed, -np.inf, phi)
 
     def halving_beta(self, among: BoolArray, critic: Critic, success_reward: float | None) -> float | None:
@@ -88,9 +97,8 @@ async def evaluate(
     """
     observed = settings.rewards_observed
     failed = np.array([particle.error is not None for particle in particles])
-    open_slots = [
-        slot for slot, particle in enumerate(particles) if not failed[slot] and (not observed or not particle.ended)
-    ]
+    asked = np.array([particle.error is None and (not observed or not particle.ended) for particle in particles])
+    open_slots = np.flatnonzero(asked).tolist()
     returns = np.array([particle.return_ if observed else 0.0 for particle in particles])
     future = np.zeros(len(particles))
     error: CriticError | None = None
@@ -102,7 +110,7 @@ async def evaluate(
             if settings.on_critic_error == "raise":
                 raise
             future[open_slots], error = np.nan, raised
-    return Valuation(returns, future, failed, error)
+    return Valuation(returns, future, asked, failed, error)
 
 
 async def _predict(

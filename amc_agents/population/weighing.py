@@ -115,13 +115,15 @@ async def _weigh(system: ParticleSystem, slots: list[int]) -> None:
         )
     if valuation.error is not None:
         unread = isinstance(valuation.error, UnreadableAnswer)
-        what = "values are unknown and their" if unread else "the critic failed and the"
-        system.notes.append(f"step {system.step}: {what} weights were kept ({valuation.error})")
+        failed = "the critic failed and the weights were kept"
+        what = "unknown values count as the mean of the others" if unread else failed
+        system.notes.append(f"step {system.step}: {what} ({valuation.error})")
     settings = system.settings
     if settings.beta == "auto" and len(slots) == len(system.particles):
         _choose_beta(system, valuation)
     potentials = np.full(len(system.particles), np.nan)
     system.values[slots] = valuation.values
     potentials[slots] = valuation.potentials(system.beta, settings.success_reward)
-    system.known = ~np.isnan(potentials)
-    system.weights = smc.weigh(system.weights, potentials, system.known)
+    system.known = np.full(len(system.particles), False)
+    system.known[slots] = ~np.isnan(valuation.future)
+    system.weights = smc.weigh(system.weights, potentials, ~np.isnan(potentials))

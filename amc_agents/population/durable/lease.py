@@ -104,12 +104,13 @@ class Lease:
         while True:
             text = await register.aread_record(key)
             holder, journal = _parsed(text)
-            if holder is not None and holder.lives():
+            # Files of /proc are read in a thread: LangGraph's server forbids it on the event loop.
+            if holder is not None and await asyncio.to_thread(holder.lives):
                 raise _held_by(thread_id, holder)
             lease = cls(register, thread_id, key, text, journal)
             _held.add(lease._id)
             try:
-                if await lease._swap(lease._record()):
+                if await lease._swap(await asyncio.to_thread(lease._record)):
                     lease._renewal = asyncio.create_task(lease._renew())
                     return lease
             except BaseException:
@@ -124,7 +125,7 @@ class Lease:
             ThreadHeld: one has.
         """
         before, self.journal = self.journal, journal
-        if not await self._swap(self._record()):
+        if not await self._swap(await asyncio.to_thread(self._record)):
             self.journal = before
             raise await self._lost()
 
@@ -153,7 +154,7 @@ class Lease:
         while True:
             await asyncio.sleep(_RENEWED_S)
             with suppress(Exception):  # If the database is busy, the next renewal may succeed.
-                await self._swap(self._record())
+                await self._swap(await asyncio.to_thread(self._record))
 
     async def _swap(self, new: str | None) -> bool:
         async with self._turn:
