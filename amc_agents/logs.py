@@ -23,6 +23,11 @@ def room_logger(module: str) -> logging.Logger:
     return logging.getLogger(".".join(module.split(".")[:2]))
 
 
+def drop_records(logger: str, *, about: str) -> None:
+    """Do not log another package's records whose arguments contain a text."""
+    logging.getLogger(logger).addFilter(lambda record: not (isinstance(record.args, tuple) and about in record.args))
+
+
 def log(logger: logging.Logger, level: int, event: str, message: str, **fields: Any) -> None:
     """Log an event.
 

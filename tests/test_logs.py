@@ -107,3 +107,14 @@ def test_quiet_notes_silence_only_the_notes(caplog):
         amc(number_agent(), environment=sum_world, n_particles=2, resample=Never(), seed=0).run(start())
     assert "a note of this test" not in caplog.text
     assert "run.ended" in [getattr(record, "event", None) for record in caplog.records]
+
+
+def test_counted_notes_are_logged_once_with_the_number_of_runs(caplog):
+    from amc_agents.population.conclusion import counted_notes, warn_once
+
+    with counted_notes():
+        for steps in (3, 4, 4):
+            warn_once(f"all 3 particles were alike at each of {steps} steps")
+        warn_once("another note of this test")
+        assert not caplog.messages
+    assert caplog.messages == ["all 3 particles were alike at each of 4 steps (3 runs)", "another note of this test"]

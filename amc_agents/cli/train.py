@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -280,7 +280,7 @@ def _collect_own(
     import asyncio
 
     from amc_agents.bench.own.rollouts import OwnRollouts
-    from amc_agents.population.conclusion import quiet_notes
+    from amc_agents.population.conclusion import counted_notes, quiet_notes
     from amc_agents.training.collecting import branching_settings, collect_from
     from amc_agents.training.on_cluster import remote_rollouts
 
@@ -294,7 +294,7 @@ def _collect_own(
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
         **branching_settings(branching), **({} if search is None else search.settings),
     }  # fmt: skip
-    with _collection_bar(console, len(tasks)) as show, quiet_notes() if branching else nullcontext():
+    with _collection_bar(console, len(tasks)) as show, quiet_notes() if branching else counted_notes():
         rollouts.collected = asyncio.run(
             collect_from(
                 rollouts, tasks, out, policy=own.name, settings=settings, seed=seed,

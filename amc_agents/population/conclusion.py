@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +27,8 @@ from amc_agents.usage import Usage
 
 _notes = room_logger(__name__).getChild("notes")
 """The notes of runs have a logger of their own below the room's, which `quiet_notes` silences."""
+_counted: list[Counter[str]] = []
+"""The notes that `counted_notes` gathers, innermost last."""
 
 ARCHIVED = -1
 """`Run.best_index` of a winner from the archive."""
@@ -172,10 +176,37 @@ def closing_notes(worlds: Worlds) -> list[str]:
     ]
 
 
-@functools.lru_cache(maxsize=128)
 def warn_once(note: str) -> None:
     """Log a note about settings once, even if many runs have the same settings."""
+    if _counted:
+        _counted[-1][note] += 1
+    else:
+        _warn(note)
+
+
+@functools.lru_cache(maxsize=128)
+def _warn(note: str) -> None:
     log(_notes, logging.WARNING, "run.noted", "%(note)s", note=note)
+
+
+@contextmanager
+def counted_notes() -> Iterator[None]:
+    """Log the notes of the runs inside the `with` block after it, each once with the number of its runs.
+
+    Of notes that differ only in their numbers, the most frequent is logged for all.
+    """
+    notes: Counter[str] = Counter()
+    _counted.append(notes)
+    try:
+        yield
+    finally:
+        _counted.remove(notes)
+        alike: dict[str, Counter[str]] = {}
+        for note, n_runs in notes.items():
+            alike.setdefault(re.sub(r"\d+(\.\d+)?", "#", note), Counter())[note] += n_runs
+        for each in alike.values():
+            note, n_runs = each.most_common(1)[0][0], each.total()
+            _warn(note if n_runs == 1 else f"{note} ({n_runs} runs)")
 
 
 @contextmanager

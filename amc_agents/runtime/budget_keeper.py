@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from amc_agents.budget import Bound, Budget, Purse, answer_limit
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
+from amc_agents.logs import drop_records
 from amc_agents.prices import Rates
 from amc_agents.runtime.known_models import check_affordable
 from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, policy_meter, usage_of
@@ -92,9 +92,7 @@ class BudgetKeeper(ContextHandler):
 
 _THE_KEEPER = BudgetKeeper()
 # LangChain also logs each error that it raises, which would put a line on stderr for every refused request.
-logging.getLogger("langchain_core.callbacks.manager").addFilter(
-    lambda record: not (isinstance(record.args, tuple) and BudgetKeeper.__name__ in record.args)
-)
+drop_records("langchain_core.callbacks.manager", about=BudgetKeeper.__name__)
 _keeper: ContextVar[BudgetKeeper | None] = ContextVar("amc_budget_keeper", default=None)
 register_configure_hook(_keeper, inheritable=False)
 

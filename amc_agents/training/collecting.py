@@ -10,7 +10,6 @@ import asyncio
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
-from amc_agents.population.conclusion import quiet_notes
+from amc_agents.population.conclusion import counted_notes, quiet_notes
 from amc_agents.population.graph import amc
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
@@ -117,7 +116,7 @@ def collect(
     if commits:
         recorded["commit_tools"] = list(commits)
     recorded |= branching_settings(branching) | ({} if search is None else search.settings)
-    with quiet_notes() if branching else nullcontext():
+    with quiet_notes() if branching else counted_notes():
         return asyncio.run(
             collect_from(
                 play or rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,

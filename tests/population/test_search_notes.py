@@ -22,7 +22,7 @@ def search_notes(run):
 
 
 def test_a_search_with_equal_weights_is_noted_with_advice(caplog):
-    conclusion.warn_once.cache_clear()
+    conclusion._warn.cache_clear()
     # Returns between 0 and 9 at beta 1e4: the ESS is 8 to four digits, with or without a critic.
     for critic in (ReturnSoFar(), "uniform"):
         run = amc(number_agent(), critic, environment=sum_world, n_particles=8, resample=AtSteps(1, 3), beta=1e4,

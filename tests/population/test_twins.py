@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from amc_agents.population.conclusion import warn_once
+from amc_agents.population.conclusion import _warn
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
@@ -40,7 +40,7 @@ def test_identical_particles_are_noted_with_any_resampling(resample, finished, n
 
 
 def test_the_note_is_logged(caplog):
-    warn_once.cache_clear()
+    _warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         notes(fixed, resample=AtSteps(2))
     assert "gave the same answer" in caplog.text
