@@ -12,15 +12,26 @@ from langgraph.types import Send
 def own_containers(value: Any) -> Any:
     """Copy nested lists, dicts, sets, tuples and `Send`s, and share all other objects.
 
-    An agent may mutate a container in place; other particles must not see the change.
+    An agent may mutate a container in place; other particles must not see the change. Lists and dicts may be nested to
+    any depth.
     """
+    copied = [value]
+    unfinished: list[tuple[Any, Any]] = [(copied, 0)]
+    while unfinished:
+        holder, key = unfinished.pop()
+        own = holder[key] = _own(holder[key])
+        if type(own) is list and _nested(own):
+            unfinished += [(own, index) for index in range(len(own))]
+        elif type(own) is dict and _nested(own.values()):
+            unfinished += [(own, name) for name in own]
+    return copied[0]
+
+
+def _own(value: Any) -> Any:
+    """Copy a container, and what tuples and `Send`s hold."""
     kind = type(value)
-    if kind is list:
-        return [own_containers(item) for item in value] if _nested(value) else value.copy()
-    if kind is dict:
-        return {key: own_containers(item) for key, item in value.items()} if _nested(value.values()) else value.copy()
-    if kind is set:
-        return set(value)
+    if kind is list or kind is dict or kind is set:
+        return value.copy()
     if kind is Send:
         sent = copy(value)
         sent.arg = own_containers(value.arg)

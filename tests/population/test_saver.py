@@ -109,3 +109,15 @@ def test_nested_containers_are_copied_and_their_contents_shared(value, inner):
     assert list(inner(value)) == [0]
     thing = object()
     assert own_containers([thing])[0] is thing
+
+
+def test_containers_may_be_nested_to_any_depth():
+    deep: list = []
+    for _ in range(2000):
+        deep = [{"inner": deep}]
+    copy, given = own_containers(deep), deep
+    while given:
+        assert copy is not given
+        assert copy[0] is not given[0]
+        copy, given = copy[0]["inner"], given[0]["inner"]
+    assert copy == []
