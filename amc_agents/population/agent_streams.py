@@ -22,6 +22,7 @@ from langgraph.types import Command, Interrupt
 from amc_agents.concurrency.background import read_sync
 from amc_agents.errors import AgentContractError
 from amc_agents.population.agent_events import AgentEvents
+from amc_agents.population.containers import CarriedValue, is_plain
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_events import EventListener
 from amc_agents.population.particle_trace import Outcome, ParticleTrace
@@ -182,6 +183,15 @@ class AgentStreams:
                 await particle.trace.end(stream, outcome)
             finally:
                 particle.span.end(outcome)
+
+    def lost_by_fork(self, particle: Particle) -> list[str]:
+        """Return the names of a particle's values that its offspring do not have."""
+        channels = self.agent.channels
+        return [
+            name
+            for name, value in particle.state.items()
+            if isinstance(channels.get(name), CarriedValue) and not is_plain(value)
+        ]
 
     def _limit(self, config: RunnableConfig) -> int | None:
         """Return the recursion limit of the call, or else of the agent; None: LangGraph's own applies."""

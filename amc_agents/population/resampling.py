@@ -101,6 +101,10 @@ async def _continue_from(system: ParticleSystem, ancestors: IntArray, retired: S
     await asyncio.gather(*(system.runner.save(parent) for parent in parents.values()))
     offspring = await asyncio.gather(*(system.runner.fork(parent, slot) for slot, parent in forks.items()))
     children = dict(zip(forks, offspring, strict=True))
+    for name in sorted({name for parent in parents.values() for name in system.runner.streams.lost_by_fork(parent)}):
+        note = f"the state's `{name}` (UntrackedValue) holds an object that cannot be copied: forks start without it"
+        if note not in system.notes:
+            system.notes.append(note)
     gone = {id(kept.particle) for kept in retired}
     for slot, child in children.items():
         if slot < len(old) and id(old[slot]) in gone and child.segment is not None:

@@ -19,6 +19,7 @@ from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
 from amc_agents.population.agent_events import AgentEvents
 from amc_agents.population.agent_streams import AgentStreams
+from amc_agents.population.containers import carrying
 from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.origin import Beginning, FromInput, Origin
@@ -236,7 +237,13 @@ def _runner(
 ) -> ParticleRunner:
     saver = ForkSaver()
     streams = AgentStreams(
-        agent=wrapped.agent.copy(update={"checkpointer": saver, "nodes": _nodes_at_doors(wrapped)}),
+        agent=wrapped.agent.copy(
+            update={
+                "checkpointer": saver,
+                "nodes": _nodes_at_doors(wrapped),
+                "channels": carrying(wrapped.agent.channels),
+            }
+        ),
         saver=saver,
         step_after=frozenset(wrapped.step_after),
         horizon=settings.horizon,

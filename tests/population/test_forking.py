@@ -1,19 +1,26 @@
 """The stored past of particles: one checkpoint for each fork, and nothing else."""
 
+import itertools
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelCallLimitMiddleware, ToolCallLimitMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
 from langgraph.channels.delta import DeltaChannel
+from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
 
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.graph import amc
 from amc_agents.population.saver import ForkSaver
+from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.worlds import TASK, Prefers, SumWorld, number_agent, start
 
 
@@ -197,3 +204,50 @@ def test_the_offspring_of_a_finished_particle_has_its_own_containers():
     assert any(point.ancestors is not None for point in run.history)
     bags = [output["bag"] for output in run.outputs]
     assert len({id(bag) for bag in bags}) == len(bags)
+
+
+@pytest.mark.parametrize("limited", [ToolCallLimitMiddleware, ModelCallLimitMiddleware])
+def test_run_limits_of_middlewares_count_the_steps_before_a_fork(limited):
+    calls = itertools.count()
+
+    @tool
+    @effect("read")
+    def search(query: str) -> str:
+        """Search."""
+        return "found"
+
+    def respond(messages):
+        number = next(calls)
+        call = {"name": "search", "args": {"query": str(number)}, "id": f"c{number}"}
+        return AIMessage(f"search {number}", tool_calls=[call])
+
+    middleware = [limited(run_limit=2, exit_behavior="end")]
+    agent = create_agent(ScriptedChatModel(respond=respond), [search], middleware=middleware)
+    run = amc(agent, by_place, n_particles=3, beta=0.05, resample=EveryStep(), horizon=9, seed=1).run(start())
+    assert any(point.ancestors is not None for point in run.history)
+    assert len(run.best_output["messages"]) == len(agent.invoke(start())["messages"])
+
+
+def test_an_untracked_object_that_forks_lose_is_noted():
+    class State(MessagesState):
+        session: Annotated[Any, UntrackedValue]
+
+    @effect("read")
+    def work(state):
+        if len(state["messages"]) == 1:
+            return {"messages": [AIMessage("opened")], "session": object()}
+        return {"messages": [AIMessage("has it" if state.get("session") is not None else "lost it")]}
+
+    builder = StateGraph(State)
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", lambda state: "work" if len(state["messages"]) < 4 else END)
+    run = amc(builder.compile(), by_place, n_particles=3, step_after="work", beta=0.05, resample=EveryStep(),
+              seed=1).run(start())  # fmt: skip
+    assert run.best_output["messages"][-1].text == "lost it"
+    assert any("`session` (UntrackedValue)" in note for note in run.notes)
+
+
+def by_place(trajectories):
+    """Values that differ, so that a weighing forks the last particle."""
+    return [0.1 + 0.2 * place for place, _ in enumerate(trajectories)]
