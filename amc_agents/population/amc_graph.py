@@ -48,6 +48,14 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
             async for event in events:
                 yield event
 
+    @override
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a graph of amc cannot be pickled, because it holds locks and clients (LangGraph's own graphs can be, but "
+            "do not run afterwards): call the function that builds it in the worker, as a Ray actor's __init__ or the "
+            "initializer of a process pool"
+        )
+
     def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
         """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z, usage and best world.
 

@@ -182,6 +182,7 @@ async def independent_trajectories(
             "n_particles": Adaptive(branching.starts(n_trajectories), n_trajectories),
             "resample": branching.schedule(horizon, seed),
             "hide_rewards": True,
+            "beta": 1.0,  # A chosen beta would wait for values that differ before it splits.
             "finished": "keep",
             "select": "weight",
         }

@@ -326,11 +326,11 @@ async def test_failures_are_raised_and_those_of_a_critic_may_be_tolerated():
     [
         (ConnectionError("refused"), "critic Answers failed: ConnectionError: refused"),
         (ValueError("bad"), "critic Answers failed: ValueError: bad"),
-        (["n/a"] * 2, "answered list, expected"),
+        (["n/a"] * 2, "answered list of str, expected"),
         ([0.5], "shape"),
         (np.array([[0.0] * 3]), "shape"),
         (np.array([math.nan, 0.0, 0.0]), "answered"),
-        (None, "shape"),
+        (None, "answered NoneType, expected"),
     ],
 )
 async def test_any_failure_of_a_critic_can_leave_the_decision_to_the_prior(answer, match):
@@ -358,13 +358,28 @@ async def test_a_failing_forward_model_counts_as_a_critic_failure_but_a_wrong_se
         async def log_odds(self, trajectories):
             raise self.error
 
+    class Stuck:
+        async def log_odds(self, trajectories):
+            await asyncio.Event().wait()
+
     settings = LacSettings(depth=1, on_critic_error="uniform")
     imagination = Raises(OSError("gone"))
     decision = await decide(STATE, Script(MIXED), Odds(LOGIT), settings, imagination=imagination)
     assert "the forward model failed: OSError: gone" in decision.notes[0]
-    for error in (ConfigurationError("another beta"), asyncio.CancelledError()):
-        with pytest.raises(type(error)):
-            await decide(STATE, Script(MIXED), Raises(error), LacSettings(on_critic_error="uniform"))
+    with pytest.raises(ConfigurationError):
+        await decide(
+            STATE, Script(MIXED), Raises(ConfigurationError("another beta")), LacSettings(on_critic_error="uniform")
+        )
+    # A critic that cancels itself has failed; a decision that is cancelled ends.
+    decision = await decide(
+        STATE, Script(MIXED), Raises(asyncio.CancelledError()), LacSettings(on_critic_error="uniform")
+    )
+    assert "CancelledError" in decision.notes[0]
+    deciding = asyncio.ensure_future(decide(STATE, Script(MIXED), Stuck(), LacSettings()))
+    await asyncio.sleep(0.01)
+    deciding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deciding
 
 
 def test_if_a_part_fails_the_others_are_cancelled():

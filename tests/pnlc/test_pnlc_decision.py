@@ -437,8 +437,8 @@ async def test_a_malformed_answer_of_a_critic_is_an_error_or_keeps_the_thought()
         (CriticError("gone"), "gone"),
         (ConnectionError("refused"), "critic Nonsense failed: ConnectionError: refused"),
         (ValueError("bad"), "critic Nonsense failed: ValueError: bad"),
-        (["n/a"] * 4, "answered list, expected"),
-        (None, "shape"),
+        (["n/a"] * 4, "answered list of str, expected"),
+        (None, "answered NoneType, expected"),
     ):
         with pytest.raises(CriticError, match=match):
             await deciding(Script(), Nonsense(answer))

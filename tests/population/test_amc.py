@@ -1,6 +1,7 @@
 """Runs of `amc`: the answer, seeds, resampling, failures, worlds, settings."""
 
 import asyncio
+import pickle
 import random
 from dataclasses import replace
 
@@ -291,3 +292,8 @@ async def test_a_world_reward_that_is_not_finite_fails_the_particle_and_names_th
     graph = amc(number_agent(), "uniform", environment=lambda state: (Broken(4), TASK), n_particles=2)
     with pytest.raises(QuorumLost, match="gave the reward nan for the action"):
         await graph.arun(start())
+
+
+def test_a_graph_is_not_pickled_and_says_what_to_do():
+    with pytest.raises(TypeError, match="builds it in the worker"):
+        pickle.dumps(amc(number_agent(), environment=sum_world))

@@ -280,7 +280,7 @@ def test_a_shard_with_a_changed_byte_is_refused(tmp_path):
     )
     content, rng = shard.read_bytes(), random.Random(0)
     name = content.rfind(b"amc_sha256")
-    for place in (0, len(content) - 1, *rng.sample(range(len(content)), 100)):
+    for place in (0, len(content) - 1, name + 13, *rng.sample(range(len(content)), 100)):
         damaged = bytearray(content)
         damaged[place] ^= 1 << rng.randrange(8)
         shard.write_bytes(damaged)
