@@ -13,6 +13,9 @@ from langgraph.types import Command, GraphOutput, Interrupt
 from pydantic import BaseModel
 
 _ID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+\+00:00")
+_LEFT_OUT = ("remaining_steps",)
+"""Keys whose values follow from the recursion limit."""
 
 
 def canonical(value: Any) -> Any:
@@ -32,13 +35,14 @@ def canonical(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, *((field.name, canonical(getattr(value, field.name))) for field in fields(value))
     if isinstance(value, Mapping):
-        return "dict", *sorted(((str(key), canonical(item)) for key, item in value.items()), key=repr)
+        items = [(str(key), canonical(item)) for key, item in value.items() if key not in _LEFT_OUT]
+        return "dict", *sorted(items, key=repr)
     if isinstance(value, (list, tuple)):
         return type(value).__name__, *map(canonical, value)
     if isinstance(value, (set, frozenset)):
         return type(value).__name__, *sorted(map(canonical, value), key=repr)
     if isinstance(value, str):
-        return _ID.sub("<id>", value)
+        return _TIME.sub("<time>", _ID.sub("<id>", value))
     return value
 
 
@@ -49,6 +53,14 @@ def _message(message: BaseMessage) -> tuple[Any, ...]:
             "additional_kwargs", "response_metadata", "usage_metadata")  # fmt: skip
     parts = ((name, canonical(getattr(message, name, None))) for name in kept)
     return message.type, *(part for part in parts if part[1] not in (None, "", ("list",), ("dict",)))
+
+
+def unnamed(value: Any) -> Any:
+    """Return a canonical value with messages of models without their names."""
+    if not isinstance(value, tuple):
+        return value
+    kept = value if value[:1] != ("ai",) else [part for part in value if part[0] != "name"]
+    return tuple(map(unnamed, kept))
 
 
 def merged(messages: list[BaseMessage]) -> list[BaseMessage]:

@@ -20,7 +20,7 @@ from langgraph.store.memory import InMemoryStore
 
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
-from tests.like_plain.canonical import canonical, merged
+from tests.like_plain.canonical import canonical, merged, unnamed
 
 
 class Case(NamedTuple):
@@ -304,10 +304,11 @@ def _custom(events: list[Any]) -> list[Any]:
 def _events(events: list[dict[str, Any]], case: Case) -> Any:
     """Return what a front end shows of a run's events: ends of models and tools, and the root's output.
 
-    In v1, the latter is the update of the node that ran last.
+    In v1, the latter is the update of the node that ran last. The names of messages are left out: agents set them when
+    the event is on its way, so that a reader may see it or not.
     """
     shown = [
-        (event["event"], event["name"], canonical(event["data"].get("output")))
+        (event["event"], event["name"], unnamed(canonical(event["data"].get("output"))))
         for event in events
         if event["event"] in ("on_chat_model_end", "on_tool_end")
     ]
