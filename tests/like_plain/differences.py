@@ -100,6 +100,12 @@ KNOWN = [
         case("bound recursion limit", "events_v2"),
     ),
     Known(
+        "results",
+        "42, point 3: values of untracked channels",
+        _of("model call limit of the thread", "tool call limit of the thread"),
+        case("tool call limit of the thread", "events_v2"),
+    ),
+    Known(
         "results states history ledger callbacks usage",
         "42, point 3: limits of the run begin again at each start of a particle",
         _of("model call limit of the run", "model call limit that raises", "tool call limit of the run"),

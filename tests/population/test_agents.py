@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
@@ -31,29 +31,6 @@ from tests.population.worlds import (
     sum_world,
     tool_caller,
 )
-
-
-def test_a_channel_with_a_reducer_is_not_reduced_twice():
-    class State(TypedDict):
-        messages: Annotated[list, operator.add]
-        count: Annotated[int, operator.add]
-        marks: Annotated[list, lambda a, b: [*a, "+", *b]]
-
-    @effect("read")
-    def tools(state):
-        return {"messages": [AIMessage("Action: 1"), HumanMessage("ok")], "count": 1, "marks": ["m"]}
-
-    builder = StateGraph(State)
-    builder.add_node("tools", tools)
-    builder.add_edge(START, "tools")
-    builder.add_conditional_edges("tools", lambda state: END if state["count"] >= 13 else "tools")
-    agent = builder.compile()
-    given = {"messages": [HumanMessage("go")], "count": 10, "marks": ["a"]}
-    wrapped = amc(agent, n_particles=3, resample=AtSteps(1), reward=lambda state: float(state["count"])).invoke(given)
-    bare = agent.invoke(given)
-    assert wrapped["count"] == bare["count"] == 13
-    assert wrapped["marks"] == bare["marks"]
-    assert len(wrapped["messages"]) == len(bare["messages"]) == 7
 
 
 def test_a_tool_node_inside_a_subgraph_needs_step_after():
@@ -138,23 +115,6 @@ def test_an_agent_without_messages_needs_a_trajectory_function():
     assert run.history[0].ancestors is not None
     assert run.population.values.tolist() == [4.0, 4.0]
     assert len(run.best.steps) == 4
-
-
-def test_a_pydantic_state_works():
-    class State(BaseModel):
-        messages: Annotated[list, operator.add] = []
-        n: int = 0
-
-    @effect("read")
-    def tools(state: State):
-        return {"messages": [AIMessage("Action: x"), HumanMessage("y")], "n": state.n + 1}
-
-    builder = StateGraph(State)
-    builder.add_node("tools", tools)
-    builder.add_edge(START, "tools")
-    builder.add_conditional_edges("tools", lambda state: END if state.n == 2 else "tools")
-    output = amc(builder.compile(), "uniform", n_particles=2, resample=AtSteps(1)).invoke(start())
-    assert len(output["messages"]) == 5
 
 
 def test_parallel_tool_calls_are_one_step():

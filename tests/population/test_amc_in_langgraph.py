@@ -7,17 +7,15 @@ from uuid import uuid4
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
-from langgraph.store.memory import InMemoryStore
 
 from amc_agents.errors import QuorumLost
 from amc_agents.population.graph import amc
 from amc_agents.runtime.effects import effect
-from amc_agents.smc import AtSteps, Never
+from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage
 from tests.population.worlds import (
@@ -144,32 +142,6 @@ async def test_a_dict_context_can_name_the_critic_beside_the_agents_keys():
     critic = ReturnSoFar()
     await amc(builder.compile(), n_particles=1).arun(start(), context={"name": "x", "critic": critic})
     assert critic.batches == [[1]]
-
-
-async def test_configurable_store_and_tracing_reach_the_particles():
-    traced = []
-
-    class Tracer(BaseCallbackHandler):
-        def on_chat_model_start(self, serialized, messages, **kwargs):
-            traced.append(kwargs["metadata"].get("team"))
-
-    @effect("read")
-    def tools(state, config, *, store):
-        assert config["configurable"]["user"] == "u1"
-        store.put(("seen",), config["configurable"]["thread_id"], {"n": 1})
-        answer = model.invoke([HumanMessage("hello")], config)
-        return {"messages": [answer, HumanMessage("ok")]}
-
-    model = ScriptedChatModel(respond=digits)
-    builder = StateGraph(MessagesState)
-    builder.add_node("tools", tools)
-    builder.add_edge(START, "tools")
-    store = InMemoryStore()
-    wrapped = amc(builder.compile(store=store), "uniform", n_particles=3, resample=Never(), quorum=3)
-    config = {"configurable": {"user": "u1"}, "callbacks": [Tracer()], "metadata": {"team": "t"}}
-    await wrapped.ainvoke(start(), config)
-    assert traced == ["t"] * 3
-    assert len(store.search(("seen",))) == 1, "the winner's"
 
 
 def test_usage_counts_the_models_calls_by_role():
