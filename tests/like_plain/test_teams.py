@@ -76,6 +76,7 @@ TEAMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("particles", [1, 3])
 @pytest.mark.parametrize("calls", ["invoke", "ainvoke", "stream", "abatch", "events_v2"])
