@@ -107,8 +107,8 @@ KNOWN = [
     ),
     Known(
         "results states history ledger callbacks usage",
-        "docs/support.md: no question can be asked with durability='exit', which is refused",
-        lambda case: case.scenario in ASKS and case.durability == "exit",
+        "docs/support.md: questions and commit tools are refused with durability='exit'",
+        lambda case: case.scenario in (*ASKS, "commit tool") and case.durability == "exit",
         case("interrupt", durability="exit"),
     ),
     Known("ledger", "docs/support.md: particles use no cache of nodes", _of("cache policy"), case("cache policy")),
