@@ -18,7 +18,7 @@ from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedul
 Select = Literal["return", "value", "weight", "sample"]
 Finished = Literal["retire", "keep"]
 OnCriticError = Literal["raise", "uniform"]
-Emission = Literal["end", "settled"]
+Emission = Literal["end", "settled", "all"]
 Beta = float | Literal["auto"]
 
 
@@ -60,7 +60,8 @@ class AmcSettings:
     seed: int | None = None
     """Seed of resampling and worlds; None: drawn, and recorded in the run."""
     emit: Emission = "end"
-    """When messages are streamed: at the run's end, or "settled": as soon as all candidates for the answer agree."""
+    """When messages are streamed: at the run's end, or "settled": as soon as all candidates for the answer agree.
+    "all": as "end", but `astream_events` shows the events of every particle as they happen."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

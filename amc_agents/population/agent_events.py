@@ -37,24 +37,26 @@ class AgentEvents:
 
     Args:
         readers: the handlers behind `astream_events` and `astream_log`.
+        everyone: show what happens in all agents, when it happens.
     """
 
-    def __init__(self, readers: Sequence[BaseCallbackHandler]) -> None:
-        self._readers = [*readers]
+    def __init__(self, readers: Sequence[BaseCallbackHandler], *, everyone: bool = False) -> None:
+        self._readers, self._everyone = [*readers], everyone
 
     @classmethod
-    def of(cls, config: RunnableConfig) -> AgentEvents | None:
+    def of(cls, config: RunnableConfig, *, everyone: bool) -> AgentEvents | None:
         """Return the events for the readers of a call; None: it has none.
 
         Args:
             config: of a node.
+            everyone: as of the class.
         """
         readers = [one for one in stream_listeners(config) if not isinstance(one, StreamMessagesHandler)]
-        return cls(readers) if readers else None
+        return cls(readers, everyone=everyone) if readers else None
 
     def handlers(self, record: list[AgentEvent], *, live: bool) -> list[BaseCallbackHandler]:
         """Return the handlers of a particle's next runs: a recorder, or the readers themselves if it is the answer."""
-        return self._readers if live else [_Recorder(record)]
+        return self._readers if live or self._everyone else [_Recorder(record)]
 
     async def show(self, record: list[AgentEvent]) -> None:
         """Show the readers what is recorded, and clear it."""

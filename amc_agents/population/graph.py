@@ -131,7 +131,8 @@ def amc(
             random and recorded.
         emit: when `stream_mode="messages"` shows the answer's messages: at the "end" of the run, or "settled": each as
             soon as every particle that can still become the answer shares it, and token by token while only one
-            particle is left.
+            particle is left. "all": at the end, too, but `astream_events` shows the events of every particle as they
+            happen, with `particle` in their metadata, instead of those of the answer.
         on_critic_error: "raise" (default), or "uniform": keep the weights when the critic fails in any way, and add a
             note to the run. Values are NaN there; `select="value"` takes the best known value, or the largest weight
             if no value is known.

@@ -106,7 +106,7 @@ async def start(
         meter,
         agent_context=call.context,
         on_event=event_listener(emit) if owner.wants_events else None,
-        events=AgentEvents.of(config),
+        events=AgentEvents.of(config, everyone=settings.emit == "all"),
         settled=_settled(settings, given, owner),
         nested="|" in config["configurable"].get("checkpoint_ns", ""),
         purse=purse,
@@ -166,7 +166,7 @@ def _deadline(settings: Settings, spent_s: float) -> Deadline:
 
 def _settled(settings: Settings, given: State, owner: OpenRun) -> SettledStream | None:
     messages = given.get("messages")
-    if settings.emit == "end" or not isinstance(messages, list):
+    if settings.emit != "settled" or not isinstance(messages, list):
         return None
     return SettledStream(messages, lambda: [] if owner.system is None else owner.system.candidates)
 

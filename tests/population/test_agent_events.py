@@ -36,3 +36,19 @@ async def test_tokens_are_shown_and_at_once_if_a_single_particle_is_left():
 
     assert await played() == ("one two three", False)
     assert await played(emit="settled") == ("one two three", True)
+
+
+async def test_every_particles_models_are_shown_by_choice_and_named():
+    drawn = []
+
+    def respond(messages):
+        drawn.append(digits(messages))
+        return drawn[-1]
+
+    graph = amc(
+        number_agent(respond), Prefers(0), environment=sum_world, n_particles=4, resample=AtSteps(2), seed=0, emit="all"
+    )
+    events = [event async for event in graph.astream_events(start(), version="v2")]
+    ended = [event for event in events if event["event"] == "on_chat_model_end"]
+    assert sorted(event["data"]["output"].text for event in ended) == sorted(drawn)
+    assert {event["metadata"]["particle"] for event in ended} == {0, 1, 2, 3}

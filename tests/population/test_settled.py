@@ -285,7 +285,7 @@ async def test_the_messages_after_a_commit_are_settled_before_the_end():
 
 
 def test_only_known_emissions_are_accepted():
-    with pytest.raises(ConfigurationError, match="emit must be one of 'end', 'settled', got 'now'"):
+    with pytest.raises(ConfigurationError, match="emit must be one of 'end', 'settled', 'all', got 'now'"):
         wrapped(emit="now")
 
 
