@@ -234,6 +234,8 @@ class ParticleRunner:
         context.run(current_rng.set, particle.rng)
         context.run(set_environment, particle.world)
         context.run(set_door, particle.door)
+        if particle.world is not None:
+            particle.world.users = particle.door.running
         context.run(count_requests, self.ledger.meter_of(particle, self.meter))
         context.run(set_gate, self.gate)
         if self.purse is not None:

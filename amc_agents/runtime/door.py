@@ -40,7 +40,7 @@ from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_effect
 
 _current: ContextVar[Door | None] = ContextVar("amc_door", default=None)
-_attempt: ContextVar[object] = ContextVar("amc_attempt", default=None)
+_attempt: ContextVar[_Attempt | None] = ContextVar("amc_attempt", default=None)
 _inside_commit: ContextVar[bool] = ContextVar("amc_inside_commit", default=False)
 _enclosing: ContextVar[Visit | None] = ContextVar("amc_enclosing_visit", default=None)
 _MARK = "amc_door"
@@ -88,6 +88,13 @@ class CallOutcome:
     error: str | None = None
 
 
+class _Attempt:
+    """A start or a resumption of an agent."""
+
+    abandoned = False
+    """Whether its particle has failed or was cancelled, although a thread of it may go on."""
+
+
 @dataclass
 class Door:
     """What a particle may call, and what its current superstep has called.
@@ -111,7 +118,7 @@ class Door:
     """Outcomes of the opened calls that have begun."""
     ended_by: PendingCall | None = None
     """The deferred call without a result that ends the particle."""
-    _attempt: object = None
+    _attempt: _Attempt | None = None
     """The current start or resumption; None: the agent is held."""
     _counts: Counter[tuple[CallKey, int]] = field(default_factory=Counter)
     _tries: Counter[CallKey] = field(default_factory=Counter)
@@ -134,7 +141,7 @@ class Door:
     def begin_attempt(self) -> None:
         """Prepare for a start or a resumption of the agent, in its context."""
         self.waiting, self._counts, self._tries, self.ended_by = {}, Counter(), Counter(), None
-        self._attempt = object()
+        self._attempt = _Attempt()
         _attempt.set(self._attempt)
 
     async def end_attempt(self) -> None:
@@ -148,8 +155,7 @@ class Door:
         await asyncio.gather(*map(asyncio.wrap_future, asked))
         with self._lock:
             self._attempt = None
-            running = list(self._running)
-        await asyncio.gather(*map(asyncio.wrap_future, running))
+        await asyncio.gather(*map(asyncio.wrap_future, self.running()))
 
     def end_superstep(self) -> None:
         """Forget the calls of a complete superstep."""
@@ -157,8 +163,10 @@ class Door:
         self._counts, self._tries = Counter(), Counter()
 
     def shut(self) -> None:
-        """Admit no more calls: the particle has failed or was cancelled, and a thread of it may go on."""
+        """Admit no more calls of tools and models: the particle has failed or was cancelled, but its threads go on."""
         with self._lock:
+            if self._attempt is not None:
+                self._attempt.abandoned = True
             self._attempt = None
 
     async def commits_ended(self) -> bool:
@@ -167,6 +175,11 @@ class Door:
             committing = list(self._committing.values())
         await asyncio.gather(*map(asyncio.wrap_future, committing))
         return bool(committing)
+
+    def running(self) -> list[Future[None]]:
+        """Return the calls that have begun and have not ended."""
+        with self._lock:
+            return list(self._running)
 
     @property
     def passed_over(self) -> PendingCall | None:
@@ -413,6 +426,12 @@ def set_door(door: Door | None) -> None:
 def in_particle() -> bool:
     """Whether a particle's agent runs this code."""
     return _current.get() is not None
+
+
+def is_abandoned() -> bool:
+    """Whether this code is a thread of a particle that has failed or was cancelled."""
+    attempt = _attempt.get()
+    return attempt is not None and attempt.abandoned
 
 
 def is_of_a_door(interrupt: Interrupt) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
+from amc_agents.runtime.door import is_abandoned
 from amc_agents.usage import LANGCHAIN_COUNTS, OPENAI_COUNTS, Meter, Usage, reported_usage
 
 
@@ -99,12 +101,14 @@ class PolicyMeter(ContextHandler):
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **details: Any
     ) -> None:
         """Remember the model: an answer may not name it, and a failure cannot."""
+        _refuse_if_abandoned()
         self._requests[run_id] = _request_of(details)
         if (observer := _observer.get()) is not None:
             observer.on_chat_model_start(serialized, messages, run_id=run_id, **details)
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **details: Any) -> None:
         """Remember a plain-text model."""
+        _refuse_if_abandoned()
         self._requests[run_id] = _request_of(details)
         if (observer := _observer.get()) is not None:
             observer.on_llm_start(serialized, prompts, run_id=run_id, **details)
@@ -188,6 +192,15 @@ def counting_requests(meter: PolicyMeter) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def _refuse_if_abandoned() -> None:
+    """Make no request for a particle that has failed or was cancelled, and whose thread goes on.
+
+    LangChain does not drop this exception, and neither a retry nor a catch-all goes on after it.
+    """
+    if is_abandoned():
+        raise asyncio.CancelledError("the particle that makes this request has failed or was cancelled")
 
 
 def _request_of(details: Mapping[str, Any]) -> _Request | None:

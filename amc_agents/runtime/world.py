@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -28,6 +29,8 @@ World = TypeVar("World")
 
 CLOSING_LIMIT_S = 10.0
 """Maximum time in seconds that an ended run waits until a world is created or closed."""
+UNUSED_LIMIT_S = 5.0
+"""Maximum time in seconds that a world stays open for a call that goes on after its particle has failed or was cut."""
 
 _log = room_logger(__name__)
 _current: ContextVar[Any] = ContextVar("amc_environment", default=None)
@@ -127,15 +130,20 @@ class Worlds:
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Finish creating or closing a world even if the caller is cancelled, so that it can be closed."""
+        return await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def close(self, world: RecordingWorld) -> None:
-        """Close a world if it is open; a failure is recorded and logged."""
+        """Close a world if it is open, or, without waiting, after the calls that use it; a failure is recorded."""
         if world in self._open:
-            await self.finish(self._close(world))
+            in_use, closing = bool(world.users()), self._begin(self._close(world))
+            if not in_use:
+                await asyncio.shield(closing)
 
     async def close_all(self, *, but: RecordingWorld | None = None) -> None:
         """Close all worlds but one, also those that are still being created."""
@@ -170,6 +178,8 @@ class Worlds:
         del self._open[world]
         if any(other.inner is world.inner for other in self._open):
             return  # A fork that shares its parent's state.
+        if users := world.users():
+            await asyncio.wait(map(asyncio.wrap_future, users), timeout=UNUSED_LIMIT_S)
         limit = asyncio.timeout(CLOSING_LIMIT_S)
         try:
             async with limit:
@@ -207,6 +217,8 @@ class RecordingWorld:
         """The last saved state, if it is `Restorable`."""
         self.first: TimeStep | None = None
         """The answer to its reset."""
+        self.users: Callable[[], Sequence[Future[None]]] = tuple
+        """Returns the calls of tools that use it now: a thread of a particle may go on after the particle."""
         self.started = False
         """True if it was handed over in the middle of its episode."""
         self.pending_reward = 0.0

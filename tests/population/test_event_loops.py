@@ -10,6 +10,7 @@ import gc
 import json
 import threading
 from collections.abc import Callable
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,6 +20,8 @@ from langchain.agents.middleware import AgentMiddleware, ModelRequest, ToolCallR
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool, tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langgraph.config import get_stream_writer
+from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
@@ -31,7 +34,6 @@ from amc_agents import (
     amc,
     effect,
 )
-from amc_agents.errors import RunTimedOut
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.scripted_http import scripted_server
 
@@ -274,31 +276,46 @@ def test_the_context_of_the_caller_reaches_the_agents_threads():
     assert set(seen) == {"acme"}
 
 
-def test_an_abandoned_sync_request_calls_no_more_tools():
-    """A thread cannot be stopped, so the request goes on; what it asks for afterwards is not done."""
-    released, searched, ended = threading.Event(), [], threading.Event()
-
-    @effect("read")
-    def hanging(state: MessagesState) -> Any:
-        try:
-            assert released.wait(10)
-            searched.append(noted.invoke({"query": "leave"}))
-        finally:
-            ended.set()
-        return {"messages": [AIMessage("30 days")]}
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_abandoned_thread_calls_no_more_tools_and_models(asynchronous):
+    """A thread cannot be stopped, so its node goes on; what it asks for afterwards is not done."""
+    released, done, refused, ended = threading.Event(), [], [], threading.Event()
+    model = ScriptedChatModel(respond=lambda messages: "30 days")
 
     @tool
     @effect("read")
-    def noted(query: str) -> str:
+    def search(query: str) -> str:
         """Search the handbook."""
         return "found"
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("hanging", hanging)
-    graph.add_edge(START, "hanging")
-    run_timeout = amc(graph.compile(), "uniform", step_after=["hanging"], n_particles=1, run_timeout=0.1)
-    with pytest.raises(RunTimedOut):
-        run_timeout.invoke(QUESTION)
+    @effect("read")
+    def hanging(state: MessagesState) -> Any:
+        get_stream_writer()("begun")
+        assert released.wait(10)
+        for ask, question in ((model.invoke, "leave?"), (search.invoke, {"query": "leave"})):
+            try:
+                done.append(ask(question))
+            except (asyncio.CancelledError, GraphInterrupt) as error:
+                refused.append(type(error))
+        ended.set()
+        return {"messages": [AIMessage("30 days")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("hanging", hanging)
+    builder.add_edge(START, "hanging")
+    graph: Any = amc(builder.compile(), "uniform", step_after=["hanging"], n_particles=1)
+
+    async def leave() -> None:
+        async with aclosing(graph.astream(QUESTION, stream_mode="custom")) as events:
+            await anext(events)
+        released.set()  # Otherwise `asyncio.run` would wait for the thread.
+
+    if asynchronous:
+        asyncio.run(leave())
+    else:
+        events = graph.stream(QUESTION, stream_mode="custom")
+        next(events)
+        events.close()
     released.set()
     assert ended.wait(10)
-    assert searched == []
+    assert (done, refused) == ([], [asyncio.CancelledError, GraphInterrupt])

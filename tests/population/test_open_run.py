@@ -4,10 +4,16 @@ import asyncio
 import gc
 import signal
 import threading
+import time
 from contextlib import aclosing
+from typing import Any
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
 
@@ -15,7 +21,10 @@ from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AgentContractError
 from amc_agents.population.graph import amc
 from amc_agents.runtime import world as world_module
+from amc_agents.runtime.effects import effect
+from amc_agents.runtime.world import current_environment
 from amc_agents.smc import AtSteps, EveryStep, Never
+from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start
 
 
@@ -373,6 +382,63 @@ def test_forks_that_share_one_world_close_it_once():
     run.close()
     assert run.history[0].ancestors is not None
     assert (Stateless.made, Stateless.closings) == (1, 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_world_stays_open_for_a_tool_in_a_thread_that_outlives_its_particle(asynchronous):
+    found = []
+
+    class Kept(CountedWorld):
+        made = open = closings = 0
+
+    @tool
+    @effect("world")
+    def work() -> str:
+        """Work for a while."""
+        world: Any = current_environment()
+        get_stream_writer()("begun")
+        time.sleep(0.1)
+        found.append(world.inner.closed)
+        return "worked"
+
+    respond = lambda messages: AIMessage("", tool_calls=[{"name": "work", "args": {}, "id": "w"}])  # noqa: E731
+    agent = create_agent(ScriptedChatModel(respond=respond), [work])
+    graph: Any = amc(agent, environment=lambda state: (Kept(), TASK), n_particles=1)
+
+    async def leave():
+        async with aclosing(graph.astream(start(), stream_mode="custom")) as events:
+            await anext(events)
+
+    if asynchronous:
+        asyncio.run(leave())
+    else:
+        events = graph.stream(start(), stream_mode="custom")
+        next(events)
+        events.close()
+    assert found == [False]
+    assert_all_closed_once(Kept)
+
+
+def test_a_tool_that_hangs_does_not_keep_its_world_open(monkeypatch):
+    monkeypatch.setattr(world_module, "UNUSED_LIMIT_S", 0.01)
+    released, world = threading.Event(), counted()
+
+    @tool
+    @effect("world")
+    def work() -> str:
+        """Hang."""
+        get_stream_writer()("begun")
+        released.wait(10)
+        return "worked"
+
+    respond = lambda messages: AIMessage("", tool_calls=[{"name": "work", "args": {}, "id": "w"}])  # noqa: E731
+    agent = create_agent(ScriptedChatModel(respond=respond), [work])
+    graph: Any = amc(agent, environment=lambda state: (world(), TASK), n_particles=1)
+    events = graph.stream(start(), stream_mode="custom")
+    next(events)
+    events.close()
+    assert_all_closed_once(world)
+    released.set()
 
 
 def test_a_graph_compiled_again_from_the_builder_is_refused():

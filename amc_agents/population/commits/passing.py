@@ -62,7 +62,7 @@ async def pass_door(
         system.selected = next(slot for slot, particle in enumerate(system.particles) if particle is chosen)
     slot = system.selected
     particle = system.particles[slot]
-    particle.edit, made = edit, len(system.commits)
+    particle.edit, made = edit, len(system.commits) - journal.is_uncertain(system)
     try:
         with nullcontext() if system.budget is None else system.budget.alone(particle):
             questions = await _act(system, particle, config, answers)

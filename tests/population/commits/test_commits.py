@@ -7,8 +7,10 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
 
 from amc_agents import Adaptive, Budget, effect
 from amc_agents.errors import AgentContractError, BudgetExhausted, CommitError
@@ -429,6 +431,37 @@ async def test_models_inside_the_step_of_a_commit_spend_from_the_budget_and_neve
             await asyncio.wait_for(running, 30)
         assert "refund(amount=1): ran" in "".join(getattr(caught.value, "__notes__", []))
     assert ledger.rows("refund") == [{"amount": 1}]
+
+
+@pytest.mark.parametrize("answer", ["run again", {"ran": "paid"}])
+async def test_a_budget_that_ends_after_a_commit_in_doubt_answers_with_no_particle_without_it(ledger, answer):
+    """One particle has ended without the payment; the other's was cut off, and its model's next call is too much."""
+    asked = []
+
+    @tool
+    async def refund(amount: int) -> str:
+        """Pay, and lose the connection at first."""
+        ledger.add("refund", amount=amount)
+        if len(ledger.rows("refund")) == 1:
+            raise asyncio.CancelledError
+        return "paid"
+
+    def respond(messages):
+        asked.append(len(messages))
+        return "done" if len(asked) == 1 else AIMessage("", tool_calls=[call("refund", "r", amount=1)])
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("billing", create_agent(ScriptedChatModel(respond=respond), [refund]))
+    builder.add_edge(START, "billing")
+    graph = shop(ledger, agent=builder.compile(), step_after="billing", tools={"refund": "commit"}, n_particles=2,
+                 resample=Never(), budget=Budget(calls=2), checkpointer=InMemorySaver())  # fmt: skip
+    thread = {"configurable": {"thread_id": "doubt"}}
+    with pytest.raises(CommitError, match="may have run"):
+        await graph.ainvoke(start(), thread)
+    assert "__interrupt__" in await graph.ainvoke(None, thread)
+    with pytest.raises(BudgetExhausted) as caught:
+        await graph.ainvoke(Command(resume=answer), thread)
+    assert "refund(amount=1): " in "".join(caught.value.__notes__)
 
 
 async def test_an_undecided_adaptive_run_starts_no_new_particles_after_a_commit(ledger):
