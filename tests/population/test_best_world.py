@@ -209,7 +209,7 @@ def test_if_the_run_fails_after_its_end_the_world_is_closed(monkeypatch):
     async def fail(*_):
         raise OSError("the stream broke")
 
-    monkeypatch.setattr("amc_agents.population.nodes._stream_messages", fail)
+    monkeypatch.setattr("amc_agents.population.nodes._stream", fail)
     with pytest.raises(OSError, match="the stream broke"):
         sums().run(start())
     with pytest.raises(OSError, match="the stream broke"):

@@ -20,9 +20,9 @@ class Tempered(ScriptedChatModel):
     temperature: float | None = 0.7
     asked: list = Field(default_factory=list)
 
-    async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
+    def _result(self, messages):
         self.asked.append((self.temperature, messages[-1].text))
-        return self._result(messages)
+        return super()._result(messages)
 
 
 @pytest.fixture
