@@ -218,6 +218,7 @@ def _background_loop(n_workers: int) -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             _keep_clients_apart()
             threading.Thread(target=_loop.run_forever, name="amc-agents", daemon=True).start()
+        _keep_embeddings_apart()
         if n_workers > _workers:
             _workers = max(n_workers, 32)
             _loop.call_soon_threadsafe(_loop.set_default_executor, DaemonThreads(_workers, "amc-agents"))
@@ -253,6 +254,34 @@ def _keep_clients_apart() -> None:
     if not hasattr(agenerate, "__wrapped__"):  # Not again in a forked process.
         setattr(BaseChatModel, "_agenerate_with_cache", agenerate_apart)  # noqa: B010 (mypy refuses the assignment)
         setattr(BaseChatModel, "astream", astream_apart)  # noqa: B010
+
+
+def _keep_embeddings_apart() -> None:
+    """Make embeddings use their sync client on this loop: those of a store, for example.
+
+    Each class has its own coroutines, and may be imported after the loop's start. Only integrations' classes are
+    changed, which are pydantic models: others call these, or may have no sync form, as a function that LangGraph wraps.
+    """
+    from langchain_core.embeddings import Embeddings
+    from pydantic import BaseModel
+
+    classes = Embeddings.__subclasses__()
+    for each in classes:
+        classes += each.__subclasses__()
+        for name in ("embed_documents", "embed_query"):
+            coroutine = vars(each).get(f"a{name}")
+            if coroutine is not None and issubclass(each, BaseModel) and not hasattr(coroutine, "__wrapped__"):
+                setattr(each, f"a{name}", _apart(name, coroutine))
+
+
+def _apart(name: str, coroutine: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(coroutine)
+    async def apart(embeddings: Any, text: Any, **call: Any) -> Any:
+        if not on_background_loop():
+            return await coroutine(embeddings, text, **call)
+        return await in_new_thread(getattr(embeddings, name), text, **call)
+
+    return apart
 
 
 def _start_anew() -> None:

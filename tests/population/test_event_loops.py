@@ -20,7 +20,7 @@ from langchain.agents.middleware import AgentMiddleware, ModelRequest, ToolCallR
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool, tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from langgraph.config import get_stream_writer
+from langgraph.config import get_store, get_stream_writer
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -88,10 +88,14 @@ async def async_search(query: str) -> str:
     return "Employees have 30 days."
 
 
-def with_embeddings(chat: ChatOpenAI) -> Any:
-    embeddings = OpenAIEmbeddings(
+def embeddings_beside(chat: ChatOpenAI) -> OpenAIEmbeddings:
+    return OpenAIEmbeddings(
         model="e", base_url=chat.openai_api_base, api_key="none", max_retries=0, check_embedding_ctx_length=False
     )
+
+
+def with_embeddings(chat: ChatOpenAI) -> Any:
+    embeddings = embeddings_beside(chat)
 
     def retrieve(query: str) -> str:
         return str(embeddings.embed_query(query))
@@ -101,6 +105,21 @@ def with_embeddings(chat: ChatOpenAI) -> Any:
 
     found = StructuredTool.from_function(retrieve, aretrieve, name="search", description="Search the handbook.")
     return create_agent(chat, [effect("read")(found)])
+
+
+def with_store(chat: ChatOpenAI) -> Any:
+    """A store that embeds its entries, used by a tool that is only a coroutine."""
+
+    @tool("search")
+    @effect("read")
+    async def recall(query: str) -> str:
+        """Search the notes."""
+        await get_store().aput(("notes",), "note", {"text": query})
+        (found,) = await get_store().asearch(("notes",), query=query)
+        return str(found.value)
+
+    store = InMemoryStore(index={"dims": 2, "embed": embeddings_beside(chat), "fields": ["text"]})
+    return create_agent(chat, [recall], store=store)
 
 
 def in_nodes(chat: ChatOpenAI) -> Any:
@@ -128,6 +147,7 @@ def psrl(chat: ChatOpenAI) -> Any:
 
 AGENTS: dict[str, Callable[[ChatOpenAI], Any]] = {
     "tool": lambda chat: create_agent(chat, [search]),
+    "store": with_store,
     "async tool": lambda chat: create_agent(chat, [async_search]),
     "embeddings": with_embeddings,
     "hidden in nodes": in_nodes,
@@ -159,7 +179,9 @@ async def streamed(graph: Any) -> str:
 
 # The last connection of a plain `asyncio.run` stays open until it is found to be dead.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", ["tool", *(pytest.param(name, marks=pytest.mark.thorough) for name in [*AGENTS][1:])])
+@pytest.mark.parametrize(
+    "name", ["tool", "store", *(pytest.param(name, marks=pytest.mark.thorough) for name in [*AGENTS][2:])]
+)
 def test_calls_in_every_order(chat, name):
     plain = AGENTS[name](chat)
     graph = wrapped(plain)
