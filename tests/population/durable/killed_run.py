@@ -43,6 +43,7 @@ def graph(saver, log):
         n_particles=N,
         resample=AtSteps(3, 6),
         durable_every=2,
+        beta=1.0,
         seed=7,
         checkpointer=saver,
     )

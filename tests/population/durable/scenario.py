@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -23,6 +24,7 @@ class Scenario:
 
     def __init__(self, checkpointer=None, agent=None, **settings):
         self.model_calls = self.critic_calls = 0
+        self.counting = threading.Lock()
         self.slow_model_s = 0.0
         self.first: dict[str, Any] = {}
         self.fails_at_critic_call = self.fails_at_model_call = None
@@ -38,9 +40,11 @@ class Scenario:
         self.graph = amc(agent, self, checkpointer=checkpointer, **{**defaults, **settings})
 
     def respond(self, messages):
-        self.model_calls += 1
+        with self.counting:  # Particles call the model in threads.
+            self.model_calls += 1
+            number = self.model_calls
         time.sleep(self.slow_model_s)
-        if self.model_calls == self.fails_at_model_call:
+        if number == self.fails_at_model_call:
             raise ConnectionError("the machine dies")
         return digits(messages)
 

@@ -180,16 +180,18 @@ def test_the_state_of_an_agent_survives(make, given, call, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("call", [1, 2])
-def test_a_tool_calling_agent_in_a_world_survives(call):
+async def test_a_tool_calling_agent_in_a_world_survives(call):
+    """In a sync call, parallel calls of tools are made in threads, in any order."""
+
     def graph(saver, call=None):
         agent = create_agent(tool_caller(4, parallel=2), [say])
         return wrapped(agent, saver, call, environment=lambda state: sum_world(state, 20), resample=AtSteps(1, 2))
 
-    plain = graph(None).run(start())
+    plain = await graph(None).arun(start())
     saver = InMemorySaver()
     with pytest.raises(CriticError, match="the machine dies"):
-        graph(saver, call).run(start(), CONFIG)
-    assert facts(graph(saver).run(None, CONFIG)) == facts(plain)
+        await graph(saver, call).arun(start(), CONFIG)
+    assert facts(await graph(saver).arun(None, CONFIG)) == facts(plain)
 
 
 @pytest.mark.thorough
