@@ -136,8 +136,8 @@ async def read_sync(events: Iterator[T]) -> AsyncGenerator[T, None]:
     finally:
         closing = thread.submit(copy_context().run, cast(Any, events).close)
         thread.shutdown()
-        if not waiting:
-            await asyncio.wrap_future(closing)
+        if not waiting:  # A cancellation must not cancel it: LangGraph hangs when the collector closes its stream.
+            await asyncio.shield(asyncio.wrap_future(closing))
 
 
 async def in_new_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -11,7 +11,8 @@ import weakref
 
 import pytest
 
-from amc_agents.concurrency.background import run_in_background
+from amc_agents.concurrency import background
+from amc_agents.concurrency.background import read_sync, run_in_background
 from amc_agents.concurrency.threads import DaemonThreads
 from amc_agents.population.graph import amc
 from tests.population.worlds import number_agent, start
@@ -220,3 +221,35 @@ def test_the_loop_has_the_requested_number_of_threads():
         await asyncio.gather(*(asyncio.to_thread(barrier.wait) for _ in range(n)))
 
     run_in_background(all_at_once(40), n_workers=40)
+
+
+async def test_a_sync_stream_is_closed_although_the_wait_for_it_is_cancelled(monkeypatch):
+    """The thread is busy, so that its last call, which closes the stream, has not begun."""
+    free, closed = threading.Event(), threading.Event()
+
+    class Busy(DaemonThreads):
+        def shutdown(self, *args, **options):
+            return None
+
+        def submit(self, fn, /, *args, **options):
+            if args and args[-1] == events.close:
+                super().submit(free.wait, 10)
+            return super().submit(fn, *args, **options)
+
+    def counting():
+        try:
+            yield from range(3)
+        finally:
+            closed.set()
+
+    monkeypatch.setattr(background, "DaemonThreads", Busy)
+    events = counting()
+    reader = read_sync(events)
+    assert await anext(reader) == 0
+    closing = asyncio.create_task(reader.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    free.set()
+    assert await asyncio.to_thread(closed.wait, 10)

@@ -103,7 +103,7 @@ def sending_agent():
         bags: Annotated[list, operator.add]
 
     def fill(state):
-        state["bag"].append(draw())
+        state["bag"].append(sum(state["bag"]))
         return {"bags": [state["bag"]]}
 
     builder = StateGraph(Bags)

@@ -140,13 +140,13 @@ def test_under_never_a_run_goes_on_from_a_point_every_k_steps(call):
     assert broken.model_calls - before <= N * LENGTH - 2 * N * ((call - 1) // (2 * N))
 
 
-def test_pauses_do_not_hide_a_failure_of_particles():
+async def test_pauses_do_not_hide_a_failure_of_particles():
     """Notes and quorum are those of the weighing points."""
     runs = []
     for saver in (None, InMemorySaver()):
         scenario = Scenario(saver, durable_every=1, quorum=2)
         scenario.fails_at_model_call = 8
-        runs.append(facts(scenario.graph.run(start(), CONFIG)))
+        runs.append(facts(await scenario.graph.arun(start(), CONFIG)))
     assert runs[0]["notes"] == runs[1]["notes"]
     assert runs[0]["final"] == runs[1]["final"]
 
