@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 from amc_agents.errors import ConfigurationError
@@ -152,6 +153,8 @@ def require_literal(name: str, value: Any, literal: Any, *others: Any) -> None:
 
 def _require_at_least(minimum: int, **values: int | None) -> None:
     for name, value in values.items():
+        if value is not None and not isinstance(value, Integral):
+            raise ConfigurationError(f"{name} must be a whole number, got {quoted(value)}")
         if value is not None and value < minimum:
             raise ConfigurationError(f"{name} must be at least {minimum}, got {value}")
 

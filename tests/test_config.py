@@ -107,6 +107,19 @@ def test_an_impossible_setting_of_the_file_names_the_file(load):
 
 
 @pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"n_particles": "5"}, "n_particles must be a whole number, got '5'"),
+        ({"horizon": 2.5}, "horizon must be a whole number, got 2.5"),
+        ({"budget": 2}, "budget must be a Budget such as Budget(dollars=2), got 2"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_where_the_graph_is_built(load, given, sentence):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(sentence)}$"):
+        Settings.chosen(load(""), given)
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ('critc = "uniform"', "the top level has no key 'critc' (did you mean 'critic'?)"),

@@ -81,16 +81,16 @@ def parse_critic(spec: str | CriticLike, *, trusted: bool = True) -> Critic:
     factory = _find_factory(kind)
     if factory is not None:
         return _build(factory, spec, target, options, trusted)
+    if target and kind in _PROVIDERS:
+        raise CriticSpecError(
+            f"critic {quoted(spec, 60)} names a chat model, which must be asked for a number: did you mean "
+            f"{quoted(f'judge:{spec}', 70)}?"
+        )
     if target and not trusted:
         raise CriticSpecError(
             f"critic {quoted(spec, 60)}: a call may name one of the kinds "
             f"({', '.join(sorted({*KINDS, *_offered()}))}); code is imported only where the graph is built: pass the "
             "object itself, or name it in the constructor"
-        )
-    if target and kind in _PROVIDERS:
-        raise CriticSpecError(
-            f"critic {quoted(spec, 60)} names a chat model, which must be asked for a number: did you mean "
-            f"{quoted(f'judge:{spec}', 70)}?"
         )
     if target and _is_module(kind):
         return _from_module(spec, kind, target, options)

@@ -54,6 +54,11 @@ def search_notes(
                 f"the search did nothing: every particle ended before the first weighing point of {settings.resample}, "
                 f"so the run was Best-of-N{earlier}"
             )
+        elif before and not any(_valued(point) for point in before):
+            notes.append(
+                f"the search did nothing: the critic ({settings.critic}) gave no value at any weighing point, so the "
+                "run was Best-of-N: the run's notes say why"
+            )
         elif any(_answered(point) for point in before) and all(_evenness(point) > EVEN for point in before):
             notes.append(
                 "the search did nothing: the effective sample size stayed above "
@@ -86,6 +91,11 @@ def _elsewhere(settings: Settings) -> str:
 def _answered(point: WeighingPoint) -> bool:
     """Whether the critic answered; its failure has a note of its own."""
     return not np.isnan(point.values[np.isfinite(point.log_weights)]).any()
+
+
+def _valued(point: WeighingPoint) -> bool:
+    """Whether any particle that has not failed has a value."""
+    return bool(np.isfinite(point.values[np.isfinite(point.log_weights)]).any())
 
 
 def _evenness(point: WeighingPoint) -> float:

@@ -12,6 +12,7 @@ from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.proposals import Proposal
 from amc_agents.population.rewards import RewardSource
+from amc_agents.quoting import quoted
 from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
 from amc_agents.smc import Adaptive, Never
 
@@ -62,6 +63,8 @@ class Settings(AmcSettings):
     def __post_init__(self) -> None:
         """Check the ranges, and settings against each other."""
         super().__post_init__()
+        if not isinstance(self.budget, Budget | None):
+            raise ConfigurationError(f"budget must be a Budget such as Budget(dollars=2), got {quoted(self.budget)}")
         if self.quorum is not None and self.quorum > self.start_size:
             raise ConfigurationError(f"quorum must lie in 1..n_particles={self.start_size}, got {self.quorum}")
         if self.adaptive is not None and self.resample == Never() and self.select in ("weight", "sample"):

@@ -59,8 +59,9 @@ def _choose_beta(system: ParticleSystem, valuation: Valuation) -> None:
     system.beta_step = system.step
     if system.retired:
         _weigh_earlier_rounds(system, system.beta)
+    where = "the end" if system.concluded else f"step {system.step}"
     system.notes.append(
-        f'beta={system.beta:.4g} was chosen at step {system.step} (beta="auto"): it halves the effective sample size '
+        f'beta={system.beta:.4g} was chosen at {where} (beta="auto"): it halves the effective sample size '
         "there. It depends on these particles, so log Z is not known: give a number for beta to know it"
     )
 

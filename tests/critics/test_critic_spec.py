@@ -100,10 +100,11 @@ def test_an_unknown_shipped_model_is_an_error_that_lists_the_models(name):
         parse_critic(f"embedded:{name}")
 
 
+@pytest.mark.parametrize("trusted", [True, False])
 @pytest.mark.parametrize("spec", ["openai:gpt-5-mini", "anthropic:claude?temperature=0"])
-def test_the_name_of_a_chat_model_suggests_a_judge(spec):
+def test_the_name_of_a_chat_model_suggests_a_judge(spec, trusted):
     with pytest.raises(CriticSpecError, match=re.escape(f"did you mean 'judge:{spec}'?")):
-        parse_critic(spec)
+        parse_critic(spec, trusted=trusted)
 
 
 async def test_the_adapter_option_names_a_folder(tmp_path):

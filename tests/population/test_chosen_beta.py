@@ -96,6 +96,17 @@ def test_a_weighing_that_cannot_tell_particles_apart_is_waited_out(critic, finis
     assert "chosen at step 2" in chosen(run)[0]
 
 
+def test_a_beta_of_the_last_weighing_is_not_said_to_belong_to_a_step():
+    run = run_of(BySlot(APART), resample=AtSteps(40))
+    assert "chosen at the end" in chosen(run)[0]
+
+
+def test_a_critic_that_gave_no_value_is_named():
+    run = run_of(BySlot([math.nan] * 8), resample=EveryStep(), on_critic_error="uniform")
+    (note,) = [note for note in run.notes if "the search did nothing" in note]
+    assert "gave no value at any weighing point" in note
+
+
 def test_differences_of_rewards_count_however_large_the_return_is():
     class Far(SumWorld):
         async def step(self, action):
