@@ -105,6 +105,8 @@ def test_a_run_without_rewards_names_no_return(make_run):
     fates = [branch["fate"] for branch in texts(run.to_html())["branches"]]
     assert not any("return" in fate for fate in fates)
     assert "ended; the answer" in fates
+    table = run.to_html().partition(">Particles</h2>")[2].partition("</table>")[0]
+    assert '<td class="number"></td>' in table
 
 
 def test_the_line_of_the_answer_is_marked(make_run):
