@@ -114,7 +114,8 @@ def _particles(run: RunView) -> Html:
         chosen = [element("strong", "answer")] if i == run.best_index else []
         rows.append([
             i, join([*chosen, f"{state}"], " · " if chosen else ""), len(trajectory["steps"]),
-            number_text(run.returns[i]) if run.has_rewards else "", number_text(run.values[i]), number_text(run.log_weights[i]),
+            number_text(run.returns[i]) if run.has_rewards else "", number_text(run.values[i]),
+            number_text(run.log_weights[i]),
         ])  # fmt: skip
     header = ["particle", "state", "steps", "return", "value", "log-weight"]
     caption = "The answer comes from the archive of finished trajectories." if run.best_index < 0 else None

@@ -68,9 +68,11 @@ async def test_on_critic_error_uniform_without_a_server(folder):
     async with FakeVLLM() as server:
         pass
     run = await run_with(VLLMCritic(server.url, checkpoint=folder), on_critic_error="uniform")
-    assert ["is the server started" in note for note in run.notes] == [True, True, True], (
+    *failures, warning = run.notes
+    assert ["is the server started" in note for note in failures] == [True, True, True], (
         "at the start, at step 1 and at the end"
     )
+    assert "gave no value at any weighing point" in warning
 
 
 async def test_on_critic_error_uniform_does_not_ignore_another_model(folder):
