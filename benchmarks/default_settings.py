@@ -87,7 +87,8 @@ NEW = "2 4 8 16 32, auto"
 
 def ladder_tasks(n_tasks: int, seed: int) -> list[LadderTask]:
     """Draw tasks in which a single run succeeds in 2% to 50% of the cases."""
-    rng, tasks = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    tasks: list[LadderTask] = []
     while len(tasks) < n_tasks:
         made = LadderTask(int(rng.choice([3, 6, 12, 24])), float(rng.uniform(0.3, 0.95)), int(rng.integers(0, 5)))
         if 0.02 <= float(at_most(np.array(made.allowed), made.length, 1 - made.skill)) <= 0.5:
@@ -98,7 +99,8 @@ def ladder_tasks(n_tasks: int, seed: int) -> list[LadderTask]:
 def at_most(allowed: Any, steps: int, miss: float) -> FloatArray:
     """Probability of at most `allowed` misses in some steps; 0 for a negative number."""
     mass = [math.comb(steps, k) * miss**k * (1 - miss) ** (steps - k) for k in range(steps + 1)]
-    return np.append(np.cumsum(mass), 0.0)[np.clip(allowed, -1, steps)]
+    cumulated: FloatArray = np.append(np.cumsum(mass), 0.0)[np.clip(allowed, -1, steps)]
+    return cumulated
 
 
 def ladder_run(
@@ -163,7 +165,7 @@ def ladder() -> None:
         for setting, (schedule, given) in SETTINGS.items():
             tried = {beta: estimate(ladder_scores(training, critic, schedule, beta, 2)[0]).mean for beta in BETAS} if (
                 given is None) else {}  # fmt: skip
-            beta: Beta = max(tried, key=lambda each: tried[each]) if given is None else given
+            beta: Beta = max(tried.items(), key=lambda each: each[1])[0] if given is None else given
             found[setting], shown[setting] = ladder_scores(tasks, critic, schedule, beta, 3), beta
             print(name, setting, beta, estimate(found[setting][0]), flush=True)
         for setting, (answers, particles) in found.items():

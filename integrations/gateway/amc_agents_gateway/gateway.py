@@ -57,8 +57,8 @@ class Gateway:
             self.targets.update(() if table is None else self._methods(method, table))
         prices = {name: Price(**price.model_dump()) for name, price in config.prices.items()}
         budgets = {name: key.budget for name, key in config.keys.items() if key.budget is not None}
-        for table in budgets.values():
-            limits = table.model_dump(include={"tokens", "dollars", "calls"})
+        for budget in budgets.values():
+            limits = budget.model_dump(include={"tokens", "dollars", "calls"})
             check_affordable(Budget(**limits), prices, *self._models.values(), *self._critics.values())
         ledger = None if config.server.ledger is None else Path(config.server.ledger)
         self.accounts = Accounts(budgets, prices, ledger)
