@@ -81,7 +81,7 @@ def test_particles_read_their_own_writes_and_only_the_winners_are_kept(play, use
     store = InMemoryStore()
     store.put(("memories",), "0", {"n": -1})
     agent = create_agent(caller(3, used.name), [used], store=store)
-    run = play(amc(agent, Prefers(), n_particles=6, resample=AtSteps(1, 2), seed=1))
+    run = play(amc(agent, Prefers(), n_particles=6, resample=AtSteps(1, 2), seed=1, beta=1.0))
     assert any(len(set(point.ancestors.tolist())) < 6 for point in run.history if point.ancestors is not None)
     for output in run.outputs:
         numbers, read = remembered(output)

@@ -187,8 +187,8 @@ _STORED_FAULTS = {
 _ABSURD = 1e4
 """Scores larger than this multiple of the expected scores do not come from a trained head."""
 _NO_HEAD = (
-    "the served folder has no trained value head, like a plain language model (vLLM then answers from uninitialised "
-    "memory): serve the merged folder that training wrote"
+    "the served folder has no trained value head (vLLM then answers from uninitialised memory): serve the merged "
+    "folder that training wrote"
 )
 _CONSTANT = f"every prompt got the same score: first-token pooling, prompts truncated to very few tokens, or {_NO_HEAD}"
 _NO_TRUNCATION = (
