@@ -31,7 +31,7 @@ def original(tmp_path):
 @pytest.fixture
 def world(original, tmp_path):
     (tmp_path / "workspaces").mkdir()
-    return DirectoryFork(original, workspace=tmp_path / "workspaces")
+    return DirectoryFork(original, workspace=tmp_path / "workspaces", outside_links="keep")
 
 
 def in_world(world, call, *arguments, **options):
