@@ -51,7 +51,7 @@ def headline(run: RunView) -> str:
     """State the result in a sentence."""
     n = len(run.trajectories)
     among = f"{n} trajectories" if n > 1 else "one trajectory"
-    if run.deployable and not any(run.returns):
+    if run.deployable and not run.has_rewards:
         value = run.values[run.best_index] if run.best_index >= 0 else math.nan
         by_value = "" if math.isnan(value) else f", with the value {number_text(value)}"
         return f"The answer was picked from {among} by {run.select}{by_value}."
@@ -90,7 +90,7 @@ def usage_table(usages: Mapping[str, Usage], heading: str, prices: Mapping[str, 
 def _figures(run: RunView) -> list[tuple[str, Child]]:
     spent = total(run.usage)
     boxes: list[tuple[str, Child]] = []
-    if any(run.returns):
+    if run.has_rewards:
         known = [value for value in run.returns if not math.isnan(value)]
         boxes += [
             ("return of the answer", number_text(_return(run.best))),
