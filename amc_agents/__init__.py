@@ -6,8 +6,7 @@ imports only from those below it in this list:
 | package | content |
 |---|---|
 | `cli` | the command `amc` |
-| `serve`, `doctor` | vLLM servers for models; checks of a configuration |
-| `rollout` | from an agent that looks better to an agent that is switched on |
+| `operations` | importing logs, switching an agent on, pages, traces, servers and their checks |
 | `bench` | comparisons, tuning and their reports |
 | `training` | datasets of trajectories, and critics trained on them |
 | `population`, `lac`, `pnlc`, `psrl` | the methods, each from its decision to its LangGraph nodes |
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from amc_agents.errors import AmcError, BudgetExhausted
     from amc_agents.lac.middleware import ActorCritic
     from amc_agents.lac.node import actor_critic_model, actor_critic_node
+    from amc_agents.operations.rollout.canary_graph import canary
+    from amc_agents.operations.rollout.shadow_graph import shadow
     from amc_agents.pnlc.middleware import CritiqueRefine
     from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
     from amc_agents.population.amc_graph import AmcGraph
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
     from amc_agents.psrl.posterior.store import StorePosterior
     from amc_agents.psrl.role_models import RoleModel
-    from amc_agents.rollout.canary_graph import canary
-    from amc_agents.rollout.shadow_graph import shadow
     from amc_agents.run import Population, Run
     from amc_agents.runtime.effects import Deferred, Retried, effect
     from amc_agents.runtime.text_agent import text_agent
@@ -134,7 +133,7 @@ __getattr__, __dir__ = _lazy_names(
         "actor_critic_model": "lac.node",
         "actor_critic_node": "lac.node",
         "amc": "population.graph",
-        "canary": "rollout.canary_graph",
+        "canary": "operations.rollout.canary_graph",
         "critique_refine_model": "pnlc.node",
         "critique_refine_node": "pnlc.node",
         "current_commit": "commits",
@@ -143,7 +142,7 @@ __getattr__, __dir__ = _lazy_names(
         "information_directed_nodes": "psrl.nodes",
         "parse_critic": "critics.spec",
         "posterior_sampling_nodes": "psrl.nodes",
-        "shadow": "rollout.shadow_graph",
+        "shadow": "operations.rollout.shadow_graph",
         "text_agent": "runtime.text_agent",
         "use_environment": "runtime.world",
     },

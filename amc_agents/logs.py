@@ -19,8 +19,11 @@ def room_logger(module: str) -> logging.Logger:
 
     >>> room_logger("amc_agents.population.durable.lifecycle").name
     'amc_agents.population'
+    >>> room_logger("amc_agents.operations.serve.fleet").name
+    'amc_agents.operations.serve'
     """
-    return logging.getLogger(".".join(module.split(".")[:2]))
+    parts = module.split(".")
+    return logging.getLogger(".".join(parts[: 3 if parts[1] == "operations" else 2]))
 
 
 def drop_records(logger: str, *, about: str) -> None:

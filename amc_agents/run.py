@@ -18,7 +18,7 @@ from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Usage
 
 if TYPE_CHECKING:
-    from amc_agents.page.run_view import RunView
+    from amc_agents.operations.page.run_view import RunView
 
 RUN_FILE = "run.json"
 """File of a saved run in its folder."""
@@ -243,7 +243,7 @@ class Run:
         Raises:
             StorageError: the file cannot be written.
         """
-        from amc_agents.page.run_page import run_page
+        from amc_agents.operations.page.run_page import run_page
 
         page = run_page(self._view())
         if path is not None:
@@ -252,7 +252,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Display of a run in a notebook: the summary, and the answer's steps to unfold."""
-        from amc_agents.page.run_page import notebook_fragment
+        from amc_agents.operations.page.run_page import notebook_fragment
 
         return notebook_fragment(_rows(self), self._view())
 
@@ -260,7 +260,7 @@ class Run:
         return replace(self, outputs=(), best_output=None)
 
     def _view(self) -> RunView:
-        from amc_agents.page.run_view import RunView
+        from amc_agents.operations.page.run_view import RunView
 
         return RunView.of(self._without_states().as_plain())
 

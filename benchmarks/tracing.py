@@ -35,9 +35,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from overhead import N, T, as_particles, instant_agent, wrapped
 
+from amc_agents.operations.telemetry.otel.tracer import OtelTracer
 from amc_agents.runtime.tracing import set_tracer
 from amc_agents.smc import AtSteps
-from amc_agents.telemetry.otel.tracer import OtelTracer
 
 BOUND = 1.03
 FLUSH_LIMIT_S = 30.0

@@ -12,10 +12,10 @@ from amc_agents.envs.exploration import bandit_task
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.operations.serve.models import value_model
 from amc_agents.psrl.exact.priors import Beta, Independent
 from amc_agents.psrl.exact.roles import impossible, read_hypothesis
 from amc_agents.psrl.roles import HYPOTHESIS, SAMPLE, after
-from amc_agents.serve.models import value_model
 
 AGENT = "psrl:embedded:bandit-sampler?exact=policy,updater"
 TASK = bandit_task(5, "shipped")

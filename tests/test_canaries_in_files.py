@@ -74,7 +74,7 @@ def test_a_dataset_refuses_a_url_with_a_key_as_its_policy_or_settings(tmp_path, 
 
 def test_an_import_refuses_a_url_with_a_key_as_its_policy(tmp_path):
     pytest.importorskip("pyarrow")
-    from amc_agents.importing import import_logs
+    from amc_agents.operations.importing import import_logs
 
     logs, out = tmp_path / "logs.jsonl", tmp_path / "data"
     logs.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
@@ -86,7 +86,7 @@ def test_an_import_refuses_a_url_with_a_key_as_its_policy(tmp_path):
 
 def test_an_import_with_redaction_writes_no_key(tmp_path):
     pytest.importorskip("pyarrow")
-    from amc_agents.importing import import_logs
+    from amc_agents.operations.importing import import_logs
 
     said = {"role": "assistant", "content": f"export KEY={POLICY_KEY}"}
     asked = {"role": "user", "content": f"curl {URL_WITH_KEY} -H {HEADER_KEY}"}
@@ -171,7 +171,7 @@ async def test_the_trace_of_a_failure_shows_no_key(content):
 @pytest.mark.thorough
 def test_the_page_of_a_dataset_masks_keys(tmp_path):
     pytest.importorskip("pyarrow")
-    from amc_agents.report.folders import report_page
+    from amc_agents.operations.report.folders import report_page
     from amc_agents.training.dataset import LoggedTrajectory, write_shard
 
     quoting.keep_secret(CRITIC_KEY)

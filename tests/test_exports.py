@@ -22,7 +22,9 @@ PUBLIC = {
         "information_directed_nodes parse_critic posterior_sampling_nodes shadow text_agent use_environment"
     ).split(),
     "amc_agents.critics": "AllowedCritics parse_critic".split(),
-    "amc_agents.importing": "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read".split(),
+    "amc_agents.operations.importing": (
+        "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read"
+    ).split(),
     "amc_agents.lac": "ActorCritic LacSettings actor_critic_model actor_critic_node decide".split(),
     "amc_agents.middleware": "ActorCritic CritiqueRefine InformationDirected PosteriorSampling".split(),
     "amc_agents.pnlc": "CritiqueRefine PnlcSettings critique_refine_model critique_refine_node decide".split(),
@@ -31,7 +33,7 @@ PUBLIC = {
         "InformationDirected PosteriorSampling RoleModel StorePosterior exploring_text_agent "
         "information_directed_nodes posterior_sampling_nodes"
     ).split(),
-    "amc_agents.rollout": "CanaryReport ShadowReport canary shadow".split(),
+    "amc_agents.operations.rollout": "CanaryReport ShadowReport canary shadow".split(),
     "amc_agents.smc": (
         "SCHEMES Adaptive AtSteps EssBelow EveryStep FilterState FinishedMode Genealogy Never ResamplingInfo Schedule "
         "Scheme begin_again ess halving_beta init keep_in_place log_evidence log_mean_exp log_sum_exp multinomial "

@@ -10,7 +10,7 @@ import typer
 from amc_agents.cli.printable import echo
 
 if TYPE_CHECKING:
-    from amc_agents.doctor import Check
+    from amc_agents.operations.doctor import Check
 
 STYLES = {"ok": "green", "failed": "bold red", "skipped": "dim"}
 
@@ -37,7 +37,7 @@ def doctor(
     """
     import asyncio
 
-    from amc_agents.doctor import Patient, examine
+    from amc_agents.operations.doctor import Patient, examine
 
     policy = {"base_url": policy_url, "model": policy_model, "key_env": policy_key_env}
     patient, read = Patient.read(config, critic, policy)

@@ -15,7 +15,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.importing import ImportReport
+    from amc_agents.operations.importing import ImportReport
 
 
 class Kind(StrEnum):
@@ -134,8 +134,8 @@ def import_logs(
     as_json: AsJson = False,
 ) -> None:
     """Import the logs of your own agent as a dataset to train critics on (needs the extra: train)."""
-    from amc_agents.importing import Outcomes, Reading
-    from amc_agents.importing import import_logs as imported
+    from amc_agents.operations.importing import Outcomes, Reading
+    from amc_agents.operations.importing import import_logs as imported
 
     console = console_beside(as_json)
     with console.status("reading") as line:

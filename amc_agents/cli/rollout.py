@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from amc_agents.rollout import CanaryReport, ShadowReport
+    from amc_agents.operations.rollout import CanaryReport, ShadowReport
 
 shadow_app = typer.Typer(no_args_is_help=True, help="Search in the background of a served agent (docs/rollout.md).")
 canary_app = typer.Typer(no_args_is_help=True, help="Compare two served agents on live calls (docs/rollout.md).")
@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON."
 @canary_app.command("report", epilog="Example: amc canary report canary --outcomes outcomes.csv")
 def canary_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = False) -> None:
     """Compare the arms of a canary by their outcomes. Look as often as you like: the interval holds at all times."""
-    from amc_agents.rollout.canary_report import read_report
+    from amc_agents.operations.rollout.canary_report import read_report
 
     _print(read_report(folder, _read(outcomes)), as_json)
 
@@ -34,13 +34,13 @@ def canary_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = F
 @shadow_app.command("report", epilog="Example: amc shadow report shadow --outcomes outcomes.csv")
 def shadow_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = False) -> None:
     """Show how the critic ranks the served answers, and what a canary would cost."""
-    from amc_agents.rollout.shadow_report import read_report
+    from amc_agents.operations.rollout.shadow_report import read_report
 
     _print(read_report(folder, _read(outcomes)), as_json)
 
 
 def _read(outcomes: Path | None) -> dict[str, float] | None:
-    from amc_agents.importing.outcomes import read_outcomes
+    from amc_agents.operations.importing.outcomes import read_outcomes
 
     return None if outcomes is None else read_outcomes(outcomes)
 

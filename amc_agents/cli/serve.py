@@ -17,7 +17,7 @@ from amc_agents.cli.printable import echo
 from amc_agents.errors import ServerError
 
 if TYPE_CHECKING:
-    from amc_agents.serve import Role, ServedModel, VllmServer, Where
+    from amc_agents.operations.serve import Role, ServedModel, VllmServer, Where
 
 serve_app = typer.Typer(
     no_args_is_help=True,
@@ -67,7 +67,7 @@ def _command(role: Role, help: str) -> None:
         timeout: Timeout = 1800,
         as_json: AsJson = False,
     ) -> None:
-        from amc_agents.serve import Where, served_model
+        from amc_agents.operations.serve import Where, served_model
 
         served = served_model(role, model, name=name)
         served = replace(served, dtype=dtype or served.dtype, max_tokens=max_model_len or served.max_tokens)
@@ -98,7 +98,15 @@ def _serve(
     *,
     as_json: bool,
 ) -> None:
-    from amc_agents.serve import VllmServer, cache_folder, chosen_port, command, environment, find_vllm, log_name
+    from amc_agents.operations.serve import (
+        VllmServer,
+        cache_folder,
+        chosen_port,
+        command,
+        environment,
+        find_vllm,
+        log_name,
+    )
 
     where = replace(where, port=chosen_port(where.host, where.port))
     vllm = find_vllm(python)

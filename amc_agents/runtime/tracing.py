@@ -1,6 +1,7 @@
 """The seam between the methods and a tracer such as OpenTelemetry, which is never imported here.
 
-`amc_agents.telemetry` has the tracer and switches it on. Without it, all calls below go to objects that do nothing.
+`amc_agents.operations.telemetry` has the tracer and switches it on. Without it, all calls below go to objects that do
+nothing.
 """
 
 from __future__ import annotations

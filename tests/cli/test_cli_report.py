@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from tests.page.conftest import make_run as make_run
-from tests.report.conftest import bench_folder as bench_folder
+from tests.operations.page.conftest import make_run as make_run
+from tests.operations.report.conftest import bench_folder as bench_folder
 
 
 @pytest.fixture(autouse=True)
 def no_library(monkeypatch):
     """Bundling the library takes seconds."""
-    monkeypatch.setattr("amc_agents.report.folders.library", lambda: "")
+    monkeypatch.setattr("amc_agents.operations.report.folders.library", lambda: "")
 
 
 def test_a_page_is_written_beside_the_results(command, bench_folder):

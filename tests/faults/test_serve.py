@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.leftovers import nothing_left
 from tests.faults.test_wire import REMEDY
-from tests.test_serve import amc_serve, children, fake_python, group, read_until, value_folder
+from tests.operations.test_serve import amc_serve, children, fake_python, group, read_until, value_folder
 
 __all__ = ["amc_serve", "fake_python", "value_folder"]
 ROOT = Path(__file__).resolve().parents[2]

@@ -34,12 +34,12 @@ from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticError, PosteriorError
 from amc_agents.files import read_json_object
-from amc_agents.importing import Outcomes, Reading, import_logs
-from amc_agents.importing.outcomes import read_outcomes
 from amc_agents.lac.imagination import read_imagined
 from amc_agents.lac.reflection import before_verdict
 from amc_agents.messages import called_tools, split_turn, trajectory_from_messages
 from amc_agents.models.embedded import model_folder
+from amc_agents.operations.importing import Outcomes, Reading, import_logs
+from amc_agents.operations.importing.outcomes import read_outcomes
 from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
 from amc_agents.pnlc.goals import read_goals
 from amc_agents.psrl import estimates

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amc_agents.page.genealogy import Tree
-from amc_agents.page.run_view import RunView
+from amc_agents.operations.page.genealogy import Tree
+from amc_agents.operations.page.run_view import RunView
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world

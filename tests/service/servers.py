@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents.serve import (
+from amc_agents.operations.serve import (
     Role,
     ServedModel,
     VllmServer,
@@ -29,7 +29,7 @@ from amc_agents.serve import (
     find_vllm,
     served_model,
 )
-from amc_agents.serve.installed import VARIABLE
+from amc_agents.operations.serve.installed import VARIABLE
 
 START_SECONDS = 400
 CONTEXT = 1024

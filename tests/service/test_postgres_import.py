@@ -8,8 +8,8 @@ from importlib import import_module
 import pytest
 
 from amc_agents.errors import CheckpointError
-from amc_agents.importing import import_logs, read
-from tests.importing.shop import seen_by_a_run, shop_agent, texts
+from amc_agents.operations.importing import import_logs, read
+from tests.operations.importing.shop import seen_by_a_run, shop_agent, texts
 
 pytestmark = pytest.mark.service
 URL = os.environ.get("AMC_TEST_POSTGRES_URL", "")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents.report.folders import report_page
-from tests.page.conftest import HOSTILE
-from tests.page.conftest import make_run as make_run
-from tests.report.conftest import bench_folder as bench_folder
-from tests.report.conftest import tune_folder as tune_folder
-from tests.report.test_folders import dataset, scored_dataset
-from tests.report.test_rollout_page import canary_in
+from amc_agents.operations.report.folders import report_page
+from tests.operations.page.conftest import HOSTILE
+from tests.operations.page.conftest import make_run as make_run
+from tests.operations.report.conftest import bench_folder as bench_folder
+from tests.operations.report.conftest import tune_folder as tune_folder
+from tests.operations.report.test_folders import dataset, scored_dataset
+from tests.operations.report.test_rollout_page import canary_in
 from tests.service.browser import Browser, started
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -13,7 +13,7 @@ from amc_agents.critics.classifier.conversation import chat, openhands_chat
 from amc_agents.critics.classifier.critic import as_text
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError, CriticServerError
-from amc_agents.serve import ServedModel
+from amc_agents.operations.serve import ServedModel
 from amc_agents.types import Step, Task, Trajectory
 from tests.population.worlds import number_agent, start, sum_world
 from tests.service.servers import needs_vllm, vllm_server

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from amc_agents.config import Endpoint
-from amc_agents.doctor import Patient, examine
+from amc_agents.operations.doctor import Patient, examine
 
 pytestmark = pytest.mark.service
 

@@ -14,7 +14,7 @@ from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.judge.stated import stated_number
 from amc_agents.critics.judge.style import JudgeStyle
 from amc_agents.errors import CriticError
-from amc_agents.serve import ServedModel
+from amc_agents.operations.serve import ServedModel
 from amc_agents.types import Step, Task, Trajectory
 from tests.service.servers import needs_vllm, vllm_server
 from tests.service.test_vllm_classifier import write_classifier

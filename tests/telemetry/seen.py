@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from amc_agents.telemetry import flush, instrument, uninstrument
+from amc_agents.operations.telemetry import flush, instrument, uninstrument
 
 
 class Seen:

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 from langchain_core.tracers.langchain import LangChainTracer
 
+from amc_agents.operations.telemetry.langsmith import LangSmithFeedback
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
-from amc_agents.telemetry.langsmith import LangSmithFeedback
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 
 

@@ -10,10 +10,10 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
+from amc_agents.operations.telemetry.otel import recorder as recorders
+from amc_agents.operations.telemetry.otel.requests import RequestSpans
 from amc_agents.runtime.metering import PolicyMeter, counting_requests, observe_requests
 from amc_agents.runtime.tracing import traced_step
-from amc_agents.telemetry.otel import recorder as recorders
-from amc_agents.telemetry.otel.requests import RequestSpans
 from amc_agents.types import TimeStep
 from amc_agents.usage import Meter
 

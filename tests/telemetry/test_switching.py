@@ -10,12 +10,12 @@ import threading
 import pytest
 
 from amc_agents.errors import ConfigurationError
+from amc_agents.operations.telemetry import backlog as backlogs
+from amc_agents.operations.telemetry import flush, instrument, uninstrument
+from amc_agents.operations.telemetry.backlog import Backlog
+from amc_agents.operations.telemetry.instrumenting import CONTENT_VARIABLE
 from amc_agents.population.graph import amc
 from amc_agents.smc import Never
-from amc_agents.telemetry import backlog as backlogs
-from amc_agents.telemetry import flush, instrument, uninstrument
-from amc_agents.telemetry.backlog import Backlog
-from amc_agents.telemetry.instrumenting import CONTENT_VARIABLE
 from tests.population.worlds import number_agent, start, sum_world
 from tests.telemetry.seen import Seen
 
@@ -31,18 +31,18 @@ import sys
 sys.modules["opentelemetry"] = None  # LangSmith imports it where it is installed.
 from tests.population.worlds import *
 from amc_agents import amc, Never
-import amc_agents.telemetry
+import amc_agents.operations.telemetry
 amc(number_agent(), environment=sum_world, n_particles=2, resample=Never()).run(start())
-print(sorted(name for name in sys.modules if name.startswith("amc_agents.telemetry.")))
+print(sorted(name for name in sys.modules if name.startswith("amc_agents.operations.telemetry.")))
 try:
-    amc_agents.telemetry.instrument()
+    amc_agents.operations.telemetry.instrument()
 except ImportError as error:
     print(type(error).__name__, error)
 """
     told = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True,
                           env={**os.environ, "PYTHONPATH": str(repository)})  # fmt: skip
     own, missing = told.stdout.splitlines()
-    assert own == "['amc_agents.telemetry.instrumenting']"
+    assert own == "['amc_agents.operations.telemetry.instrumenting']"
     assert missing == "MissingExtra 'opentelemetry' is required and not installed: pip install 'amc-agents[otel]'"
 
 
@@ -147,7 +147,7 @@ def test_the_exporter_may_catch_up_from_time_to_time():
 def test_a_forked_process_has_a_thread_of_its_own(repository):
     code = """
 import os
-from amc_agents.telemetry.backlog import Backlog
+from amc_agents.operations.telemetry.backlog import Backlog
 done, backlog = [], Backlog(relieve=lambda: None)
 backlog.add(done.append, "parent")
 assert backlog.flush(60)

@@ -26,8 +26,8 @@ from amc_agents.critics.value.value_calibration import (
     calibration_from_json,
     fit_value_calibration,
 )
-from amc_agents.doctor.examine import critic_scores
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.operations.doctor.examine import critic_scores
 from amc_agents.population.graph import amc
 from amc_agents.smc import AtSteps
 from amc_agents.types import Step, Task, Trajectory

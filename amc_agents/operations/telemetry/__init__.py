@@ -1,0 +1,12 @@
+"""Traces of runs and decisions for other people's tools; docs/observability.md describes them.
+
+| module | purpose |
+|---|---|
+| `instrumenting` | switches OpenTelemetry traces on and off |
+| `otel` | OpenTelemetry spans (extra `otel`) |
+| `langsmith` | values as feedback in LangSmith |
+"""
+
+from amc_agents.operations.telemetry.instrumenting import flush, instrument, uninstrument
+
+__all__ = ["flush", "instrument", "uninstrument"]

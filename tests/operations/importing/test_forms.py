@@ -1,0 +1,331 @@
+"""Every form of logs that docs/importing.md lists, from examples in the published form."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amc_agents.errors import ConfigurationError
+from amc_agents.operations.importing import Outcomes, Reading, Refused, import_logs, json_files, read
+from amc_agents.training.dataset import read_records
+
+ARGS = {"command": "ls"}
+TEXT = json.dumps(ARGS)
+ASKED = {"role": "user", "content": "Fix the test"}
+DONE = {"role": "assistant", "content": "Done"}
+STEPS = [("", '{"args": {"command": "ls"}, "name": "Bash"}', "a.py"), ("", "Done", "")]
+THOUGHT = [("Look first", *STEPS[0][1:]), STEPS[1]]
+
+
+def function(arguments, **fields):
+    return {"type": "function", "function": {"name": "Bash", "arguments": arguments}, **fields}
+
+
+def chat(call, answer, **fields):
+    return {"messages": [ASKED, {"role": "assistant", "content": None, **call}, answer, DONE], **fields}
+
+
+def tool(content="a.py", **fields):
+    return {"role": "tool", "content": content, **fields}
+
+
+def anthropic(*parts, result="a.py", **fields):
+    use = {"type": "tool_use", "id": "t1", "name": "Bash", "input": ARGS}
+    answer = {"type": "tool_result", "tool_use_id": "t1", "content": result}
+    said = [{"role": "assistant", "content": [*parts, use]}, {"role": "user", "content": [answer]}]
+    return {"messages": [ASKED, *said, {"role": "assistant", "content": [{"type": "text", "text": "Done"}]}], **fields}
+
+
+def span(number, attributes, **fields):
+    return {"context": {"trace_id": "a", "span_id": str(number)}, "start_time": f"2026-01-01T00:00:0{number}Z",
+            "attributes": attributes, **fields}  # fmt: skip
+
+
+def genai(*messages, answer):
+    sides = {"input": messages, "output": [answer]}
+    logged = {f"gen_ai.{side}.messages": json.dumps(said) for side, said in sides.items()}
+    return {"gen_ai.operation.name": "chat", **logged}
+
+
+def parts(role, *listed):
+    return {"role": role, "parts": [*listed]}
+
+
+PROMPT = parts("user", {"type": "text", "content": "Fix the test"})
+CALLED = parts("assistant", {"type": "tool_call", "id": "t", "name": "Bash", "arguments": TEXT})
+ANSWERED = parts("user", {"type": "tool_call_response", "id": "t", "response": "a.py"})
+SAID = parts("assistant", {"type": "text", "content": "Done"})
+
+
+def inference(*messages, answer):
+    """OpenInference as Phoenix nests it."""
+    sides = {"input": messages, "output": [answer]}
+    logged = {f"{side}_messages": [{"message": each} for each in said] for side, said in sides.items()}
+    return {"openinference": {"span": {"kind": "LLM"}}, "llm": logged}
+
+
+CALL = {"tool_call": {"id": "t", "function": {"name": "Bash", "arguments": TEXT}}}
+PHOENIX = [ASKED, {"role": "assistant", "tool_calls": [CALL]}, tool(tool_call_id="t")]
+TRACELOOP = {
+    "llm.request.type": "chat",
+    "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": '[{"type": "text", "text": "Fix the test"}]',
+}  # fmt: skip
+TRACELOOP_CALL = {
+    "role": "assistant",
+    "tool_calls.0.id": "t",
+    "tool_calls.0.name": "Bash",
+    "tool_calls.0.arguments": TEXT,
+}
+TRACELOOP_REST = {
+    **{f"gen_ai.prompt.1.{name}": value for name, value in TRACELOOP_CALL.items()},
+    "gen_ai.prompt.2.role": "tool", "gen_ai.prompt.2.content": "a.py", "gen_ai.prompt.2.tool_call_id": "t",
+    "gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "Done",
+}  # fmt: skip
+
+ITEMS = [
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Look first"}]},
+    {"type": "function_call", "call_id": "t", "name": "Bash", "arguments": TEXT},
+    {"type": "function_call_output", "call_id": "t", "output": "a.py"},
+]
+FINAL = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done"}]}
+INPUT = {"role": "user", "content": [{"type": "input_text", "text": "Fix the test"}]}
+
+ATIF = {"schema_version": "ATIF-v1.7", "session_id": "s", "steps": [
+    {"source": "user", "message": "Fix the test", "timestamp": "2026-01-01T00:00:00Z"},
+    {"source": "agent", "message": "", "observation": {"results": [{"content": "a.py", "source_call_id": "t"}]},
+     "tool_calls": [{"tool_call_id": "t", "function_name": "Bash", "arguments": ARGS}]},
+    {"source": "agent", "message": "Done", "timestamp": "2026-01-01T00:01:00Z"},
+]}  # fmt: skip
+ENVELOPE = {
+    "trial_name": "fix__1", "task_name": "fix", "reward": 1, "started_at": "10:00", "ended_at": "10:05",
+    "trajectory": {"schema_version": "atif-converted-1.0", "session_id": "s", "steps": [
+        ATIF["steps"][0],
+        {"source": "agent", "message": "", "tool_calls": [{"tool_name": "Bash", "arguments": ARGS}],
+         "observation": {"results": [{"content": "a.py"}]}},
+        ATIF["steps"][2],
+    ]},
+}  # fmt: skip
+
+FORMS = {
+    "OpenAI's chat completions": [
+        (chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t")), STEPS),
+        # The answer beside the messages, or in both places.
+        ({"messages": chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t"))["messages"][:3],
+          "choices": [{"message": DONE}]}, STEPS),
+        (chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t"), choices=[{"message": DONE}]), STEPS),
+        # Arguments as an object, encoded twice; calls without ids; parts that are null; reasoning beside the text.
+        (chat({"tool_calls": [function(ARGS, id="t")]}, tool(tool_call_id="t")), STEPS),
+        (chat({"tool_calls": [function(json.dumps(TEXT), id="t")]}, tool(tool_call_id="t")), STEPS),
+        (chat({"tool_calls": [function(TEXT)]}, tool()), STEPS),
+        (chat({"tool_calls": [function(TEXT, id="t")], "content": [{"type": "text", "text": None}]},
+              tool([{"type": "text", "text": "a.py"}], tool_call_id="t")), STEPS),
+        (chat({"tool_calls": [function(TEXT, id="t")], "reasoning_content": "Look first"}, tool(tool_call_id="t")),
+         THOUGHT),
+        (chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t"))
+         | {"choices": [{"message": {"role": "assistant", "content": None, "refusal": "No"}}]},
+         [*STEPS, ("", "No", "")]),
+    ],
+    "OpenAI's functions": [
+        (chat({"function_call": {"name": "Bash", "arguments": TEXT}}, {"role": "function", "name": "Bash",
+                                                                     "content": "a.py"}), STEPS),
+    ],
+    "OpenAI's Responses": [
+        ({"input": [INPUT, *ITEMS], "output": [FINAL]}, THOUGHT),
+        ({"messages": [INPUT, *ITEMS, FINAL]}, THOUGHT),
+        ({"request": {"input": [INPUT, *ITEMS]}, "response": {"output": [FINAL]}}, THOUGHT),
+        ({"messages": [INPUT, *ITEMS, {"role": "assistant", "content": [{"type": "refusal", "refusal": "Done"}]}]},
+         THOUGHT),
+    ],
+    "Anthropic's messages": [
+        (anthropic(), STEPS),
+        (anthropic({"type": "thinking", "thinking": "Look first", "signature": "x"}), THOUGHT),
+        (anthropic({"type": "text", "text": "Look first"}, {"type": "redacted_thinking", "data": "x"},
+                   result=[{"type": "text", "text": "a.py"}, {"type": "image", "source": {}}]), THOUGHT),
+        ({"request": {"messages": anthropic()["messages"][:3]}, "response": anthropic()["messages"][3]}, STEPS),
+    ],
+    "LangChain's messages": [
+        ({"messages": [{"type": "human", "content": "Fix the test"},
+                       {"type": "ai", "content": "", "tool_calls": [{"name": "Bash", "args": ARGS, "id": "t"}]},
+                       {"type": "tool", "content": "a.py", "tool_call_id": "t"}, {"type": "ai", "content": "Done"}]},
+         STEPS),
+    ],
+    "GenAI spans": [
+        ([span(1, genai(PROMPT, answer=CALLED)), span(2, genai(PROMPT, CALLED, ANSWERED, answer=SAID))], STEPS),
+    ],
+    "OpenInference spans": [
+        ([span(1, inference(PHOENIX[0], answer=PHOENIX[1])), span(2, inference(*PHOENIX, answer=DONE))], STEPS),
+        ([{"context.trace_id": "a", "start_time": "1", "span_kind": "LLM",
+           **{f"attributes.llm.{side}_messages": [{"message": each} for each in said]
+              for side, said in {"input": PHOENIX, "output": [DONE]}.items()}}], STEPS[1:]),
+    ],
+    "OpenLLMetry spans": [
+        ([span(1, TRACELOOP | {f"gen_ai.completion.0.{name}": value for name, value in TRACELOOP_CALL.items()}),
+          span(2, TRACELOOP | TRACELOOP_REST)], STEPS),
+        ([span(1, {"llm.prompts.0.role": "user", "llm.prompts.0.content": "Fix the test",
+                   "llm.completions.0.content": "Done"})], STEPS[1:]),
+    ],
+    "ATIF": [(ATIF, STEPS)],
+    "ATIF in an envelope": [(ENVELOPE, STEPS)],
+    "mini-swe-agent": [
+        ({"trajectory_format": "mini-swe-agent-1", "instance_id": "a__b-1", "info": {"exit_status": "Submitted"},
+          "messages": [{"role": "system", "content": "You work."}, ASKED, {"role": "assistant", "content": "ls"},
+                       {"role": "user", "content": "a.py"}, DONE, {"role": "user", "content": "bye"}]},
+         [("", "ls", "a.py"), ("", "Done", "bye")]),
+    ],
+    "tau-bench": [
+        ({"task_id": 0, "trial": 2, "reward": 0.0, "info": {"task": {}},
+          "traj": [{"role": "system", "content": "Policy."},
+                   *chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t", name="Bash"))["messages"],
+                   {"role": "user", "content": "Thanks"}]}, [STEPS[0], ("", "Done", "Thanks")]),
+    ],
+}  # fmt: skip
+EXAMPLES = [
+    pytest.param(*example, id=f"{name} {n}") for name, listed in FORMS.items() for n, example in enumerate(listed)
+]
+
+
+def log(folder, *records):
+    path = folder / "logs.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize(("example", "steps"), EXAMPLES)
+def test_a_form_reads_as_the_same_run(tmp_path, example, steps):
+    (run,) = read(log(tmp_path, *(example if isinstance(example, list) else [example])))
+    assert not isinstance(run, Refused), run
+    assert [(step.thought, step.action, step.observation) for step in run.trajectory.steps] == steps
+    assert "Fix the test" in run.trajectory.task.instruction
+
+
+def test_the_table_of_the_documentation_lists_every_form():
+    page = (Path(__file__).parents[3] / "docs" / "importing.md").read_text()
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    assert [name for name in FORMS if name not in rows] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "part"),
+    [
+        ({"role": "assistant", "content": [{"type": "secret_part", "text": "x"}]}, "the unknown type secret_part"),
+        ({"role": "assistant", "content": [{"type": "Secret", "text": "x"}]}, "the unknown type:"),
+        ({"role": "assistant", "content": {"text": "x"}}, "content of a message is a dict"),
+        ({"role": "assistant", "tool_calls": [function("[1]", id="t")]}, "arguments of a tool call are a list"),
+        (tool(tool_call_id="gone"), "a tool answers a call that is not in the log"),
+        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "gone", "content": "x"}]},
+         "a tool answers a call that is not in the log"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_with_its_cause(tmp_path, message, part):
+    (refused,) = read(log(tmp_path, {"messages": [ASKED, message, DONE]}))
+    assert isinstance(refused, Refused)
+    assert part in refused.reason
+
+
+def test_the_text_of_a_user_beside_a_tools_answer_is_kept(tmp_path):
+    both = parts("user", *ANSWERED["parts"], {"type": "text", "content": "quickly"})
+    (run,) = read(
+        log(tmp_path, span(1, genai(PROMPT, answer=CALLED)), span(2, genai(PROMPT, CALLED, both, answer=SAID)))
+    )
+    assert run.trajectory.steps[0].observation == "a.py\nquickly"
+    chatted = anthropic()
+    chatted["messages"][2]["content"].append({"type": "text", "text": "quickly"})
+    (run,) = read(log(tmp_path, chatted), Reading(turns="one"))
+    assert run.trajectory.steps[0].observation == "a.py\nquickly"
+
+
+def test_arguments_in_a_span_that_are_not_json_lose_the_call_and_not_the_trace(tmp_path):
+    broken = parts("assistant", {"type": "tool_call", "id": "t", "name": "Bash", "arguments": '{"comm'})
+    spans = span(1, genai(PROMPT, answer=broken)), span(2, genai(PROMPT, broken, ANSWERED, answer=SAID))
+    (run,) = read(log(tmp_path, *spans))
+    assert [(step.action, step.observation) for step in run.trajectory.steps] == [("", "a.py"), ("Done", "")]
+    cut = span(1, genai(PROMPT, answer=SAID))
+    cut["attributes"]["gen_ai.input.messages"] = cut["attributes"]["gen_ai.input.messages"][:-20]
+    (refused,) = read(log(tmp_path, cut))
+    assert "ATTRIBUTE_VALUE_LENGTH_LIMIT" in refused.reason
+
+
+def test_a_benchmarks_record_names_its_task_trial_outcome_and_times(tmp_path):
+    tau = FORMS["tau-bench"][0][0]
+    swe = FORMS["mini-swe-agent"][0][0]
+    for number, (record, task, thread, told) in enumerate([
+        (ENVELOPE, "fix", "fix__1", ("fix__1", "10:00", "10:05")),
+        (tau, "0", "0/2", ("2", "", "")),
+        (swe, "a__b-1", "a__b-1", ("", "", "")),
+    ]):  # fmt: skip
+        out = tmp_path / str(number)
+        report = import_logs(log(tmp_path, record), out)
+        (stored,) = read_records(out)
+        origin = json.loads(stored.settings)["imported"]
+        assert (stored.trajectory.task.id, origin["thread"]) == (task, thread)
+        assert (origin["trial"], origin["started"], origin["ended"]) == told
+        assert stored.outcome_known is ("reward" in record)
+        if "reward" in record:
+            assert stored.trajectory.return_ == record["reward"]
+        assert report.one_run_each is (record is swe)
+
+
+# --- a conversation, or its turns ----------------------------------------------------------------------------
+
+
+def conversation(n_turns, *, tools=False, **fields):
+    turn = [ASKED, *(anthropic()["messages"][1:3] if tools else ()), DONE]
+    return {"messages": turn * n_turns, **fields}
+
+
+def test_conversations_of_a_world_with_one_outcome_are_one_run_each(tmp_path):
+    source = log(tmp_path, *(conversation(9, id=str(n), solved=n % 2) for n in range(5)))
+    report = import_logs(source, tmp_path / "data", outcomes=Outcomes(reward="solved"))
+    assert (report.trajectories, report.steps, report.one_run_each) == (5, 45, True)
+    assert "--turns each" in report.notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "rule"),
+    [
+        (conversation(9), Outcomes(reward="solved")),
+        (conversation(9, solved=1), Outcomes()),
+        (conversation(9, tools=True, solved=1), Outcomes(reward="solved")),
+    ],
+)
+def test_nothing_is_written_where_it_is_unclear_what_a_run_is(tmp_path, record, rule):
+    source, out = log(tmp_path, record), tmp_path / "data"
+    with pytest.raises(ConfigurationError, match=r"9 turns each.*--turns each.*--turns one"):
+        import_logs(source, out, outcomes=rule)
+    assert not out.exists()
+    assert import_logs(source, out, reading=Reading(turns="each")).trajectories == 9
+    assert import_logs(source, tmp_path / "one", reading=Reading(turns="one")).trajectories == 1
+
+
+def test_short_conversations_are_taken_turn_by_turn(tmp_path):
+    source = log(tmp_path, *(conversation(3, id=str(n), solved=1) for n in range(3)))
+    assert import_logs(source, tmp_path / "data", outcomes=Outcomes(reward="solved")).trajectories == 9
+
+
+def test_a_source_without_a_run_is_an_error(command, tmp_path):
+    chain = log(tmp_path, span(1, {"openinference.span.kind": "CHAIN"}))
+    code, _, error = command("import", chain, "--out", tmp_path / "a")
+    assert code != 0
+    assert "no run was read" in error
+    code, told, error = command("import", log(tmp_path, {"messages": "x"}), "--out", tmp_path / "b")
+    assert code != 0
+    assert "Refused: 1 x expected a list of messages" in " ".join(told.split())
+    assert "refused" in error
+
+
+def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_files, "_LONGEST", 200)
+    monkeypatch.setattr(json_files, "_AT_ONCE", 100)
+    monkeypatch.setattr(json_files, "_CHUNK", 64)
+    long = conversation(9)
+    for text in (
+        f"{json.dumps(conversation(1))}\n{json.dumps(long)}\n{json.dumps(conversation(1))}\n",
+        f"{json.dumps(conversation(1))}\n{json.dumps(long, indent=1)}\n",
+        json.dumps([conversation(1), long]),
+    ):
+        path = tmp_path / "logs.jsonl"
+        path.write_text(text)
+        runs = list(read(path, Reading(kind="chat")))
+        (refused, *_) = [run for run in runs if isinstance(run, Refused)]
+        assert "longer than 128 MiB" in refused.reason
+        assert len(runs) - sum(isinstance(run, Refused) for run in runs) >= 1
