@@ -21,7 +21,7 @@ from amc_agents import AtSteps, amc, parse_critic, quoting
 from amc_agents.config import Config
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import AmcError, ConfigurationError
-from amc_agents.operations.importing.personal import personal_data
+from amc_agents.operations.importing.storing import personal_data
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Step, Task, TimeStep, Trajectory

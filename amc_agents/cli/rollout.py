@@ -40,7 +40,7 @@ def shadow_report(folder: Folder, outcomes: Outcomes = None, as_json: AsJson = F
 
 
 def _read(outcomes: Path | None) -> dict[str, float] | None:
-    from amc_agents.operations.importing.outcomes import read_outcomes
+    from amc_agents.operations.importing.logged_runs import read_outcomes
 
     return None if outcomes is None else read_outcomes(outcomes)
 

@@ -39,7 +39,7 @@ from amc_agents.lac.reflection import before_verdict
 from amc_agents.messages import called_tools, split_turn, trajectory_from_messages
 from amc_agents.models.embedded import model_folder
 from amc_agents.operations.importing import Outcomes, Reading, import_logs
-from amc_agents.operations.importing.outcomes import read_outcomes
+from amc_agents.operations.importing.logged_runs import read_outcomes
 from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
 from amc_agents.pnlc.goals import read_goals
 from amc_agents.psrl import estimates

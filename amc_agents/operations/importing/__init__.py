@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-from amc_agents.operations.importing.importer import import_logs
-from amc_agents.operations.importing.outcomes import Outcomes
+from amc_agents.operations.importing.importer import ImportReport, import_logs
+from amc_agents.operations.importing.logged_runs import LoggedRun, Origin, Outcomes, Reading, Refused
 from amc_agents.operations.importing.reading import read
-from amc_agents.operations.importing.report import ImportReport
-from amc_agents.operations.importing.runs import LoggedRun, Origin, Refused
-from amc_agents.operations.importing.settings import Reading
 
 __all__ = ["ImportReport", "LoggedRun", "Origin", "Outcomes", "Reading", "Refused", "import_logs", "read"]

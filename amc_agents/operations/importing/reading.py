@@ -12,21 +12,25 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.operations.importing.json_files import json_paths, json_values
-from amc_agents.operations.importing.runs import (
+from amc_agents.operations.importing.checkpoints import is_postgres, is_sqlite, open_threads, read_threads
+from amc_agents.operations.importing.json_records import (
+    is_benchmark,
+    json_paths,
+    json_values,
+    runs_of_chat,
+    runs_of_document,
+    runs_of_trace,
+)
+from amc_agents.operations.importing.logged_runs import (
+    Kind,
     LoggedRun,
+    Reading,
     Refused,
     UnreadableRecord,
     malformed_is_unreadable,
     turn_starts,
 )
-from amc_agents.operations.importing.settings import Kind, Reading
-from amc_agents.operations.importing.sources.atif import runs_of_document
-from amc_agents.operations.importing.sources.chat import is_benchmark, runs_of_chat
-from amc_agents.operations.importing.sources.checkpoints import read_threads
-from amc_agents.operations.importing.sources.langsmith import runs_of_trace
-from amc_agents.operations.importing.sources.saved_threads import is_postgres, is_sqlite, open_threads
-from amc_agents.operations.importing.sources.spans import read_spans
+from amc_agents.operations.importing.spans import read_spans
 from amc_agents.quoting import listed, quoted
 
 RunsOfRecord = Callable[[Mapping[str, Any], str, Reading], Iterator[LoggedRun]]

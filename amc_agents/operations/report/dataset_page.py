@@ -13,7 +13,7 @@ import numpy as np
 
 from amc_agents.bench.statistics import estimate, mean_interval
 from amc_agents.critics.reliability import calibration_error, reliability
-from amc_agents.operations.importing.report import IMPORT_REPORT, REFUSED, ImportReport
+from amc_agents.operations.importing.importer import IMPORT_REPORT, REFUSED, ImportReport
 from amc_agents.operations.page.document import document, figures, section
 from amc_agents.operations.page.markup import Child, Html, details, element, join, table
 from amc_agents.operations.page.run_page import answer_steps

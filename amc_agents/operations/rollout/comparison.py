@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from amc_agents.operations.importing.outcomes import outcome_in
+from amc_agents.operations.importing.logged_runs import outcome_in
 from amc_agents.operations.rollout.sequence import lift_sequence, n_needed
 from amc_agents.types import FloatArray
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from amc_agents.critics.reliability import Bin, reliability
-from amc_agents.operations.importing.outcomes import outcome_in
+from amc_agents.operations.importing.logged_runs import outcome_in
 from amc_agents.operations.rollout.ranking import SMALLEST, Ranking, rank
 from amc_agents.operations.rollout.records import Records
 from amc_agents.plain import plain

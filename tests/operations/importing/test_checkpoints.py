@@ -19,9 +19,8 @@ from typing_extensions import TypedDict
 
 from amc_agents import EveryStep, amc
 from amc_agents.errors import CheckpointError
-from amc_agents.operations.importing import Outcomes, Reading, Refused, import_logs, read
-from amc_agents.operations.importing.sources import saved_threads
-from amc_agents.operations.importing.sources.saved_threads import SavedState, lineage
+from amc_agents.operations.importing import Outcomes, Reading, Refused, checkpoints, import_logs, read
+from amc_agents.operations.importing.checkpoints import SavedState, lineage
 from amc_agents.training.dataset import read_records
 from tests.operations.importing.shop import seen_by_a_run, shop_agent, texts
 
@@ -272,14 +271,14 @@ def test_only_new_threads_are_read_again(database, tmp_path, monkeypatch):
     import_logs(database, tmp_path / "data")
     converse(database, "desk lamp", thread="t2")
     converse(database, "chair", thread="t3")
-    history = saved_threads.SqliteThreads.history
+    history = checkpoints.SqliteThreads.history
     asked = []
 
     def noted(self, thread):
         asked.append(thread)
         return history(self, thread)
 
-    monkeypatch.setattr(saved_threads.SqliteThreads, "history", noted)
+    monkeypatch.setattr(checkpoints.SqliteThreads, "history", noted)
     report = import_logs(database, tmp_path / "data")
     assert asked == ["t2", "t3"]
     assert (report.trajectories, report.imported_before, report.dataset_trajectories) == (2, 2, 4)
@@ -297,7 +296,7 @@ def test_the_database_of_a_running_agent_is_not_written(database):
 
 
 def test_threads_are_listed_in_parts(database, monkeypatch):
-    monkeypatch.setattr(saved_threads, "_AT_ONCE", 2)
+    monkeypatch.setattr(checkpoints, "_AT_ONCE", 2)
     for number in range(5):
         converse(database, "hello", thread=f"t{number}")
     assert [run.origin.thread for run in read(database)] == [f"t{number}" for number in range(5)]

@@ -21,7 +21,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from amc_agents.operations.importing.runs import UnreadableRecord
+from amc_agents.operations.importing.logged_runs import UnreadableRecord
 
 
 def messages_of(logged: Any) -> list[BaseMessage]:

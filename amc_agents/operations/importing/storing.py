@@ -1,4 +1,4 @@
-"""The imported runs of a dataset: which ones it contains, and the outcomes that arrive later.
+"""Store imported runs: redact their texts, know which runs a dataset contains, and join outcomes that arrive later.
 
 The shards are the only record of what was imported, so that a killed import leaves nothing to repair.
 """
@@ -8,15 +8,133 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amc_agents.operations.importing.outcomes import outcome_in
+from amc_agents.errors import ConfigurationError
+from amc_agents.operations.importing.logged_runs import digest, outcome_in
 from amc_agents.training.dataset import LoggedTrajectory, rewrite_shard, shard_rows, shards
-from amc_agents.types import Trajectory
+from amc_agents.types import Task, Trajectory
+
+
+def personal_data(texts: Iterable[str]) -> set[str]:
+    """Return the kinds of personal data that texts seem to contain.
+
+    >>> sorted(personal_data(["Write to ann@example.org or call +49 30 1234567.", "Order 12345"]))
+    ['e-mail address', 'telephone number']
+    """
+    # No pattern goes on in another line.
+    return set(_kinds_in("\n".join(texts)))
+
+
+def texts_of(trajectory: Trajectory) -> Iterator[str]:
+    """Yield all texts of a trajectory."""
+    yield trajectory.task.instruction
+    for step in trajectory.steps:
+        yield from (step.thought, step.action, step.observation)
+
+
+def _kinds_in(text: str) -> Iterator[str]:
+    if _EMAIL.search(text):
+        yield "e-mail address"
+    if _TELEPHONE.search(text):
+        yield "telephone number"
+    if any(_passes_luhn(re.sub(r"\D", "", match[0])) for match in _CARD.finditer(text)):
+        yield "card number"
+    if _IBAN.search(text):
+        yield "bank account (IBAN)"
+    if any(begin in text and key.search(text) for begin, key in _KEYS):
+        yield "API key"
+
+
+def _passes_luhn(digits: str) -> bool:
+    """Return whether the check digit of a card number is right.
+
+    >>> _passes_luhn("4111111111111111"), _passes_luhn("4111111111111112")
+    (True, False)
+    """
+    doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(reversed(digits))]
+    return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
+
+
+# Each begins with what is rare in a text and looks back from there: a search that begins with an assertion is slow.
+_EMAIL = re.compile(r"@(?<=[\w.+-]@)[\w-]{1,63}\.[\w.-]{2,}")
+_TELEPHONE = re.compile(r"\+\d{1,3}[ ()/.-]{0,2}\d(?:[ ()/.-]?\d){6,12}\b")
+_CARD = re.compile(r"[0-9](?<![0-9]{2})(?:[ -]?[0-9]){12,18}(?![0-9])")
+_KEYS = [  # of providers whose keys have a form of their own
+    (begin, re.compile(begin + rf"(?<!\w{begin})" + rest))
+    for begins, rest in (
+        (("sk-",), r"[\w-]{20,200}"),
+        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"\w{30,255}"),
+        (("hf_",), r"\w{30,60}"),
+        (("AKIA",), r"[0-9A-Z]{16}"),
+        (("AIza",), r"[\w-]{35}"),
+        (("xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-"), r"[\w-]{10,200}"),
+    )
+    for begin in begins
+]
+_IBAN = re.compile(r"[A-Z][A-Z]\d{2}(?<!\w.{4})(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")
+
+
+Redact = Callable[[str], str]
+"""Text -> text without personal data."""
+
+
+def redacted(trajectory: Trajectory, redact: Redact | None, where: str) -> Trajectory:
+    """Redact every text of a trajectory, and make it valid Unicode, which a dataset requires.
+
+    Raises:
+        ConfigurationError: the function failed or does not return text. Nothing of the trajectory is written.
+    """
+    if redact is None and _is_valid("".join((trajectory.task.id, *texts_of(trajectory)))):
+        return trajectory
+
+    def clean(text: str) -> str:
+        return _valid(text if redact is None else _checked(redact, text, where))
+
+    task = trajectory.task
+    steps = tuple(
+        replace(
+            step, action=clean(step.action), observation=clean(step.observation), thought=clean(step.thought)
+        )
+        for step in trajectory.steps
+    )  # fmt: skip
+    return replace(trajectory, task=Task(clean(task.id), clean(task.instruction)), steps=steps)
+
+
+def stored_id(name: str, redact: Redact | None) -> str:
+    """Return the id under which a conversation is stored: a fingerprint if the id itself contains personal data."""
+    if redact is not None and _checked(redact, name, "an id") != name:
+        return f"redacted-{digest(name)}"
+    return _valid(name)
+
+
+def _checked(redact: Redact, text: str, where: str) -> str:
+    try:
+        answer = redact(text)
+    except Exception as error:
+        # The error's own text may quote the conversation.
+        raise ConfigurationError(f"{where}: the redaction function failed ({type(error).__name__}): fix it") from error
+    if not isinstance(answer, str):
+        raise ConfigurationError(f"{where}: the redaction function returned {type(answer).__name__}: expected text")
+    return answer
+
+
+def _valid(text: str) -> str:
+    """Replace lone surrogates, which logs contain where a text was cut within a character."""
+    return text if _is_valid(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _is_valid(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,403 @@
+"""Logs in JSON: values one at a time (a file may be larger than memory), and the kinds that are read value by value.
+
+These are chats in OpenAI's form, LangSmith runs, and ATIF trajectories.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from amc_agents.errors import CheckpointError
+from amc_agents.operations.importing.logged_messages import check_calls, messages_of
+from amc_agents.operations.importing.logged_runs import (
+    LoggedRun,
+    Origin,
+    Reading,
+    UnreadableRecord,
+    digest,
+    field_of,
+    is_answer,
+    reader_of,
+    runs_of_conversation,
+    task_of,
+    text_of,
+    turn_starts,
+    without_prompt,
+)
+from amc_agents.quoting import quoted
+
+
+class JsonValue(NamedTuple):
+    """A value and its place."""
+
+    line: int
+    """The 1-based line where it begins."""
+    value: Any
+    error: str = ""
+    """Why the text is not JSON; then `value` is None."""
+
+
+def json_values(path: Path) -> Iterator[JsonValue]:
+    """Yield the values of a file: JSON lines, indented objects one after another, or the items of an array.
+
+    A line that is not JSON or too long is yielded with its error, and reading goes on with the next line. A damaged
+    array ends there.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        yield from _array_items(path) if _first_character(path) == "[" else _objects(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): choose a readable file") from error
+
+
+def json_paths(source: Path) -> list[Path]:
+    """List the JSON files of a source: the file itself, or all in a folder.
+
+    Raises:
+        CheckpointError: the source has no JSON file.
+    """
+    paths = sorted(path for path in source.rglob("*.json*") if path.is_file()) if source.is_dir() else [source]
+    if not paths or not all(path.is_file() for path in paths):
+        raise CheckpointError(f"no logs in {source}: expected a file, or a folder with *.json or *.jsonl files")
+    return paths
+
+
+def _first_character(path: Path) -> str:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        while chunk := file.read(_CHUNK):
+            if chunk.strip():
+                return chunk.lstrip()[0]
+    return ""
+
+
+def _objects(path: Path) -> Iterator[JsonValue]:
+    if path.stat().st_size <= _AT_ONCE:
+        try:
+            # Usually one object, whose lines need not be looked at.
+            content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+            blank = content[: len(content) - len(content.lstrip())]
+            yield JsonValue(1 + blank.count(b"\n"), json.loads(content))
+            return
+        except (ValueError, RecursionError):
+            pass
+    waiting: list[bytes] = []
+    size = begun = number = 0
+    with path.open("rb") as file:
+        while line := file.readline(_LONGEST + 1):
+            number += 1
+            if not waiting:
+                begun, size = number, 0
+            size += len(line)
+            if size > _LONGEST:
+                yield JsonValue(begun, None, _TOO_LONG)
+                waiting.clear()
+                # The rest of the line says nothing.
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(_CHUNK)
+                continue
+            if not waiting and not line.strip():
+                continue
+            waiting.append(line)
+            # An indented object opens with a brace alone and closes with a brace that is not indented.
+            if waiting[0].strip() != b"{" or line.startswith(b"}"):
+                yield _parsed(begun, b"".join(waiting))
+                waiting.clear()
+    if waiting:
+        yield JsonValue(begun, None, "not JSON: the object has no end")
+
+
+def _parsed(line: int, text: bytes) -> JsonValue:
+    try:
+        return JsonValue(line, json.loads(text.removeprefix(b"\xef\xbb\xbf")))
+    except (ValueError, RecursionError) as error:
+        return JsonValue(line, None, f"not JSON: {_cause(error)}")
+
+
+def _array_items(path: Path) -> Iterator[JsonValue]:
+    decoder = json.JSONDecoder()
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        text = file.read(_CHUNK)
+        while "[" not in text:
+            text += file.read(_CHUNK)
+        at = text.index("[") + 1
+        line = 1 + text.count("\n", 0, at)
+        while True:
+            start = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text
+            line += text.count("\n", at, start)
+            at = start
+            if text.startswith("]", at):
+                return
+            error = "the array has no end"
+            try:
+                value, end = decoder.raw_decode(text, at)
+                # At the end of what was read, a number may go on.
+                complete = end < len(text)
+            except (ValueError, RecursionError) as raised:
+                complete, error = False, _cause(raised)
+            if complete:
+                yield JsonValue(line, value)
+                line += text.count("\n", at, end)
+                at = end
+                continue
+            if len(text) - at > _LONGEST:
+                yield JsonValue(line, None, _TOO_LONG)
+                return
+            more = file.read(max(_CHUNK, len(text) - at))
+            if not more:
+                yield JsonValue(line, None, f"not JSON: {error}")
+                return
+            text, at = text[at:] + more, 0
+
+
+def _cause(error: Exception) -> str:
+    # The message of a UnicodeDecodeError contains bytes of the text.
+    return error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+
+
+_BETWEEN = re.compile(r"[\s,]*")
+"""What stands between the items of an array."""
+_CHUNK = 1 << 16
+"""Characters read at once."""
+_AT_ONCE = 1 << 24
+"""Bytes of a file that is first taken for a single value."""
+_LONGEST = 1 << 27
+"""Bytes of a value that are held in memory: a trajectory of a day has a tenth of it."""
+_TOO_LONG = f"longer than {_LONGEST >> 20} MiB: expected one conversation in each line, object or item"
+
+
+def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Iterator[LoggedRun]:
+    """Yield the runs of a conversation.
+
+    Expected: {"messages": [{"role": "user", "content": "..."}, ...]}, or the same in `traj`, `request.messages` or
+    `input`. The model's last answer is the last message, or in `choices`, `output` or `content`, as an endpoint returns
+    it. Every other field may hold an outcome.
+
+    Raises:
+        UnreadableRecord: the record has another form.
+    """
+    messages = messages_of(next(filter(None, (field_of(record, name) for name in _GIVEN)), None))
+    answer = _answer(record)
+    if answer and _same(messages[-1], answer[0]):
+        answer = answer[1:]  # the log has it in both places
+    conversation = without_prompt([*messages, *answer], system_is_task=reading.system_is_task)
+    check_calls(conversation)
+    one = reading.turns == "one" or (reading.turns is None and is_benchmark(record))
+    task, trial = task_of(record, reading.task), text_of(record, "trial_name", "trial")
+    yield from runs_of_conversation(
+        conversation,
+        Origin(
+            _thread(record, conversation, reading, task, trial), where, record=record, trial=trial,
+            outcome=record.get("reward") if "traj" in record else None,
+            started=text_of(record, "started_at", "start_time"), ended=text_of(record, "ended_at", "end_time"),
+        ),
+        split=not one,
+        task=task,
+        over=True if one else None,
+    )  # fmt: skip
+
+
+def is_benchmark(record: Mapping[str, Any]) -> bool:
+    """Whether a record has the form of a benchmark's log: one run with one outcome, whoever answers the agent."""
+    return "traj" in record or str(record.get("trajectory_format", "")).startswith("mini-swe-agent")
+
+
+def _answer(record: Mapping[str, Any]) -> list[BaseMessage]:
+    response = field_of(record, "response") or record
+    if isinstance(response, Mapping) and isinstance(response.get("output"), list):
+        return messages_of(response["output"])
+    if response is not record and isinstance(response, Mapping) and "content" in response:
+        return messages_of([{"role": "assistant", "content": response["content"]}])
+    choices = field_of(record, "choices") or field_of(record, "response.choices")
+    if not choices:
+        return []
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        raise UnreadableRecord("expected one choice: it is unknown which of several answers went on")
+    return messages_of([choices[0].get("message")])
+
+
+def _same(ours: BaseMessage, theirs: BaseMessage) -> bool:
+    calls = ([(call["name"], call["args"]) for call in _calls(message)] for message in (ours, theirs))
+    return ours.type == theirs.type and ours.text == theirs.text and next(calls) == next(calls)
+
+
+def _thread(
+    record: Mapping[str, Any], conversation: Sequence[BaseMessage], reading: Reading, task: str, trial: str
+) -> str:
+    names = (reading.thread,) if reading.thread else _THREADS
+    for name in names:
+        value = field_of(record, name)
+        if isinstance(value, str | int) and str(value):
+            return str(value)
+    if reading.thread:
+        raise UnreadableRecord(f"no conversation id: expected text or a number in {quoted(reading.thread)}")
+    if trial or is_benchmark(record):
+        return "/".join(filter(None, (task, trial)))
+    # Without ids, equal conversations are the same conversation.
+    return digest(json.dumps([(message.type, message.text, *_calls(message)) for message in conversation], default=str))
+
+
+def _calls(message: BaseMessage) -> list[Any]:
+    return message.tool_calls if isinstance(message, AIMessage) else []
+
+
+_GIVEN = ("messages", "traj", "request.messages", "input", "request.input")
+_THREADS = ("thread_id", "conversation_id", "session_id", "id")
+
+
+def runs_of_trace(record: Mapping[str, Any], where: str, reading: Reading) -> Iterator[LoggedRun]:
+    """Yield the run of an agent; nothing for the runs inside it, whose messages are in its outputs.
+
+    Raises:
+        UnreadableRecord: the run has no messages, or its outputs do not contain what it was given.
+    """
+    if record.get("parent_run_id") or "." in str(record.get("dotted_order") or ""):
+        return
+    run = {**record, **{name: _unpacked(record.get(name)) for name in ("inputs", "outputs", "extra", "feedback_stats")}}
+    if not run["outputs"]:
+        raise UnreadableRecord("a run without outputs: it failed or is not finished")
+    given, final = _messages(run, "inputs"), _messages(run, "outputs")
+    start = _end_of_input(given, final)
+    produced = final[start:]
+    if not any(isinstance(message, AIMessage) for message in produced):
+        raise UnreadableRecord("no message of the agent: nothing to learn from")
+    check_calls(final)
+    task = task_of(run, reading.task)
+    yield LoggedRun(
+        _origin(run, where),
+        reader_of(final[:start], task).read(final, done=True).trajectory,
+        tuple(final),
+        turn=len(turn_starts(final[:start])),
+        over="__interrupt__" not in run["outputs"] and run.get("status") != "pending",
+        cut_off=not is_answer(produced[-1]),
+    )
+
+
+def _messages(run: Mapping[str, Any], name: str) -> list[BaseMessage]:
+    messages = run[name].get("messages") if isinstance(run[name], Mapping) else None
+    if not messages:
+        raise UnreadableRecord(
+            f"the run's {name} have no `messages`: expected a traced agent as the outermost run, not a chain around it"
+        )
+    return messages_of([messages] if isinstance(messages, str | Mapping) else messages)
+
+
+def _end_of_input(given: Sequence[BaseMessage], final: Sequence[BaseMessage]) -> int:
+    """Return where the agent's input ends in its final messages, which may begin with earlier turns."""
+    wanted = [_content(message) for message in given]
+    contents = [_content(message) for message in final]
+    for start in range(len(final) - len(given), -1, -1):
+        if contents[start : start + len(given)] == wanted:
+            return start + len(given)
+    raise UnreadableRecord(
+        "the outputs do not contain the messages of the inputs: the agent shortens them, so steps are lost. Import the "
+        "agent's checkpointer instead"
+    )
+
+
+def _content(message: BaseMessage) -> tuple[str, str]:
+    return message.type, message.text
+
+
+def _origin(run: Mapping[str, Any], where: str) -> Origin:
+    run_id = str(run.get("id") or run.get("run_id") or "")
+    if not run_id:
+        raise UnreadableRecord("the run has no `id`, by which outcomes and repeated imports know it")
+    metadata = field_of(run, "extra.metadata") or {}
+    thread = next((str(metadata[name]) for name in _THREAD_METADATA if metadata.get(name)), run_id)
+    return Origin(thread, where, run_id, run, _feedback(run["feedback_stats"]))
+
+
+def _feedback(stats: Any) -> dict[str, float]:
+    """Return the mean of each feedback score; a score that was not given is left out."""
+    scores = stats if isinstance(stats, Mapping) else {}
+    means = {key: value.get("avg") if isinstance(value, Mapping) else value for key, value in scores.items()}
+    return {key: mean for key, mean in means.items() if mean is not None}
+
+
+def _unpacked(value: Any) -> Any:
+    """Parse a field that a bulk export wrote as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise UnreadableRecord("the run's inputs, outputs, extra or feedback_stats are text but not JSON") from None
+
+
+_THREAD_METADATA = ("thread_id", "session_id", "conversation_id")
+"""Metadata by which LangSmith groups runs into threads."""
+
+
+def runs_of_document(record: Mapping[str, Any], where: str, reading: Reading) -> Iterator[LoggedRun]:
+    """Yield the runs of a trajectory.
+
+    Raises:
+        UnreadableRecord: a step has another form.
+    """
+    # Harnesses put the document into an envelope, with the outcome and the times beside it.
+    inner = record.get("trajectory")
+    document = inner if isinstance(inner, Mapping) and "steps" in inner else record
+    steps = document.get("steps")
+    if not isinstance(steps, Sequence) or not all(isinstance(step, Mapping) for step in steps):
+        raise UnreadableRecord(f"expected a list of `steps`, got {type(steps).__name__}")
+    if document.get("continued_trajectory_ref"):
+        raise UnreadableRecord("the trajectory goes on in another file: expected the whole trajectory in one")
+    messages = messages_of([message for number, step in enumerate(steps) for message in _messages_of(step, number)])
+    trial = text_of(record, "trial_name", "trial", "trial_id")
+    thread = trial or text_of(document, "session_id", "trajectory_id")
+    times = [text_of(step, "timestamp") for step in steps]
+    yield from runs_of_conversation(
+        without_prompt(messages, system_is_task=reading.system_is_task),
+        Origin(
+            thread or digest(json.dumps(steps, sort_keys=True)), where, record=record, trial=trial,
+            outcome=record.get("reward") if document is inner else None,
+            started=text_of(record, "started_at") or (times[0] if times else ""),
+            ended=text_of(record, "ended_at", "finished_at") or (times[-1] if times else ""),
+        ),
+        split=reading.turns == "each" or (reading.turns is None and document is record),
+        task=task_of(record, reading.task),
+        # A document is written when the agent has stopped.
+        over=True,
+    )  # fmt: skip
+
+
+def _messages_of(step: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    text = _text(step.get("message"))
+    source = step.get("source")
+    if source in ("user", "system"):
+        yield {"role": source, "content": text}
+    elif source == "agent":
+        calls = [_call(call) for call in step.get("tool_calls") or ()]
+        reasoning = step.get("reasoning_content")
+        yield {"role": "assistant", "content": text, "tool_calls": calls, "reasoning_content": reasoning}
+    else:
+        raise UnreadableRecord(f"step {number + 1} has the source {quoted(source, 30)}: expected user, system or agent")
+    for result in (step.get("observation") or {}).get("results") or ():
+        yield {"role": "tool", "content": _text(result.get("content")), "tool_call_id": result.get("source_call_id")}
+
+
+def _call(call: Any) -> dict[str, Any]:
+    try:
+        name = call["function_name"] if "function_name" in call else call["tool_name"]
+        return {"name": name, "args": call["arguments"], "id": call.get("tool_call_id")}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UnreadableRecord(
+            f"a tool call has an unknown form ({type(error).__name__}): expected tool_call_id, function_name, arguments"
+        ) from None
+
+
+def _text(content: Any) -> str:
+    """Return a text, or the text parts of mixed content."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, Sequence):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    raise UnreadableRecord(f"expected text, got {type(content).__name__}")

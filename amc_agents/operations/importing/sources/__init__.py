@@ -1,1 +1,0 @@
-"""The kinds of logs that can be read, one module each."""
