@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen2Config
 
-from amc_agents.training.value.data import TargetRow
-from amc_agents.training.value.model import quiet, with_adapter
+from amc_agents.training.fine_tuning import quiet
+from amc_agents.training.value.classifier import with_adapter
+from amc_agents.training.value.objective import ValueTrainingSettings
 from amc_agents.training.value.one_pass import classifier
-from amc_agents.training.value.settings import ValueTrainingSettings
+from amc_agents.training.value.rows import TargetRow
 
 PAD = 0
 SHAPES: dict[str, dict[str, Any]] = {

@@ -30,7 +30,7 @@ from amc_agents.models.embedded.tokenizer import ASSISTANT
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value.model import save_adapter
+from amc_agents.training.fine_tuning import save_adapter
 from amc_agents.types import Trajectory
 
 FIRST_TASK = 600_000

@@ -27,8 +27,8 @@ import torch
 
 from amc_agents.critics.goal.embeddings import Vectors
 from amc_agents.critics.goal.summaries import FunctionSummary
-from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, goal_data
-from amc_agents.training.goal.training import GoalTrainingSettings, fit
+from amc_agents.training.goal.train_goal import GoalTrainingSettings, fit
+from amc_agents.training.goal.transitions import Episode, GoalBatch, GoalData, GoalShares, goal_data
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 
 SETTINGS = GoalTrainingSettings(
@@ -65,7 +65,7 @@ class FixedData:
 
 
 def ours(rows: GoalBatch, vectors: Vectors, triples: Any, steps: int, critics: int, seed: int) -> FloatArray:
-    """`[n]` Q of `amc_agents.training.goal.training.fit`."""
+    """`[n]` Q of `amc_agents.training.goal.train_goal.fit`."""
     settings = replace(SETTINGS, twin=critics == 2, iterations=steps // 50, seed=seed)
     data: Any = FixedData(rows)
     network, _ = fit(data, vectors, settings, np.random.default_rng(seed))

@@ -38,8 +38,8 @@ from amc_agents.smc import Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import LoggedTrajectory, read_records, write_shard
-from amc_agents.training.value.metrics import auc
-from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.metrics import auc
+from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task, TimeStep, Trajectory
 
 OUT = Path("docs/results/pending_commits.json")

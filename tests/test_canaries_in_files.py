@@ -116,7 +116,7 @@ def redact(text):
 @pytest.mark.thorough
 def test_a_model_card_masks_keys(tmp_path):
     pytest.importorskip("torch")
-    card = pytest.importorskip("amc_agents.training.value.card")
+    card = pytest.importorskip("amc_agents.training.value.saving")
     from amc_agents.critics.value.checkpoint import ValueCheckpoint
     from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
 

@@ -11,7 +11,7 @@ from amc_agents.bench.records import RunResult
 from amc_agents.bench.scores import Particles
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.critics.reliability import Bin, calibration_error, reliability
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 
 
 class FinalValues(NamedTuple):

@@ -66,8 +66,8 @@ def goal(
     from rich.progress import Progress as Bar
 
     from amc_agents.critics.goal.embeddings import as_embeddings
-    from amc_agents.training.goal.data import GoalShares, read_episodes
-    from amc_agents.training.goal.training import GoalTrainingProgress, GoalTrainingSettings, train_goal
+    from amc_agents.training.goal.train_goal import GoalTrainingProgress, GoalTrainingSettings, train_goal
+    from amc_agents.training.goal.transitions import GoalShares, read_episodes
 
     settings = with_flags(
         GoalTrainingSettings(), nearness=nearness, twin=twin, calibrate=calibrate, device=device, seed=seed,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amc_agents.training.branching import Branching
     from amc_agents.training.collecting import CollectionProgress, Rollouts
     from amc_agents.training.searching import Search
-    from amc_agents.training.value.training import TrainingProgress
+    from amc_agents.training.value.train_value import TrainingProgress
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
@@ -475,9 +475,9 @@ def value(
 
     On several devices: torchrun --nproc-per-node N $(which amc) train value ..., or with accelerate launch.
     """
-    from amc_agents.training.report import print_metrics
+    from amc_agents.training.metrics import print_metrics
     from amc_agents.training.value.objective import Objective
-    from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, leave_together, train_value
+    from amc_agents.training.value.train_value import EMBEDDED, ValueTrainingSettings, leave_together, train_value
 
     folder, embedded = base_folder(base)
     settings = with_flags(

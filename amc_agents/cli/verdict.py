@@ -12,7 +12,7 @@ from amc_agents.cli.train import base_folder, with_flags
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from amc_agents.training.verdict.labels import Labeller
+    from amc_agents.training.verdict.labelling import Labeller
 
 
 def verdict(
@@ -61,9 +61,9 @@ def verdict(
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.policies import policy_model
     from amc_agents.training.dataset import read_trajectories
-    from amc_agents.training.verdict.data import labelled, sample_options
-    from amc_agents.training.verdict.metrics import print_metrics
-    from amc_agents.training.verdict.training import (
+    from amc_agents.training.verdict.labelling import labelled, sample_options
+    from amc_agents.training.verdict.picking import print_metrics
+    from amc_agents.training.verdict.train_verdict import (
         EMBEDDED,
         VerdictTrainingProgress,
         VerdictTrainingSettings,
@@ -107,7 +107,7 @@ def verdict(
 def _labeller(name: str) -> Labeller:
     from importlib import import_module
 
-    from amc_agents.training.verdict.labels import CraftingLabels, OutcomeLabels
+    from amc_agents.training.verdict.labelling import CraftingLabels, OutcomeLabels
 
     if name == "crafting":
         return CraftingLabels()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from amc_agents.testing.critics import check_critic
+from amc_agents.testing.checks import check_critic, check_environment, check_restorable
 from amc_agents.testing.enumerable import EnumerableWorld, run_smc
-from amc_agents.testing.environments import check_environment
 from amc_agents.testing.exact_roles import exact_roles_model
-from amc_agents.testing.expert import ExpertWorld, noisy_expert
-from amc_agents.testing.restorable import check_restorable
-from amc_agents.testing.scripted import ScriptedChatModel
+from amc_agents.testing.scripted import ExpertWorld, ScriptedChatModel, noisy_expert
 
 __all__ = [
     "EnumerableWorld",

@@ -17,12 +17,12 @@ from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from amc_agents.training.collecting import collect
-    from amc_agents.training.goal.training import train_goal
+    from amc_agents.training.goal.train_goal import train_goal
     from amc_agents.training.policy.settings import DistillSettings
     from amc_agents.training.policy.training import distill
     from amc_agents.training.scoring import score
-    from amc_agents.training.value.training import train_value
-    from amc_agents.training.verdict.training import train_verdict
+    from amc_agents.training.value.train_value import train_value
+    from amc_agents.training.verdict.train_verdict import train_verdict
 
 __all__ = [
     "DistillSettings",
@@ -41,8 +41,8 @@ __getattr__, __dir__ = _lazy_names(
         "collect": "training.collecting",
         "distill": "training.policy.training",
         "score": "training.scoring",
-        "train_goal": "training.goal.training",
-        "train_value": "training.value.training",
-        "train_verdict": "training.verdict.training",
+        "train_goal": "training.goal.train_goal",
+        "train_value": "training.value.train_value",
+        "train_verdict": "training.verdict.train_verdict",
     },
 )

@@ -1,18 +1,134 @@
-"""Check a dataset before a value model is trained on it: what it cannot teach, and what would flatter the metrics."""
+"""Split the data of a training by task, and check what it cannot teach and what would flatter the metrics."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from amc_agents.critics.render import Encoder
+from amc_agents.critics.tokenizing import MOST_UNKNOWN, Segment, TemplateTokenizer, UnknownWords
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.training.dataset import LoggedTrajectory
+from amc_agents.training.dataset import LoggedTrajectory, iter_records
 from amc_agents.training.policy.imitated import SEARCH
-from amc_agents.training.splits import held_out_tasks
+from amc_agents.types import Trajectory
+
+Item = TypeVar("Item")
+
+
+def held_out_tasks(tasks: Iterable[str], validation_share: float, rng: np.random.Generator) -> set[str]:
+    """Draw the ids of the held-out tasks, independently of the order of `tasks`.
+
+    Raises:
+        ConfigurationError: training or validation would have no task.
+    """
+    known = sorted(set(tasks))
+    held_out = round(validation_share * len(known))
+    if not 0 < held_out < len(known):
+        raise ConfigurationError(
+            f"a validation share of {validation_share} of {len(known)} tasks holds out {held_out}: training and "
+            "validation need at least one task each; collect more tasks or change the share"
+        )
+    return {known[index] for index in rng.permutation(len(known))[:held_out]}
+
+
+def split_by_task(
+    items: Sequence[Item],
+    validation_share: float,
+    rng: np.random.Generator,
+    *,
+    task_of: Callable[[Item], str] = attrgetter("task.id"),
+) -> tuple[list[Item], list[Item]]:
+    """Split data into training and validation that share no task, since trajectories of a task are too similar.
+
+    Args:
+        items: trajectories, or objects that contain a trajectory.
+        validation_share: share of the tasks held out.
+        rng: draws the tasks.
+        task_of: returns the task id of an item.
+
+    Returns:
+        (training, validation), each in the order of `items`.
+
+    Raises:
+        ConfigurationError: training or validation would have no task.
+    """
+    held_out = held_out_tasks(map(task_of, items), validation_share, rng)
+    training = [item for item in items if task_of(item) not in held_out]
+    validation = [item for item in items if task_of(item) in held_out]
+    return training, validation
+
+
+task_of_trajectory = attrgetter("trajectory.task.id")
+"""`task_of` for items with a field `trajectory`."""
+
+
+SAMPLE = 1000
+"""Maximum number of trajectories to check; unknown words concern the whole data."""
+WARNED = 0.01
+"""Share of unknown words from which on a training warns."""
+_REMEDY = "Choose a base model that knows these words, such as a language model's folder (--base)"
+
+
+def check_words(data: Iterable[Trajectory] | str | Path, encoder: Encoder, *, anyway: bool = False) -> UnknownWords:
+    """Refuse data whose words the tokenizer does not know.
+
+    Args:
+        data: trajectories, or a dataset's folder.
+        encoder: renders and tokenizes them.
+        anyway: do not refuse.
+
+    Returns:
+        The count of unknown words. A tokenizer without a token for unknown words, such as a byte-level one, knows all.
+
+    Raises:
+        ConfigurationError: too many words are unknown; the message gives the share and examples.
+    """
+    words = _count(data, encoder)
+    if words.too_many and not anyway:
+        raise ConfigurationError(
+            f"the base model's tokenizer cannot read the training data: {words.share:.0%} of the words are unknown to "
+            f"it (at most {MOST_UNKNOWN:.0%}), {_examples(data, encoder)}. {_REMEDY}"
+        )
+    return words
+
+
+def warning_of(words: UnknownWords, data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> list[str]:
+    """Return a warning if more than `WARNED` of the words are unknown."""
+    if words.share <= WARNED:
+        return []
+    return [
+        f"{words.share:.1%} of the words are unknown to the base model, {_examples(data, encoder)}: the critic cannot "
+        f"tell them apart. {_REMEDY}."
+    ]
+
+
+def _count(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> UnknownWords:
+    if not isinstance(encoder.tokenize, TemplateTokenizer):
+        return UnknownWords(0, 0, "")
+    return encoder.tokenize.unknown_words(_texts(data, encoder))
+
+
+def _examples(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> str:
+    assert isinstance(encoder.tokenize, TemplateTokenizer)
+    examples = encoder.tokenize.unknown_examples(_texts(data, encoder), _EXAMPLES)
+    return f"such as {', '.join(repr(word[:20]) for word in examples)}"
+
+
+def _texts(data: Iterable[Trajectory] | str | Path, encoder: Encoder) -> Iterator[Segment]:
+    trajectories = (record.trajectory for record in iter_records(data)) if isinstance(data, str | Path) else data
+    return (text for trajectory in islice(trajectories, SAMPLE) for text in encoder.format.segments(trajectory))
+
+
+_EXAMPLES = 5
+
 
 NO_OUTCOME = (
     "the dataset has no trajectory with a known outcome: collect some, or add outcomes to imported trajectories "

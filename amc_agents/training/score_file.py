@@ -21,7 +21,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
 from amc_agents.quoting import quoted
 from amc_agents.training.dataset import pyarrow_or_error
-from amc_agents.training.value.metrics import evaluate_states
+from amc_agents.training.metrics import evaluate_states
 from amc_agents.types import FloatArray
 
 

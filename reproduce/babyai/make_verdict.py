@@ -30,9 +30,8 @@ from amc_agents.envs.registry import WorldSpec
 from amc_agents.messages import turn_of
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import use_rng
-from amc_agents.training.verdict.data import Judged, Option, read_judged, write_judged
-from amc_agents.training.verdict.labels import Label
-from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingProgress, train_verdict
+from amc_agents.training.verdict.labelling import Judged, Label, Option, read_judged, write_judged
+from amc_agents.training.verdict.train_verdict import EMBEDDED, VerdictTrainingProgress, train_verdict
 from amc_agents.types import Step, Task, Trajectory
 
 WORLDS = {"go-to": GO_TO, "pick-up": PICK_UP}

@@ -20,7 +20,7 @@ from policy_training import optimizers, padded, set_learning_rate, token_losses,
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from amc_agents.critics.render import turn
-from amc_agents.training.verdict.data import Judged, read_judged
+from amc_agents.training.verdict.labelling import Judged, read_judged
 from amc_agents.types import Step
 
 BATCH = 8

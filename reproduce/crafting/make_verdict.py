@@ -31,10 +31,16 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.verdict.data import Judged, labelled, read_judged, sample_options, write_judged
-from amc_agents.training.verdict.labels import CraftingLabels
-from amc_agents.training.verdict.metrics import print_metrics
-from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingProgress, train_verdict
+from amc_agents.training.verdict.labelling import (
+    CraftingLabels,
+    Judged,
+    labelled,
+    read_judged,
+    sample_options,
+    write_judged,
+)
+from amc_agents.training.verdict.picking import print_metrics
+from amc_agents.training.verdict.train_verdict import EMBEDDED, VerdictTrainingProgress, train_verdict
 
 HORIZON = 20
 SPLIT, FIRST_TASK, BAND = "train", 100_000, (5, 16)

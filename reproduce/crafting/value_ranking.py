@@ -28,7 +28,7 @@ from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 from amc_agents.types import Critic, Trajectory
 
 FIRST_TASK, HORIZON, SIBLINGS = 800_000, 20, 15

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from amc_agents.models.embedded import model_folder
 from amc_agents.models.embedded.tokenizer import ASSISTANT
-from amc_agents.training.schedule import warm_up_and_cosine
+from amc_agents.training.fine_tuning import warm_up_and_cosine
 
 Imitated = Sequence[tuple[list[int], float]]
 """A task's dialogues as token ids, and their shares, which sum to 1."""

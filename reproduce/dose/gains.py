@@ -17,7 +17,7 @@ from held_out import RAW
 from playing import read_particles
 
 from amc_agents.bench.statistics import N_RESAMPLES, Measured, Paired, paired
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray
 from subsampling import expected_pick
 from tune import chosen, critics_of, metric_of

@@ -23,7 +23,7 @@ from play import Policy
 from amc_agents.bench.scores import Particles
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.embedded import EmbeddedCritic
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray, Task
 
 RUNS = Path("runs/dose")

@@ -44,7 +44,7 @@ from value_head import Outcome, ValueModel
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
 from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 from tune import best, scores_of
 
 RUNS = Path(os.environ.get("LARGER_RUNS", "runs/larger"))

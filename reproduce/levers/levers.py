@@ -49,7 +49,7 @@ from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task, Trajectory
 
 RUNS = Path("runs/levers")

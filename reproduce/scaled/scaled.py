@@ -40,7 +40,7 @@ from amc_agents.markdown import write_parts
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task
 from report import table_of
 from tune import best, metric_of, scores_of

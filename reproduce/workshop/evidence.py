@@ -28,7 +28,7 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting.planner import next_move
 from amc_agents.envs.workshop import Kind, WorkshopTask, WorkshopWorld, generate_tasks, solution_from
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray, Trajectory
 
 KINDS: dict[str, Kind] = dict(zip(WORLDS, ("stock", "hidden", "both"), strict=True))

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from amc_agents.bench.rollout_critic import RolloutCritic
 from amc_agents.envs.workshop import WorkshopWorld, parse_instruction
 from amc_agents.models.seeding import particle_rng
-from amc_agents.testing.critics import check_critic
+from amc_agents.testing.checks import check_critic
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from amc_agents.bench.workshop_critic import WorkshopCritic
 from amc_agents.envs.workshop import WorkshopWorld, generate_task, solution
-from amc_agents.testing.critics import check_critic
+from amc_agents.testing.checks import check_critic
 from amc_agents.types import Step, Task, Trajectory
 
 TEXT = """Crafting commands:

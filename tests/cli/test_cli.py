@@ -174,7 +174,7 @@ def test_an_error_is_one_line(command, tmp_path, monkeypatch, arguments, sentenc
 
 
 def test_a_missing_extra_is_one_line(command, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "amc_agents.training.value.training", raising=False)
+    monkeypatch.delitem(sys.modules, "amc_agents.training.value.train_value", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     code, _, err = command("train", "value", "--data", str(tmp_path), "--out", str(tmp_path / "value"))
     assert code == 2

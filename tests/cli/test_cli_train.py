@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 
 from amc_agents.cli.commands import train_app
 from amc_agents.cli.train import with_flags
-from amc_agents.training.goal.training import GoalTrainingSettings
-from amc_agents.training.value.training import ValueTrainingSettings
-from amc_agents.training.verdict.training import VerdictTrainingSettings
+from amc_agents.training.goal.train_goal import GoalTrainingSettings
+from amc_agents.training.value.train_value import ValueTrainingSettings
+from amc_agents.training.verdict.train_verdict import VerdictTrainingSettings
 
 OTHER_DEFAULT = {("value", "target")}
 """The command line predicts the whole return, the paper and the settings the return to come."""

@@ -14,10 +14,10 @@ from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.models.embedded import WordTokenizer, model_folder
-from amc_agents.training.value.training import EMBEDDED, train_value
-from amc_agents.training.verdict.data import Judged
-from amc_agents.training.verdict.training import EMBEDDED as VERDICTS
-from amc_agents.training.verdict.training import train_verdict
+from amc_agents.training.value.train_value import EMBEDDED, train_value
+from amc_agents.training.verdict.labelling import Judged
+from amc_agents.training.verdict.train_verdict import EMBEDDED as VERDICTS
+from amc_agents.training.verdict.train_verdict import train_verdict
 from amc_agents.types import Step, Task, Trajectory
 
 CRAFTING = model_folder("crafting")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from amc_agents.errors import EnvironmentStateError
-from amc_agents.testing import environments as contract
-from amc_agents.testing.environments import check_environment
+from amc_agents.testing import checks as contract
+from amc_agents.testing.checks import check_environment
 from amc_agents.types import Task, TimeStep
 
 TASK = Task("count/0", "Count to three.")

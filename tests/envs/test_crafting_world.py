@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amc_agents.envs.crafting import CraftingTask, CraftingWorld, Recipe, RecipeBook, generate_task, plan
 from amc_agents.errors import EnvironmentStateError
-from amc_agents.testing.environments import check_environment
+from amc_agents.testing.checks import check_environment
 from amc_agents.types import Environment, Task, TimeStep
 
 BOOK = RecipeBook(

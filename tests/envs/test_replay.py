@@ -10,11 +10,7 @@ import pytest
 from amc_agents.envs import CopyFork, NoFork, ReplayFork
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.errors import EnvironmentStateError, ForkError, ReplayDivergence
-from amc_agents.testing.environments import (
-    DIFFERENT_SEEDS,
-    SAME_SEED,
-    check_environment,
-)
+from amc_agents.testing.checks import DIFFERENT_SEEDS, SAME_SEED, check_environment
 from amc_agents.types import Environment, Task, TimeStep
 
 TASK = Task("dice/0", "Roll five times.")

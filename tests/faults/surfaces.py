@@ -360,7 +360,7 @@ def scored(folder: Path) -> Use:
 
 
 async def goal_trained(proxy: Wire, limits: Limits, on_error: str) -> Seen:
-    training: Any = import_module("amc_agents.training.goal.training")
+    training: Any = import_module("amc_agents.training.goal.train_goal")
     settings = training.GoalTrainingSettings(iterations=1, updates=1, batch_size=8)
     embeddings = ServerEmbeddings(server(proxy, limits), "m")
     with TemporaryDirectory() as out:

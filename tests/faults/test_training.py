@@ -67,7 +67,7 @@ def test_a_file_that_cannot_grow_is_a_named_error_and_costs_nothing(name, limit,
 def train(tmp_path):
     """A function (data) -> None that trains a value model in `tmp_path`."""
     base = base_model(tmp_path / "out")
-    value: Any = import_module("amc_agents.training.value.training")
+    value: Any = import_module("amc_agents.training.value.train_value")
     settings = replace(value.EMBEDDED, epochs=1, batch_size=3)
     return lambda data: value.train_value(base, data, tmp_path / "value", settings)
 

@@ -115,7 +115,7 @@ def base_model(folder: Path) -> Path:
 
 def _train_value(folder: Path) -> None:
     base = base_model(folder)
-    value: Any = import_module("amc_agents.training.value.training")
+    value: Any = import_module("amc_agents.training.value.train_value")
     settings = replace(value.EMBEDDED, epochs=1, batch_size=3, save_steps=2)
     if not (folder / "value").exists():
         value.train_value(base, decided_by_the_first_answer(6, 2), folder / "value", settings, resume=True)
@@ -123,8 +123,8 @@ def _train_value(folder: Path) -> None:
 
 def _train_verdict(folder: Path) -> None:
     base = base_model(folder)
-    verdict: Any = import_module("amc_agents.training.verdict.training")
-    judged = import_module("amc_agents.training.verdict.data").labelled(
+    verdict: Any = import_module("amc_agents.training.verdict.train_verdict")
+    judged = import_module("amc_agents.training.verdict.labelling").labelled(
         decided_by_the_first_answer(6, 2),
         lambda play: ["GOOD" if step.observation.startswith("Got") else "BAD" for step in play.steps],
     )
@@ -134,7 +134,7 @@ def _train_verdict(folder: Path) -> None:
 
 def _train_goal(folder: Path) -> None:
     pytest.importorskip("torch").set_num_threads(1)
-    goal: Any = import_module("amc_agents.training.goal.training")
+    goal: Any = import_module("amc_agents.training.goal.train_goal")
     settings = goal.GoalTrainingSettings(iterations=2, updates=3, batch_size=8)
     goal.train_goal(decided_by_the_first_answer(6, 2), folder / "goal", "hashed:16", settings)
 

@@ -96,7 +96,7 @@ def trained_row() -> dict[str, int]:
     from dataclasses import replace
 
     from amc_agents.training import train_value
-    from amc_agents.training.value.training import EMBEDDED
+    from amc_agents.training.value.train_value import EMBEDDED
     from tests.training.toy_trajectories import decided_by_the_first_answer, tiny_llama
 
     class Enough(Exception):

@@ -5,7 +5,7 @@ import pytest
 
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.testing import check_critic
-from amc_agents.testing import critics as contract
+from amc_agents.testing import checks as contract
 from amc_agents.types import Step, Task, Trajectory
 
 TASK = Task("t", "go")

@@ -7,7 +7,7 @@ import pytest
 
 from amc_agents.errors import WorldError
 from amc_agents.testing import check_restorable
-from amc_agents.testing import restorable as sentences
+from amc_agents.testing import checks as sentences
 
 
 class Numbers:

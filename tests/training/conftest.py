@@ -37,7 +37,7 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def trained(base_model, tmp_path_factory) -> Trained:
-    from amc_agents.training.value.training import EMBEDDED, train_value
+    from amc_agents.training.value.train_value import EMBEDDED, train_value
 
     out = tmp_path_factory.mktemp("value")
     trajectories = decided_by_the_first_answer(60, 5)

@@ -14,12 +14,10 @@ from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded import WordTokenizer, model_folder
-from amc_agents.training.data_checks import check_data
+from amc_agents.training.data_checks import check_data, check_words, held_out_tasks, warning_of
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
-from amc_agents.training.known_words import check_words, warning_of
 from amc_agents.training.ranking import ranking
-from amc_agents.training.splits import held_out_tasks
-from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Step, Task, Trajectory
 
 IMPORTED = json.dumps({"imported": {"kind": "chat"}})

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.training import ranking as module
+from amc_agents.training.metrics import print_ranking
 from amc_agents.training.ranking import LEAST_TASKS, ranking
-from amc_agents.training.report import print_ranking
 from amc_agents.types import Step, Task, Trajectory
 
 

@@ -11,10 +11,10 @@ from amc_agents.critics.value.hf import HFCritic
 from amc_agents.critics.value.value_calibration import AffineCalibration
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
+from amc_agents.training.metrics import evaluate
 from amc_agents.training.ranking import ranking
 from amc_agents.training.score_file import score_metrics
 from amc_agents.training.scoring import score, score_ranking, state_values
-from amc_agents.training.value.metrics import evaluate
 from amc_agents.training.value.objective import Objective
 from amc_agents.types import Step, Task, Trajectory
 from tests.critics.server.scripted_server import Reply, ScriptedServer

@@ -13,7 +13,7 @@ from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, CriticError
-from amc_agents.training.value.model import make_encoder
+from amc_agents.training.fine_tuning import make_encoder
 from amc_agents.usage import Meter, Usage, metering
 from tests.training.target_rows import row_values, target_rows
 

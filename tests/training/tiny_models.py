@@ -6,7 +6,7 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 
-from amc_agents.training.value.data import TargetRow
+from amc_agents.training.value.rows import TargetRow
 
 PAD = 0
 COMMON: dict[str, Any] = {

@@ -21,7 +21,7 @@ from amc_agents.operations.report.charts import bars, bin_rows, calibration, cur
 from amc_agents.operations.report.numbers import short
 from amc_agents.operations.report.plotting import chart, charts
 from amc_agents.training.dataset import LoggedTrajectory, iter_records
-from amc_agents.training.report import COMPARED, LABELS, ranking_rows
+from amc_agents.training.metrics import COMPARED, LABELS, ranking_rows
 from amc_agents.training.score_file import is_score_file, score_metrics, scored_states, scoring_plan
 from amc_agents.training.scoring import score_ranking
 

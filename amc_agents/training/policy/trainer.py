@@ -10,8 +10,8 @@ from typing import Any
 from typing_extensions import override
 
 from amc_agents.errors import MissingExtra
+from amc_agents.training.fine_tuning import warm_up_and_cosine
 from amc_agents.training.policy.rows import PolicyRow
-from amc_agents.training.schedule import warm_up_and_cosine
 
 try:
     import torch
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
-from amc_agents.training.value.model import quiet
+from amc_agents.training.fine_tuning import quiet
 from amc_agents.training.value.trainer import TrainingProgress
 
 

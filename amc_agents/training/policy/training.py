@@ -16,13 +16,12 @@ from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import replace_file
 from amc_agents.models.transformers_chat import HFChatTokenizer
+from amc_agents.training.data_checks import held_out_tasks
 from amc_agents.training.dataset import dataset_hash, iter_records
 from amc_agents.training.policy.imitated import Imitated, imitated
 from amc_agents.training.policy.rows import PolicyRow, rows_of
 from amc_agents.training.policy.settings import EMBEDDED, DistillSettings
-from amc_agents.training.splits import held_out_tasks
-from amc_agents.training.value.state import TrainingState
-from amc_agents.training.weight_files import weights_written
+from amc_agents.training.training_state import TrainingState, weights_written
 
 try:
     import torch
@@ -31,10 +30,9 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
+from amc_agents.training.fine_tuning import context, pad_token, quiet
 from amc_agents.training.policy.trainer import PolicyTrainer, mean_loss
-from amc_agents.training.value.arguments import global_random_state_kept, training_arguments
-from amc_agents.training.value.model import context, pad_token, quiet
-from amc_agents.training.value.trainer import TrainingProgress
+from amc_agents.training.value.trainer import TrainingProgress, global_random_state_kept, training_arguments
 
 __all__ = ["EMBEDDED", "DistillSettings", "Distilled", "distill"]
 

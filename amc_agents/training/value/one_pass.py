@@ -1,21 +1,32 @@
-"""Score all states of whole trajectories in one forward pass.
+"""Score all states of whole trajectories in one forward pass: the scores, their loss, and checks of the model.
 
 Prompts are append-only and attention is causal, so the score at the mark of a state is the score of that prefix alone.
 A trajectory of T + 1 states costs one pass over its tokens instead of T + 1 passes over growing prefixes. The gradient
 of a sum over marks is the sum of the gradients of the separate passes.
+
+Whether that holds for this model, kernel and machine is checked with a few tokens: whether attention is causal, whether
+dropout is off, which token the classifier pools, and whether packed trajectories attend to each other. The model's name
+decides nothing. `M` is the number of marks (scored states) of a batch. The states of a row are consecutive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.training.value.batches import collate
+from amc_agents.training.value.objective import Objective
+from amc_agents.training.value.rows import TargetRow
 
 try:
     import torch
     from torch import Tensor
+    from torch.nn import functional
+    from transformers import integrations
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
@@ -92,3 +103,214 @@ def _varlen(inner: Any, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
 
 _INPUTS = ("input_ids", "position_ids", "mark_rows", "mark_columns")
 """Tensors of a batch that go into the model; the others are for the loss."""
+
+
+def loss(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
+    """Return the sum of the losses of all marks, to be divided by the marks of the whole (global) batch.
+
+    Args:
+        scores: `[M]` float32 scores at the marks.
+        batch: `targets`, `weights`, `follows`, `ends`, each `[M]` (`loader.collate`).
+        objective: the loss, and lambda.
+
+    Returns:
+        A scalar. Its gradient is that of the scores; targets have no gradient.
+    """
+    targets = lambda_targets(scores, batch, objective)
+    weights = batch["weights"].to(scores)
+    if objective.loss == "bce":
+        return functional.binary_cross_entropy_with_logits(scores, targets, weight=weights, reduction="sum")
+    return (weights * (scores - targets) ** 2).sum()
+
+
+def lambda_targets(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
+    """Return the `[M]` lambda-returns of all marks: y_t = r_{t+1} + (1 - lambda) v(s_{t+1}) + lambda y_{t+1}.
+
+    v is the model's value of the next state in the same pass, without gradient. At the end of a trajectory the return
+    is known and v is not used. The lambda-return is computed as the Monte-Carlo target G plus a correction d,
+
+        d_t = (1 - lambda) (v(s_{t+1}) - G_{t+1}) + lambda d_{t+1},    d = 0 if no mark follows,
+
+    which is equal because G_t = r_{t+1} + G_{t+1}. At lambda = 1 it is therefore exactly G. The last state of a window
+    that ends before its trajectory keeps its Monte-Carlo return. Targets of the whole return need no special case. With
+    binary cross-entropy the result is clamped to [0, 1], the range of the expected return.
+
+    Args:
+        scores: `[M]`.
+        batch: `targets` `[M]`; `follows` `[M]` index of the next state's mark, -1 for the last of a row; `ends` `[M]`
+            whether the mark is the end of a trajectory.
+        objective: lambda, and the map from scores to values.
+    """
+    targets = batch["targets"].to(scores)
+    if objective.td_lambda == 1:
+        return targets
+    values = scores.detach().sigmoid() if objective.link == "sigmoid" else scores.detach()
+    returns = targets + _discounted_sum(
+        (1 - objective.td_lambda) * (values - targets).masked_fill(batch["ends"].to(scores.device), 0.0),
+        batch["follows"].to(scores.device),
+        objective.td_lambda,
+    )
+    return returns.clamp(0, 1) if objective.loss == "bce" else returns
+
+
+def _discounted_sum(terms: Tensor, follows: Tensor, rate: float) -> Tensor:
+    """Return d_t = terms[t + 1] + rate x d_{t + 1} along each chain of marks.
+
+    After k rounds, `sums` holds the first 2^k terms of each chain: log2(M) rounds instead of a loop over states,
+    without a transfer from the device.
+    """
+    marks = len(terms)
+    past_the_end = torch.full_like(follows[:1], marks)
+    step = torch.cat([torch.where(follows < 0, past_the_end, follows), past_the_end])
+    zero = terms.new_zeros(1)
+    sums = torch.cat([terms, zero])[step]
+    factor = rate * (step < marks).to(terms.dtype)
+    for _ in range(marks.bit_length()):
+        sums = sums + factor * sums[step]
+        factor = factor * factor[step]
+        step = step[step]
+    return sums[:-1]
+
+
+frameworks: Any = integrations
+
+
+def has_weights() -> bool:
+    """Return whether a loaded model has its weights.
+
+    With FSDP's `cpu_ram_efficient_loading`, only one process per machine has them until training begins.
+    """
+    return not frameworks.is_fsdp_enabled()
+
+
+def check_one_pass(model: Any) -> None:
+    """Refuse a model whose scores in one pass differ from the scores that its classifier gives the prefixes.
+
+    A model without weights is not checked.
+
+    Args:
+        model: a sequence classifier, plain or wrapped. It is run in training mode, without gradients.
+
+    Raises:
+        ConfigurationError: the model is random in training, is not causal, or pools another token than the last.
+    """
+    if not has_weights():
+        return
+    name = type(classifier(model)).__name__
+    with _as_in_training(model):
+        short, long = _probes(model)
+        scores = _scores(model, [short])
+        if not _close(scores, _scores(model, [short]), _exact_tolerance(model)):
+            raise ConfigurationError(
+                f"{name} gives different scores each time in training: its dropout is on, under a config name that is "
+                "not recognised. Set it to 0 in the model's config"
+            )
+        half = len(short) // 2
+        if not _close(scores[:half], _scores(model, [short[:half] + long[half:]])[:half], _exact_tolerance(model)):
+            raise ConfigurationError(
+                f"{name} is not causal: later tokens change the scores of earlier ones, so that the value of a state "
+                "cannot be read in a longer trajectory. Use a decoder-only base model"
+            )
+        inner = classifier(model)
+        pooled = inner(input_ids=torch.tensor([short], device=inner.device)).logits[0].float().cpu()
+        if not _close(scores[-1:], pooled, _kernel_tolerance(model)):
+            raise ConfigurationError(
+                f"{name} does not return its `score` head at the last token (expected {float(scores[-1]):.4g}, got "
+                f"{pooled.tolist()}): a value model pools the last token. Use another base model"
+            )
+
+
+def can_pack(model: Any) -> bool:
+    """Return whether trajectories in one row, with restarted positions, get the scores that each gets alone.
+
+    Transformers' masks and variable-length kernels separate them. Some models ignore the positions, and would silently
+    let them attend to each other.
+    """
+    transformer = getattr(classifier(model), classifier(model).base_model_prefix)
+    if "position_ids" not in inspect.signature(transformer.forward).parameters:
+        return False
+    with _as_in_training(model):
+        short, long = _probes(model)
+        n = len(short)
+        packed = _scores(model, [short, long], packed=True)
+        after_another = _scores(model, [long[:n], long], packed=True)
+        separated = _close(packed[n:], after_another[n:], _exact_tolerance(model))
+        alone = torch.cat([_scores(model, [short]), _scores(model, [long])])
+        return separated and _close(packed, alone, _kernel_tolerance(model))
+
+
+def use_packing(model: Any, packing: bool | Literal["auto"]) -> bool:
+    """Decide whether to pack rows.
+
+    "auto" packs if a variable-length kernel (flash, flex attention) is used: it computes neither padding nor attention
+    between trajectories. SDPA has a causal fast path for padded rows, but needs a mask over all pairs of positions for
+    packed ones.
+
+    Raises:
+        ConfigurationError: `packing` is True and the model cannot pack, or has no weights to check that.
+    """
+    if packing and not has_weights():
+        if packing == "auto":
+            return False
+        raise ConfigurationError(
+            "whether the model can pack is found by running it, and with FSDP's cpu_ram_efficient_loading it has no "
+            "weights before training: leave packing off, or turn that off"
+        )
+    if packing == "auto":
+        implementation = classifier(model).config.get_text_config()._attn_implementation or ""
+        return any(kernel in implementation for kernel in ("flash", "flex")) and can_pack(model)
+    if packing and not can_pack(model):
+        raise ConfigurationError(
+            f"{type(classifier(model)).__name__} with this attention lets packed trajectories see each other, or does "
+            "not restart their positions: leave packing off (rows are then padded, in batches of similar length)"
+        )
+    return packing
+
+
+@contextmanager
+def _as_in_training(model: Any) -> Iterator[None]:
+    was_training = model.training
+    model.train()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def _probes(model: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return a short and a longer text of random tokens, all different and none of them padding."""
+    config = classifier(model).config.get_text_config()
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randperm(config.vocab_size, generator=generator)
+    ids = drawn[drawn != config.pad_token_id][: _LONG + _SHORT].tolist()
+    return tuple(ids[:_SHORT]), tuple(ids[_SHORT:])
+
+
+def _scores(model: Any, texts: Sequence[tuple[int, ...]], *, packed: bool = False) -> Tensor:
+    """Return the scores at all tokens of the texts."""
+    rows = []
+    for ids in texts:
+        size, zeros = len(ids), (0.0,) * len(ids)
+        places = tuple(range(size))
+        rows.append(TargetRow(ids, places, places, zeros, (False,) * size, False, zeros, zeros))
+    pad_id = classifier(model).config.get_text_config().pad_token_id
+    return scores_at_marks(model, collate(rows, pad_id, packed=packed)).cpu()
+
+
+def _close(scores: Tensor, others: Tensor, tolerance: float) -> bool:
+    return bool((scores - others).abs().max() <= tolerance * scores.abs().max())
+
+
+def _exact_tolerance(model: Any) -> float:
+    """Return how far scores of the same arithmetic may differ, as a share of the largest."""
+    return max(1e-4, 10 * float(torch.finfo(classifier(model).dtype).eps))
+
+
+def _kernel_tolerance(model: Any) -> float:
+    """Return how far scores may differ if another kernel or another order of sums computes them."""
+    return max(1e-3, 50 * float(torch.finfo(classifier(model).dtype).eps))
+
+
+_SHORT, _LONG = 16, 24
+"""Tokens of the two probe texts."""

@@ -1,4 +1,4 @@
-"""Build training rows: render and tokenize trajectories, compute their targets, and store both on disk."""
+"""Build training rows, and split them: render and tokenize trajectories, compute their targets, store both on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,28 @@ import numpy as np
 from amc_agents.critics.render import Encoder, Row
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.messages import pending_states
-from amc_agents.training.data_checks import NO_OUTCOME
+from amc_agents.training.critic_calibration import calibration_tasks
+from amc_agents.training.data_checks import NO_OUTCOME, held_out_tasks
 from amc_agents.training.dataset import LoggedTrajectory, best_trajectories, data_hash, dataset_hash, iter_records
-from amc_agents.training.value.objective import Objective, soft_returns, state_keys, state_returns
-from amc_agents.training.value.row_store import (
+from amc_agents.training.value.objective import (
+    Objective,
+    ValueTrainingSettings,
+    soft_returns,
+    state_keys,
+    state_returns,
+)
+from amc_agents.training.value.rows import (
     MARK,
     ROW,
+    RowsSummary,
     RowWriter,
     StructArray,
+    ValueRows,
     atomic_folder,
     describe,
     open_array,
 )
-from amc_agents.training.value.rows import ValueRows
-from amc_agents.types import IntArray, Trajectory
+from amc_agents.types import FloatArray, IntArray, Trajectory
 
 
 def build_rows(
@@ -199,3 +208,74 @@ def _whole_tasks(tasks: IntArray, n_states: IntArray) -> Iterator[slice]:
 
 _STATES_AT_ONCE = 1 << 18
 """States from which on eq. 5 starts another stretch of tasks."""
+
+
+@dataclass(frozen=True)
+class ValueSets:
+    """The data of a training."""
+
+    training: ValueRows
+    held_out: ValueRows
+    """For early stopping and for the metrics."""
+    calibration: ValueRows | None
+    """None without a calibration."""
+    examples: Sequence[Trajectory]
+    """Some held-out trajectories, for the golden prompts."""
+    summary: RowsSummary
+    """Of all parts together."""
+    policies: Sequence[str]
+    """Names of the policies that made the trajectories, if the data names them."""
+
+
+def split_rows(data: Sequence[Trajectory] | str | Path, rows: ValueRows, settings: ValueTrainingSettings) -> ValueSets:
+    """Split the rows of `data` by task.
+
+    Raises:
+        ConfigurationError: a part would have no task.
+    """
+    rng = np.random.default_rng(settings.seed)
+    held_out = held_out_tasks(rows.tasks, settings.validation_share, rng)
+    calibration = set() if settings.calibration == "none" else calibration_tasks(held_out, settings.seed)
+    training = rows.of_tasks({*rows.tasks} - held_out)
+    held_out -= calibration
+    if settings.shuffle_targets:
+        training = training.with_shuffled_targets(rng)
+    records = selected_trajectories(data, best_of=settings.best_of, policies=settings.policies)
+    examples = (record.trajectory for record in records if record.trajectory.task.id in held_out)
+    return ValueSets(
+        training,
+        rows.of_tasks(held_out),
+        rows.of_tasks(calibration) if calibration else None,
+        list(islice(examples, _EXAMPLES)),
+        rows.summary,
+        rows.about["policies"],
+    )
+
+
+def held_out_values(
+    data: Sequence[Trajectory] | str | Path,
+    rows: ValueRows,
+    values: Sequence[FloatArray],
+    settings: ValueTrainingSettings,
+) -> Iterator[tuple[Trajectory, FloatArray]]:
+    """Yield the trajectories of some rows, each with the values `[T + 1]` of all its states.
+
+    Args:
+        data: the data of the training.
+        rows: rows of some of its tasks.
+        values: `[n]` arrays `[S]`, the values at the marks of each row.
+        settings: of the training.
+    """
+    windows: dict[tuple[str, int], list[FloatArray]] = {}
+    for trajectory, of_row in zip(rows.trajectory_of_row, values, strict=True):
+        windows.setdefault(trajectory, []).append(np.asarray(of_row, dtype=np.float64))
+    for record in selected_trajectories(data, best_of=settings.best_of, policies=settings.policies):
+        parts = windows.get((record.trajectory.task.id, record.group), [])
+        whole = np.concatenate(parts) if parts else np.zeros(0)
+        # Another length: two policies have a trajectory of this task and group.
+        if len(whole) == len(record.trajectory.steps) + 1:
+            yield record.trajectory, whole
+
+
+_EXAMPLES = 64
+"""Held-out trajectories from which golden prompts are chosen."""

@@ -16,7 +16,7 @@ import numpy as np
 from minigrid.minigrid_env import MiniGridEnv
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.verdict.labels import Label
+from amc_agents.training.verdict.labelling import Label
 from amc_agents.types import FloatArray, Task, Trajectory
 from amc_agents_minigrid.distance import walking_steps
 from amc_agents_minigrid.expert import Expert

@@ -4,7 +4,7 @@ import pytest
 from amc_agents.operations.rollout.ranking import rank
 from amc_agents.operations.rollout.records import Records
 from amc_agents.operations.rollout.shadow_report import judge, read_report
-from amc_agents.training.value.metrics import auc
+from amc_agents.training.metrics import auc
 from tests.operations.rollout.bank import most
 
 

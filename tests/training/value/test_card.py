@@ -15,8 +15,8 @@ from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
 from amc_agents.critics.value.value_calibration import AffineCalibration
 from amc_agents.errors import StorageError
 from amc_agents.operations.serve.command import _ROLE
-from amc_agents.training.value.calibrating import States, calibrate
-from amc_agents.training.value.card import CARD, CardFacts, card, write_card
+from amc_agents.training.critic_calibration import States, calibrate
+from amc_agents.training.value.saving import CARD, CardFacts, card, write_card
 
 yaml = pytest.importorskip("yaml")
 
@@ -233,7 +233,7 @@ def test_a_card_that_cannot_be_written_leaves_the_old_card(checkpoint, tmp_path,
 def test_what_a_training_writes_contains_no_key(base_model, toy_trajectories, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     from amc_agents.training.dataset import LoggedTrajectory, write_shard
-    from amc_agents.training.value.training import EMBEDDED, train_value
+    from amc_agents.training.value.train_value import EMBEDDED, train_value
 
     key, data, out = "hf_canary0123456789abcdef0123456789abcd", tmp_path / "data", tmp_path / "critic"
     monkeypatch.setenv("HF_TOKEN", key)

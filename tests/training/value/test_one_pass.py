@@ -11,9 +11,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value.loader import collate
-from amc_agents.training.value.one_pass import classifier, scores_at_marks
-from amc_agents.training.value.one_pass_checks import use_packing
+from amc_agents.training.value.batches import collate
+from amc_agents.training.value.one_pass import classifier, scores_at_marks, use_packing
 from tests.training.tiny_models import PAD, adapted, classifier_of, norms_keep_their_type, prefix_scores, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's, not ours

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value import one_pass_checks
-from amc_agents.training.value.one_pass_checks import can_pack, check_one_pass, use_packing
+from amc_agents.training.value import one_pass as one_pass_checks
+from amc_agents.training.value.one_pass import can_pack, check_one_pass, use_packing
 from tests.training.tiny_models import classifier_of
 
 

@@ -9,16 +9,10 @@ from rich.console import Console
 from amc_agents.critics.reliability import bin_numbers
 from amc_agents.critics.value.value_calibration import AffineCalibration, IsotonicCalibration
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.report import LABELS, print_metrics
-from amc_agents.training.value import calibrating as value_calibration
-from amc_agents.training.value.calibrating import (
-    LEAST_TASKS,
-    States,
-    calibrate,
-    calibration_tasks,
-    states_of,
-)
-from amc_agents.training.value.data import TargetRow
+from amc_agents.training import critic_calibration as value_calibration
+from amc_agents.training.critic_calibration import LEAST_TASKS, States, calibrate, calibration_tasks, states_of
+from amc_agents.training.metrics import LABELS, print_metrics
+from amc_agents.training.value.rows import TargetRow
 
 
 def overconfident(n_tasks=60, per_task=10, seed=0):

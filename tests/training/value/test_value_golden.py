@@ -14,7 +14,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.training.value.golden import GoldenPrompt, golden_scores
+from amc_agents.training.value.saving import GoldenPrompt, golden_scores
 
 
 @pytest.fixture

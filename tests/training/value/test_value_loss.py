@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.critics.render import PLAIN, Encoder
-from amc_agents.training.value.data import TargetRow
-from amc_agents.training.value.loss import lambda_targets, loss
 from amc_agents.training.value.objective import Objective
+from amc_agents.training.value.one_pass import lambda_targets, loss
+from amc_agents.training.value.rows import TargetRow
 from tests.training.known_world import mean_value, name, population, soft_value, tilted_mean
 from tests.training.target_rows import target_rows
 

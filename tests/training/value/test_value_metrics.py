@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amc_agents.training.value.data import TargetRow
-from amc_agents.training.value.metrics import evaluate, evaluate_states
+from amc_agents.training.metrics import evaluate, evaluate_states
+from amc_agents.training.value.rows import TargetRow
 
 
 def row(success, targets, states=(0, 1, 2)):

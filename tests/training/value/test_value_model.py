@@ -20,10 +20,10 @@ from transformers import (
 
 import amc_agents.models.embedded
 from amc_agents.errors import ConfigurationError, MissingExtra
-from amc_agents.training.value import model as value_model
-from amc_agents.training.value import text_tower
-from amc_agents.training.value.loader import collate
-from amc_agents.training.value.model import context, export, load_base, round_to_half
+from amc_agents.training.fine_tuning import context, round_to_half
+from amc_agents.training.value import classifier as value_model
+from amc_agents.training.value.batches import collate
+from amc_agents.training.value.classifier import export, load_base
 from amc_agents.training.value.one_pass import classifier, scores_at_marks
 from tests.training.target_rows import row_values
 from tests.training.tiny_models import COMMON, CONFIGS, prefix_scores, rows
@@ -172,7 +172,7 @@ def test_of_a_model_that_also_sees_the_text_tower_becomes_the_value_model(kind, 
 
 def test_a_tower_that_computes_something_else_is_refused(tmp_path, monkeypatch):
     base = folder_of(SEEING["qwen3_vl"](), tmp_path, AutoModelForImageTextToText)
-    monkeypatch.setitem(text_tower._SAME_ARITHMETIC, "qwen3_vl_text", "llama")
+    monkeypatch.setitem(value_model._SAME_ARITHMETIC, "qwen3_vl_text", "llama")
     with pytest.raises(ConfigurationError, match="Qwen3VLTextModel and LlamaModel with the same weights differ by"):
         load_base(base, Settings())
 

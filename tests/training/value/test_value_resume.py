@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
-from amc_agents.training.value import training as value
-from amc_agents.training.value.state import TrainingState
-from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.training_state import TrainingState
+from amc_agents.training.value import train_value as value
+from amc_agents.training.value.train_value import EMBEDDED, train_value
 from tests.training.value.value_worker import run
 
 # 24 training trajectories: 4 steps per epoch, the last one smaller.

@@ -10,11 +10,11 @@ import pytest
 
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.training.data_checks import held_out_tasks, split_by_task
 from amc_agents.training.dataset import LoggedTrajectory, read_trajectories, write_shard
-from amc_agents.training.splits import held_out_tasks, split_by_task
-from amc_agents.training.value.data import TargetRow
 from amc_agents.training.value.objective import Objective, returns_to_come
 from amc_agents.training.value.row_building import build_rows, tokenizer_hash
+from amc_agents.training.value.rows import TargetRow
 from amc_agents.types import Step, Task, Trajectory
 
 

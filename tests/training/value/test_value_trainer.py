@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
-from amc_agents.training.schedule import warm_up_and_cosine
+from amc_agents.training.fine_tuning import warm_up_and_cosine
+from amc_agents.training.value.batches import StepPlan
 from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.plan import StepPlan
-from amc_agents.training.value.training import EMBEDDED, train_value
+from amc_agents.training.value.train_value import EMBEDDED, train_value
 from tests.training.value.value_worker import run
 
 LENGTHS = np.random.default_rng(0).integers(5, 60, 50)

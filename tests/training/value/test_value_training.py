@@ -8,12 +8,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.splits import split_by_task
-from amc_agents.training.value.metrics import auc, evaluate
-from amc_agents.training.value.model import make_encoder
+from amc_agents.training.data_checks import split_by_task
+from amc_agents.training.fine_tuning import make_encoder
+from amc_agents.training.metrics import auc, evaluate
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.row_building import build_rows
-from amc_agents.training.value.training import EMBEDDED, ValueTrainingSettings, train_value
+from amc_agents.training.value.train_value import EMBEDDED, ValueTrainingSettings, train_value
 from amc_agents.types import Step, Task, Trajectory
 from tests.training.target_rows import row_values, target_rows
 

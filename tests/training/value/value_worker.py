@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from amc_agents.training.value import training
-from amc_agents.training.value.objective import Objective
-from amc_agents.training.value.settings import EMBEDDED
+from amc_agents.training.value import train_value as training
+from amc_agents.training.value.objective import EMBEDDED, Objective
 
 value: Any = training
 

@@ -15,19 +15,23 @@ from amc_agents.critics.render import PromptFormat  # noqa: E402
 from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCheckpoint, VerdictFormat  # noqa: E402
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan  # noqa: E402
 from amc_agents.errors import CheckpointError, ConfigurationError  # noqa: E402
-from amc_agents.training.verdict import training as verdict  # noqa: E402
-from amc_agents.training.verdict.data import (  # noqa: E402
+from amc_agents.training.verdict import train_verdict as verdict  # noqa: E402
+from amc_agents.training.verdict.labelling import (  # noqa: E402  # noqa: E402
+    CraftingLabels,
     Judged,
     Option,
+    OutcomeLabels,
     labelled,
     read_judged,
     sample_options,
     write_judged,
 )
-from amc_agents.training.verdict.labels import CraftingLabels, OutcomeLabels  # noqa: E402
-from amc_agents.training.verdict.passes import log_odds, predict  # noqa: E402
-from amc_agents.training.verdict.rows import branches  # noqa: E402
-from amc_agents.training.verdict.training import EMBEDDED, VerdictTrainingSettings, train_verdict  # noqa: E402
+from amc_agents.training.verdict.passes import (  # noqa: E402
+    branches,
+    log_odds,
+    predict,
+)
+from amc_agents.training.verdict.train_verdict import EMBEDDED, VerdictTrainingSettings, train_verdict  # noqa: E402
 from amc_agents.types import Step, Task, Trajectory  # noqa: E402
 
 ITEMS = ("clay", "silk", "flint", "bone", "coal", "kelp")

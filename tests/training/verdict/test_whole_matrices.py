@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from amc_agents.training.value.model import round_to_half  # noqa: E402
-from amc_agents.training.verdict.whole_matrices import change_as_adapter, train_matrices  # noqa: E402
+from amc_agents.training.fine_tuning import round_to_half  # noqa: E402
+from amc_agents.training.verdict.train_verdict import change_as_adapter, train_matrices  # noqa: E402
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_adapter_reproduces_the_trained_model(model):
 def test_a_verdict_critic_of_whole_matrices_learns_and_is_kept_as_an_adapter(base_model, tmp_path):
     from peft import PeftModel
 
-    from amc_agents.training.verdict.training import EMBEDDED, train_verdict
+    from amc_agents.training.verdict.train_verdict import EMBEDDED, train_verdict
     from tests.training.verdict.test_verdict import judged_play
 
     settings = replace(EMBEDDED, optimizer="muon", lora_rank=None, epochs=6, learning_rate=1e-2)

@@ -6,16 +6,18 @@ long as the result does not.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.files import replace_file, sole_user, storage_errors
+from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, StorageError
+from amc_agents.files import cause_and_remedy, replace_file, sole_user, storage_errors
 from amc_agents.quoting import quoted
 
 DESCRIPTION = "training.json"
@@ -147,3 +149,50 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
+
+
+@contextmanager
+def weights_written(folder: Path) -> Iterator[None]:
+    """Turn a failed write of the block into a `StorageError`, whichever library wrote.
+
+    transformers reports a full disk as an `OSError` without advice; safetensors and torch, which write without Python,
+    report it as errors of their own. All other errors pass, and so do errors of files outside the folder.
+
+    Args:
+        folder: the folder that the block writes.
+    """
+    try:
+        yield
+    except AmcError:
+        raise
+    except Exception as error:
+        cause = error if isinstance(error, OSError) else _native(str(error))
+        if cause is None or cause.errno not in _OF_STORAGE or not _is_inside(cause.filename, folder):
+            raise
+        raise StorageError(str(cause.filename or folder), cause_and_remedy(cause)) from error
+
+
+def _native(message: str) -> OSError | None:
+    """Return the system's error behind an error of safetensors or torch, or None if it is not about a write."""
+    if (found := re.search(r"\(os error (\d+)\)", message)) is not None:
+        number = int(found[1])
+        return OSError(number, os.strerror(number))
+    # torch does not say which error of the system it was. A write that ends early is almost always a full disk.
+    if "inline_container.cc" in message or "PytorchStreamWriter" in message:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return None
+
+
+def _is_inside(name: str | bytes | int | None, folder: Path) -> bool:
+    return name is None or (isinstance(name, str) and Path(name).absolute().is_relative_to(folder.absolute()))
+
+
+_OF_STORAGE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EFBIG,
+    errno.EIO,
+)

@@ -1,13 +1,80 @@
-"""A check of any environment against the contract of `Environment`."""
+"""Checks of critics, worlds and restorable worlds against their contracts."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from amc_agents.errors import EnvironmentStateError, ForkError
+import numpy as np
+
+from amc_agents.critics.adapting import CriticLike
+from amc_agents.critics.spec import parse_critic
+from amc_agents.errors import EnvironmentStateError, ForkError, WorldError
 from amc_agents.quoting import quoted
-from amc_agents.types import Environment, Task, TimeStep
+from amc_agents.types import Critic, Environment, FloatArray, Restorable, Task, TimeStep, Trajectory
+
+EMPTY_BATCH = "an empty batch gets an array of shape [0]"
+SHAPE = "N trajectories get a numeric array of shape [N]"
+FINITE = "every value is finite"
+REPEATABLE = "the same batch gets the same values again"
+ORDER = "a value does not depend on the order of the batch"
+COMPANY = "a value does not depend on what else is in the batch"
+DUPLICATES = "equal trajectories get equal values"
+
+
+async def check_critic(critic: CriticLike, trajectories: Sequence[Trajectory], *, tolerance: float = 1e-5) -> None:
+    """Check that a critic keeps the contract of `Critic` on some trajectories.
+
+    Args:
+        critic: the critic, in any form that `amc` accepts.
+        trajectories: at least two different trajectories, preferably of different lengths, and with finished ones if
+            the critic will be used without rewards.
+        tolerance: maximum difference of two answers to the same question, in reward units. A model rounds differently
+            in batches of other shapes. A sampled judge does not pass.
+
+    Raises:
+        AssertionError: the critic breaks the contract. The message has the broken sentence and the observation.
+        ValueError: fewer than two different trajectories are given.
+    """
+    critic = parse_critic(critic)
+    batch = list(trajectories)
+    if len(set(batch)) < 2:
+        raise ValueError(f"expected at least two different trajectories, got {len(set(batch))}")
+    await _values(critic, [], EMPTY_BATCH)
+    values = await _values(critic, batch)
+    _require_close(await _values(critic, batch), values, REPEATABLE, tolerance)
+    _require_close((await _values(critic, batch[::-1]))[::-1], values, ORDER, tolerance)
+    alone = [float((await _values(critic, [trajectory]))[0]) for trajectory in batch]
+    _require_close(np.array(alone), values, COMPANY, tolerance)
+    twins = [replace(trajectory, steps=tuple(replace(step) for step in trajectory.steps)) for trajectory in batch]
+    together = await _values(critic, [*batch, *twins])
+    _require_close(together[: len(batch)], values, COMPANY, tolerance)
+    _require_close(together[len(batch) :], values, DUPLICATES, tolerance)
+
+
+async def _values(critic: Critic, trajectories: Sequence[Trajectory], sentence: str = SHAPE) -> FloatArray:
+    answer = await critic.values(trajectories)
+    numeric = isinstance(answer, np.ndarray) and np.issubdtype(answer.dtype, np.floating)
+    seen = f"shape {list(answer.shape)}, {answer.dtype}" if isinstance(answer, np.ndarray) else type(answer).__name__
+    if not numeric or answer.shape != (len(trajectories),):
+        raise AssertionError(f"{sentence}: for {len(trajectories)} trajectories it gave {seen}")
+    if not np.all(np.isfinite(answer)):
+        raise AssertionError(f"{FINITE}: it gave {answer.tolist()}")
+    return answer
+
+
+def _require_close(actual: FloatArray, expected: FloatArray, sentence: str, tolerance: float) -> None:
+    gaps = np.abs(actual - expected)
+    if np.any(gaps > tolerance):
+        worst = int(np.argmax(gaps))
+        raise AssertionError(
+            f"{sentence} (within {tolerance:g}): trajectory {worst} got {quoted(expected[worst])}, then "
+            f"{quoted(actual[worst])}"
+        )
+
 
 FIRST_STEP = "reset returns a first TimeStep with an observation, without reward, and not at the end"
 TIME_STEP = "step returns a TimeStep: text, a finite reward, and at most one of terminated and truncated"
@@ -216,6 +283,104 @@ async def _must_raise(error: type[Exception], sentence: str, attempt: Callable[[
     except Exception as other:
         raise AssertionError(f"{sentence}: it raised {quoted(other)}") from other
     raise AssertionError(f"{sentence}: it gave {quoted(answer)}")
+
+
+World = TypeVar("World", bound=Restorable)
+Change = Callable[[World, int], Awaitable[object] | object]
+Read = Callable[[World], Awaitable[object] | object]
+
+IS_RESTORABLE = "a restorable world has the async methods fork, close, snapshot, restore and release"
+REFERENCE = "snapshot returns a reference of JSON values and bytes"
+NOT_CHANGED = "snapshot does not change the world"
+RESTORED = "restore gives a new world the state at the snapshot, whatever the saved world did afterwards"
+OUTLIVES = "a snapshot outlives the world that it was taken of"
+RESTORED_AGAIN = "several worlds may restore the same snapshot, which none of them changes"
+FORKS_OF_RESTORED = "a restored world can be forked and saved"
+RELEASED = "restore raises WorldError after release"
+RELEASED_TWICE = "release may be called twice, by any world of the kind"
+
+
+async def check_restorable(make: Callable[[], World], change: Change[World], read: Read[World]) -> None:
+    """Check that a world keeps the contract of `Restorable`. Whether a snapshot survives the process is not checked.
+
+    Args:
+        make: creates an independent world, always in the same state; called several times.
+        change: changes the world's state, differently for each number; async or sync.
+        read: returns the world's state as a value that can be compared; async or sync.
+
+    Raises:
+        AssertionError: the world breaks the contract. The message has the broken sentence and the observation.
+    """
+    saved = make()
+    _require(isinstance(saved, Restorable), IS_RESTORABLE, f"it is a {type(saved).__name__}")
+    await _finish(change(saved, 1))
+    state = await _finish(read(saved))
+    reference = await saved.snapshot()
+    _require(_is_plain(reference), REFERENCE, f"it gave {quoted(reference)}")
+    _require(await _finish(read(saved)) == state, NOT_CHANGED, f"it was {quoted(state)}")
+    await _finish(change(saved, 2))
+    restored = await _restored(make, reference, read, state, RESTORED)
+    await saved.close()
+    again = await _restored(make, reference, read, state, OUTLIVES)
+    await _finish(change(restored, 3))
+    _require(await _finish(read(again)) == state, RESTORED_AGAIN, f"one world changed another from {quoted(state)}")
+    await again.close()
+    third = await _restored(make, reference, read, state, RESTORED_AGAIN)
+    await _check_life_after(third, make, read, state)
+    await _check_release(restored, third, reference)
+    await restored.close()
+    await third.close()
+
+
+async def _check_life_after(world: World, make: Callable[[], World], read: Read[World], state: object) -> None:
+    twin = await world.fork(1)
+    seen = await _finish(read(twin))  # type: ignore[arg-type]
+    await twin.close()
+    _require(seen == state, FORKS_OF_RESTORED, f"the fork has {quoted(seen)}, its origin {quoted(state)}")
+    reference = await world.snapshot()
+    other = await _restored(make, reference, read, state, FORKS_OF_RESTORED)
+    await other.release(reference)
+    await other.close()
+
+
+async def _check_release(first: World, second: World, reference: Any) -> None:
+    for world in (first, second):
+        try:
+            await world.release(reference)
+        except Exception as error:
+            raise AssertionError(f"{RELEASED_TWICE}: it raised {quoted(error)}") from error
+    try:
+        await second.restore(reference)
+    except WorldError:
+        return
+    except Exception as error:
+        raise AssertionError(f"{RELEASED}: it raised {quoted(error)}") from error
+    raise AssertionError(f"{RELEASED}: it raised nothing")
+
+
+async def _restored(
+    make: Callable[[], World], reference: Any, read: Read[World], state: object, sentence: str
+) -> World:
+    world = make()
+    try:
+        await world.restore(reference)
+    except Exception as error:
+        raise AssertionError(f"{sentence}: restore raised {quoted(error)}") from error
+    seen = await _finish(read(world))
+    _require(seen == state, sentence, f"it has {quoted(seen)}, saved was {quoted(state)}")
+    return world
+
+
+async def _finish(answer: Awaitable[object] | object) -> object:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool | bytes)
 
 
 def _require(holds: bool, sentence: str, seen: str) -> None:

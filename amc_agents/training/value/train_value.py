@@ -18,19 +18,28 @@ from typing import Any, NamedTuple, TypeVar
 from amc_agents.critics.render import Encoder
 from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.errors import AmcError, MissingExtra
-from amc_agents.training.data_checks import check_data
+from amc_agents.training.critic_calibration import calibrate, states_of
+from amc_agents.training.data_checks import check_data, check_words, warning_of
 from amc_agents.training.dataset import data_hash, dataset_hash
-from amc_agents.training.known_words import check_words, warning_of
+from amc_agents.training.metrics import evaluate
 from amc_agents.training.ranking import ranking
-from amc_agents.training.value.calibrating import calibrate, states_of
-from amc_agents.training.value.card import CardFacts, write_card
-from amc_agents.training.value.golden import golden_prompts, golden_scores, scores_without_adapter
-from amc_agents.training.value.metrics import evaluate
-from amc_agents.training.value.row_building import build_rows, selected_trajectories, tokenizer_hash
-from amc_agents.training.value.sets import ValueSets, held_out_values, split_rows
-from amc_agents.training.value.settings import EMBEDDED, HARDWARE, ValueTrainingSettings
-from amc_agents.training.value.state import ROWS, TrainingState
-from amc_agents.training.weight_files import weights_written
+from amc_agents.training.training_state import ROWS, TrainingState, weights_written
+from amc_agents.training.value.objective import EMBEDDED, HARDWARE, ValueTrainingSettings
+from amc_agents.training.value.row_building import (
+    ValueSets,
+    build_rows,
+    held_out_values,
+    selected_trajectories,
+    split_rows,
+    tokenizer_hash,
+)
+from amc_agents.training.value.saving import (
+    CardFacts,
+    golden_prompts,
+    golden_scores,
+    scores_without_adapter,
+    write_card,
+)
 from amc_agents.types import Trajectory
 
 try:
@@ -38,10 +47,15 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
-from amc_agents.training.value.arguments import global_random_state_kept, training_arguments
-from amc_agents.training.value.model import context, export, load_base, make_encoder, pad_token, round_to_half
-from amc_agents.training.value.one_pass_checks import use_packing
-from amc_agents.training.value.trainer import TrainingProgress, ValueTrainer
+from amc_agents.training.fine_tuning import context, make_encoder, pad_token, round_to_half
+from amc_agents.training.value.classifier import export, load_base
+from amc_agents.training.value.one_pass import use_packing
+from amc_agents.training.value.trainer import (
+    TrainingProgress,
+    ValueTrainer,
+    global_random_state_kept,
+    training_arguments,
+)
 
 __all__ = ["EMBEDDED", "TrainingProgress", "ValueTrainingSettings", "leave_together", "train_value"]
 

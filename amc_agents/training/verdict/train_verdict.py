@@ -1,8 +1,8 @@
 """Train a verdict critic by next-token fine-tuning on the words of verdicts (LAC, B.2).
 
 The same model is critic, forward model and writer of reflections: it learns the verdicts of steps and of candidates
-(`verdict.data`), and the observations, including reflections if observations contain them. A forward pass reads all
-verdicts of a trajectory.
+(`verdict.labelling`), and the observations, including reflections if observations contain them. A forward pass reads
+all verdicts of a trajectory.
 """
 
 from __future__ import annotations
@@ -24,15 +24,22 @@ from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCh
 from amc_agents.critics.verdict.spellings import Spellings
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
+from amc_agents.quoting import quoted
+from amc_agents.training.data_checks import check_words, split_by_task, task_of_trajectory
 from amc_agents.training.dataset import data_hash
-from amc_agents.training.known_words import check_words
-from amc_agents.training.splits import split_by_task, task_of_trajectory
-from amc_agents.training.verdict.data import Judged
-from amc_agents.training.verdict.labels import LABELS, Label
-from amc_agents.training.verdict.metrics import evaluate
-from amc_agents.training.verdict.passes import log_odds, losses, predict
-from amc_agents.training.verdict.rows import Branch, RowBuilder, VerdictRow, branches
-from amc_agents.training.verdict.whole_matrices import change_as_adapter, train_matrices
+from amc_agents.training.fine_tuning import (
+    context,
+    make_encoder,
+    pad_token,
+    quiet,
+    round_to_half,
+    save_adapter,
+    warm_up_and_cosine,
+)
+from amc_agents.training.training_state import weights_written
+from amc_agents.training.verdict.labelling import LABELS, Judged, Label
+from amc_agents.training.verdict.passes import Branch, RowBuilder, VerdictRow, branches, log_odds, losses, predict
+from amc_agents.training.verdict.picking import evaluate
 
 try:
     import torch
@@ -40,11 +47,6 @@ try:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
-
-from amc_agents.quoting import quoted
-from amc_agents.training.schedule import warm_up_and_cosine
-from amc_agents.training.value.model import context, make_encoder, pad_token, quiet, round_to_half, save_adapter
-from amc_agents.training.weight_files import weights_written
 
 
 @dataclass(frozen=True)
@@ -374,3 +376,67 @@ _SAME = 0.999
 """Cosine above which two tokens' embeddings count as the same."""
 _GOLDEN = 5
 """Number of golden prompts of a checkpoint."""
+
+
+Weights = dict[str, torch.Tensor]
+"""Name of a linear layer -> its weights."""
+
+
+def train_matrices(model: Any) -> Weights:
+    """Make only the matrices of the linear layers trainable, without the output layer.
+
+    Args:
+        model: a causal language model.
+
+    Returns:
+        Copies of the current matrices.
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    before = {}
+    for name, layer in _layers(model).items():
+        layer.weight.requires_grad_(True)
+        before[name] = layer.weight.detach().clone()
+    return before
+
+
+def change_as_adapter(model: Any, before: Weights) -> Any:
+    """Restore the original weights and move the change into an adapter.
+
+    Args:
+        model: a causal language model with trained matrices; its own weights are restored.
+        before: the return value of `train_matrices`.
+
+    Returns:
+        A `PeftModel` equivalent to the trained model. Each change is factored by its singular values
+        (B A = U sqrt(S) sqrt(S) V^T), so that both factors have the same scale and fit half precision.
+    """
+    layers = _layers(model)
+    change = {name: (layers[name].weight.detach() - weights).double() for name, weights in before.items()}
+    rank = max(min(matrix.shape) for matrix in change.values())
+    with torch.no_grad():
+        for name, weights in before.items():
+            layers[name].weight.copy_(weights)
+    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=rank, target_modules="all-linear")
+    with quiet():
+        wrapped: Any = get_peft_model(model, config)
+    adapted = dict(wrapped.get_base_model().named_modules())
+    with torch.no_grad():
+        for name, matrix in change.items():
+            left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+            root, layer = sizes.sqrt(), adapted[name]
+            a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+            a.zero_()
+            b.zero_()
+            a[: len(root)] = (root[:, None] * right).to(a)
+            b[:, : len(root)] = (left * root).to(b)
+    return wrapped
+
+
+def _layers(model: Any) -> dict[str, Any]:
+    output = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not output
+    }

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from amc_agents.lac.improvement import choose, frequency_prior, improved
-from amc_agents.training.value.metrics import auc
-from amc_agents.training.verdict.data import Judged
-from amc_agents.training.verdict.labels import LABELS
-from amc_agents.training.verdict.rows import VerdictRow
+from amc_agents.training.metrics import auc
+from amc_agents.training.verdict.labelling import LABELS, Judged
+from amc_agents.training.verdict.passes import RowPrediction, VerdictRow
 from amc_agents.types import FloatArray
 
 ALPHAS = (0.5, 1.0, 2.0, 5.0)
-
-
-class RowPrediction(NamedTuple):
-    """A model's predictions for the branches of a row."""
-
-    log_p: FloatArray
-    """`[verdicts, 3]` log-probabilities of the labels' words."""
-    loss: float
-    """Weighted mean loss of the row's verdicts."""
-    weight: float
-    """Sum of the verdicts' weights."""
-    observed_right: tuple[bool, ...]
-    """For each observation, whether greedy decoding reproduces it."""
 
 
 def evaluate(

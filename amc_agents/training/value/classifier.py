@@ -1,4 +1,4 @@
-"""Load a sequence classifier over the text model of a transformers folder.
+"""Turn a causal language model into a value model (LoRA and a scalar head), and export a trained one for serving.
 
 A value model reads only text. From a vision-language model, only the text tower is loaded: it trains and serves as a
 plain text model, needs less memory, and gets all the adapters. If transformers has no classifier for the tower's class,
@@ -8,15 +8,19 @@ but one for the same computation under another name, that classifier is used aft
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.quoting import quoted
-from amc_agents.training.value.one_pass_checks import has_weights
+from amc_agents.training.fine_tuning import pad_token, quiet, save_adapter
+from amc_agents.training.value.objective import ValueTrainingSettings
+from amc_agents.training.value.one_pass import check_one_pass, classifier, has_weights, read_at_marks
 
 try:
     import torch
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
     from torch import Tensor
     from transformers import (
         CONFIG_MAPPING,
@@ -24,9 +28,152 @@ try:
         AutoConfig,
         AutoModel,
         AutoModelForSequenceClassification,
+        AutoTokenizer,
+        BitsAndBytesConfig,
     )
+    from transformers.pytorch_utils import Conv1D
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
+
+
+class LoadedBase(NamedTuple):
+    """The model and the tokenizer that a training starts from."""
+
+    model: Any
+    """A `PeftModel` over a sequence classifier with one label."""
+    tokenizer: Any
+
+
+def load_base(base: str | Path, settings: ValueTrainingSettings) -> LoadedBase:
+    """Load a causal model with a new adapter and a new scalar head, and check that it can be scored in one pass.
+
+    The base model's weights are frozen and its dropout is off; adapter and head are float32. Rows are padded on the
+    right. Code from the folder is never run.
+
+    Args:
+        base: folder of a causal language model and its tokenizer. Of a vision-language model, the text tower is loaded.
+        settings: rank, data type, device, ...
+
+    Raises:
+        ConfigurationError: the model cannot be a value model; the message gives the reason.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    # Torch's global generator initialises the head and the adapter: seed it, and restore it afterwards.
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(settings.seed)
+        options = _loading(settings)
+        try:
+            model = load_classifier(base, options)
+        except ImportError as error:
+            raise ConfigurationError(f"attention={quoted(settings.attention)} cannot be used here: {error}") from error
+        wrapped = with_adapter(model, settings, pad_token(tokenizer, model))
+    check_one_pass(wrapped)
+    return LoadedBase(wrapped, tokenizer)
+
+
+def with_adapter(model: Any, settings: ValueTrainingSettings, pad_id: int) -> Any:
+    """Add an adapter to a sequence classifier, and prepare it for passes over whole trajectories.
+
+    Args:
+        model: from `load_classifier`, or created from a config.
+        settings: rank, gradient checkpointing, ...
+        pad_id: the padding token.
+
+    Returns:
+        A `PeftModel`.
+    """
+    inner = classifier(model)
+    inner.config.get_text_config().pad_token_id = pad_id
+    _head_in_float32(inner)
+    wrapped: Any = get_peft_model(model, _adapter(inner, settings))
+    if settings.gradient_checkpointing:
+        # Reentrant checkpointing would need gradients of the frozen embeddings.
+        wrapped.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    read_at_marks(inner)
+    return wrapped if settings.quantize is not None else wrapped.to(settings.device)
+
+
+def export(model: Any, tokenizer: Any, base: str | Path, folder: str | Path, settings: ValueTrainingSettings) -> Any:
+    """Write the merged `AutoModelForSequenceClassification`, its tokenizer, and `adapter/` (float16) to a folder.
+
+    The adapter of a quantised model is merged into the dequantised base, so that the folder gives the scores of
+    training. The adapter was trained to correct the quantised base, not the original one.
+
+    Args:
+        model: the trained model from `load_base`; unusable afterwards.
+        tokenizer: the tokenizer from `load_base`.
+        base: the base model's folder, as passed to `load_base`.
+        folder: folder to write; created if missing.
+        settings: as passed to `load_base`.
+
+    Returns:
+        The merged classifier, equal to the one that is loaded from the folder.
+    """
+    folder = Path(folder)
+    save_adapter(model, folder / "adapter")
+    with quiet():
+        merged = (model if settings.quantize is None else _dequantized(model, base, settings)).merge_and_unload()
+        classifier(merged).score.to(getattr(torch, settings.dtype))
+        merged.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return merged.eval()
+
+
+def _loading(settings: ValueTrainingSettings) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` for the settings."""
+    dtype = getattr(torch, settings.dtype)
+    options: dict[str, Any] = {"dtype": dtype}
+    if settings.attention != "auto":
+        if settings.attention == "flex_attention" and settings.device == "cpu":
+            raise ConfigurationError("torch's flex attention has no backward pass on the CPU: use attention='sdpa'")
+        options["attn_implementation"] = settings.attention
+    if settings.quantize is not None:
+        if find_spec("bitsandbytes") is None:
+            raise MissingExtra("bitsandbytes", "qlora")
+        quantization: Any = BitsAndBytesConfig
+        options["quantization_config"] = quantization(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+            # FSDP shards it like any other weight of this type.
+            bnb_4bit_quant_storage=dtype,
+        )
+        on_cuda = settings.device.startswith("cuda")
+        options["device_map"] = {"": torch.cuda.current_device() if on_cuda else settings.device}
+    return options
+
+
+def _adapter(inner: Any, settings: ValueTrainingSettings) -> LoraConfig:
+    targets = settings.lora_targets
+    return LoraConfig(
+        task_type="SEQ_CLS",
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        # GPT-2's layers keep their matrices transposed.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in inner.modules()),
+    )
+
+
+def _head_in_float32(inner: Any) -> None:
+    """Convert the head, and its inputs, to float32. A bfloat16 head would round small steps away."""
+    inner.score.float()
+    inner.score.register_forward_pre_hook(lambda module, inputs: (inputs[0].to(module.weight.dtype),))
+
+
+def _dequantized(model: Any, base: str | Path, settings: ValueTrainingSettings) -> Any:
+    """Return the trained adapter and head over the dequantised base model."""
+    full = load_classifier(base, _loading(settings)).dequantize()
+    inner = classifier(full)
+    inner.config.get_text_config().pad_token_id = classifier(model).config.get_text_config().pad_token_id
+    _head_in_float32(inner)
+    wrapped = get_peft_model(full, _adapter(inner, settings))
+    set_peft_model_state_dict(wrapped, get_peft_model_state_dict(model, save_embedding_layers=False))
+    return wrapped
 
 
 def load_classifier(base: str | Path, options: Mapping[str, Any]) -> Any:

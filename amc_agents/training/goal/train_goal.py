@@ -28,11 +28,10 @@ from amc_agents.critics.goal.embeddings import CachedEmbeddings, HashedWords, Te
 from amc_agents.critics.goal.summaries import ChatSummary, Summary, as_summary
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
+from amc_agents.training.data_checks import split_by_task, task_of_trajectory
 from amc_agents.training.dataset import data_hash
-from amc_agents.training.goal.calibrating import SAME_GOAL, calibrated, independent_triples
-from amc_agents.training.goal.data import Episode, GoalBatch, GoalData, GoalShares, as_episodes, goal_data
-from amc_agents.training.goal.metrics import evaluate
-from amc_agents.training.splits import split_by_task, task_of_trajectory
+from amc_agents.training.goal.calibrating import SAME_GOAL, calibrated, evaluate, independent_triples
+from amc_agents.training.goal.transitions import Episode, GoalBatch, GoalData, GoalShares, as_episodes, goal_data
 from amc_agents.types import Trajectory
 
 try:
