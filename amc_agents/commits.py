@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
+from amc_agents.context import changed_context, particle_context
 from amc_agents.errors import CommitError, ConfigurationError
 from amc_agents.quoting import quoted
 
@@ -50,25 +50,20 @@ class CurrentCommit:
     """Identifies the call: the same in retries, after a restart, and when another process takes the run over."""
 
 
-_current: ContextVar[CurrentCommit | None] = ContextVar("amc_current_commit", default=None)
-
-
 def current_commit() -> CurrentCommit:
     """Return the commit call in which the caller runs, for the idempotency key of a request.
 
     In a plain agent, or outside of a commit tool, the key is new in each call of this function.
     """
-    return _current.get() or CurrentCommit(uuid4().hex)
+    commit: CurrentCommit | None = particle_context().commit
+    return commit or CurrentCommit(uuid4().hex)
 
 
 @contextmanager
 def committing(key: str) -> Iterator[None]:
     """Let `current_commit` return this key inside the `with` block."""
-    token = _current.set(CurrentCommit(key))
-    try:
+    with changed_context(commit=CurrentCommit(key)):
         yield
-    finally:
-        _current.reset(token)
 
 
 class CommitTool(Protocol):

@@ -7,10 +7,10 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from amc_agents.budget import NOTHING, Bound, Purse, Reservation
+from amc_agents.context import changed_context, particle_context
 from amc_agents.errors import BudgetExhausted
 from amc_agents.usage import Usage
 
@@ -23,27 +23,16 @@ class Spender(NamedTuple):
     """The particle; None outside particles."""
 
 
-_spenders: ContextVar[tuple[Spender, ...]] = ContextVar("amc_spenders", default=())
-
-
 def spenders() -> tuple[Spender, ...]:
     """Return the purses of this context, the outermost first."""
-    return _spenders.get()
-
-
-def spend_from(*those: Spender) -> None:
-    """Set the purses of this context."""
-    _spenders.set(those)
+    return particle_context().spenders
 
 
 @contextmanager
 def paying(purse: Purse) -> Iterator[None]:
     """Add an open purse to the context of a block."""
-    token = _spenders.set((*spenders(), Spender(purse)))
-    try:
+    with changed_context(spenders=(*spenders(), Spender(purse))):
         yield
-    finally:
-        _spenders.reset(token)
 
 
 class Claim:

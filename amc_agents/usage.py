@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from amc_agents.context import changed_context, particle_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,6 @@ class Meter:
             return {role: dict(used) for role, used in self._usage.items()}
 
 
-_meter: ContextVar[Meter | None] = ContextVar("amc_meter", default=None)
-
-
 def record(role: str, usage: Usage, model: str = "") -> None:
     """Count `usage` with the meter of this context, if any. Critics call it for each request.
 
@@ -128,7 +126,7 @@ def record(role: str, usage: Usage, model: str = "") -> None:
         usage: usage of the request.
         model: `provider:name`, or the name alone for a self-hosted server.
     """
-    meter = _meter.get()
+    meter: Meter | None = particle_context().meter
     if meter is not None:
         meter.add(role, usage, model)
 
@@ -136,16 +134,8 @@ def record(role: str, usage: Usage, model: str = "") -> None:
 @contextmanager
 def metering(meter: Meter) -> Iterator[None]:
     """Make `record` count with `meter`, in this context and in tasks started from it."""
-    token = _meter.set(meter)
-    try:
+    with changed_context(meter=meter):
         yield
-    finally:
-        _meter.reset(token)
-
-
-def stop_metering() -> None:
-    """Make `record` count nowhere for the rest of this context."""
-    _meter.set(None)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ FLOORS = (
         "types",
         "errors",
         "commits",
+        "context",
         "budget",
         "spending",
         "usage",

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from amc_agents.context import changed_context, particle_context
 
-_most: ContextVar[int | None] = ContextVar("amc_max_concurrency", default=None)
+T = TypeVar("T")
 
 
 @contextmanager
 def at_most(limit: int | None) -> Iterator[None]:
     """Limit each `side_by_side` inside the block; None adds no limit."""
-    outer = _most.get()
-    token = _most.set(limit if outer is None else min(limit or outer, outer))
-    try:
+    outer = particle_context().max_concurrency
+    with changed_context(max_concurrency=limit if outer is None else min(limit or outer, outer)):
         yield
-    finally:
-        _most.reset(token)
 
 
 async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None) -> list[Any]:
@@ -34,7 +30,7 @@ async def side_by_side(*work: Coroutine[Any, Any, Any], limit: int | None = None
         work: the coroutines, of any result types.
         limit: maximum number that run at the same time; None: no limit. A smaller limit of `at_most` precedes it.
     """
-    slots = asyncio.Semaphore(min(limit or len(work) or 1, _most.get() or len(work) or 1))
+    slots = asyncio.Semaphore(min(limit or len(work) or 1, particle_context().max_concurrency or len(work) or 1))
 
     async def in_a_slot(coroutine: Coroutine[Any, Any, Any]) -> Any:
         async with slots:

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+from amc_agents.context import changed_context, particle_context
 from amc_agents.logs import log, room_logger
 
 _log = room_logger(__name__)
@@ -122,28 +122,18 @@ class RateGate:
             await asyncio.sleep(seconds)
 
 
-_gate: ContextVar[RateGate | None] = ContextVar("amc_rate_gate", default=None)
-
-
 def current_gate() -> RateGate | None:
     """Return the gate of this context."""
-    return _gate.get()
-
-
-def set_gate(gate: RateGate) -> None:
-    """Set the gate of this context."""
-    _gate.set(gate)
+    gate: RateGate | None = particle_context().gate
+    return gate
 
 
 @contextmanager
 def gated(gate: RateGate) -> Iterator[RateGate]:
     """Use a gate for the requests inside the block, unless the context has one; yield the gate in use."""
-    outer = _gate.get()
-    token = _gate.set(gate if outer is None else outer)
-    try:
-        yield gate if outer is None else outer
-    finally:
-        _gate.reset(token)
+    used = current_gate() or gate
+    with changed_context(gate=used):
+        yield used
 
 
 async def politely(request: Callable[[], Awaitable[T]]) -> T:

@@ -1,6 +1,6 @@
 """Seeds of model calls whose caller gave none.
 
-The task of a particle sets `current_rng`, and every model call of the particle draws its request seed from it. So a
+The task of a particle sets its random stream, and every model call of the particle draws its request seed from it. So a
 run is reproducible although its particles call the model concurrently and in any order.
 """
 
@@ -9,29 +9,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 import numpy as np
 
-current_rng: ContextVar[np.random.Generator | None] = ContextVar("current_rng", default=None)
-"""The random stream of the particle that runs in this context; None outside particles."""
+from amc_agents.context import changed_context, particle_context
 
 SEED_LIMIT = 2**63
 
 
 def particle_rng() -> np.random.Generator | None:
     """Return the random stream of the running particle, or None outside particles."""
-    return current_rng.get()
+    return particle_context().rng
 
 
 @contextmanager
 def use_rng(rng: np.random.Generator) -> Iterator[np.random.Generator]:
     """Draw the seeds of model calls inside the block from `rng`."""
-    token = current_rng.set(rng)
-    try:
+    with changed_context(rng=rng):
         yield rng
-    finally:
-        current_rng.reset(token)
 
 
 def request_seed(call_seed: int | None = None, model_seed: int | None = None) -> int:
@@ -46,7 +41,7 @@ def request_seed(call_seed: int | None = None, model_seed: int | None = None) ->
     """
     if call_seed is not None:
         return call_seed
-    rng = current_rng.get()
+    rng = particle_rng()
     if rng is not None:
         return int(rng.integers(SEED_LIMIT))
     return secrets.randbelow(SEED_LIMIT) if model_seed is None else model_seed

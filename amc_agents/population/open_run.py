@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -20,29 +19,12 @@ from amc_agents.population.conversation import ConversationWorld
 from amc_agents.population.durable.lease import Lease
 from amc_agents.population.population import ParticleSystem
 from amc_agents.population.traced_nodes import facts_of, log_end
-from amc_agents.population.watching import Watcher
-from amc_agents.run import Run
+from amc_agents.population.watching import Watcher, end_listening
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
 from amc_agents.runtime.world import Worlds
 
 _KEY = "__amc_open_run"
-_listener: ContextVar[Callable[[Run], None] | None] = ContextVar("amc_run_listener", default=None)
-
-
-@contextmanager
-def listening(listener: Callable[[Run], None]) -> Iterator[None]:
-    """Call a function with the result of each run that ends inside the block, however the graph is called."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-def ignore_runs() -> None:
-    """Call no listener for the rest of this context."""
-    _listener.set(None)
 
 
 class OpenRun:
@@ -188,8 +170,7 @@ class OpenRun:
         run = replace(run, notes=(*run.notes, *closing_notes(self.worlds), *conversation.notes))
         self.span.concluded(facts_of(run), winner.span, run.notes)
         log_end(run, system.runner.streams.run_id)
-        if (listener := _listener.get()) is not None:
-            listener(run)
+        end_listening(run)
         return Conclusion(run, winner)
 
     @property

@@ -14,11 +14,11 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from amc_agents.budget import Purse
-from amc_agents.concurrency.rate_gate import RateGate, set_gate
+from amc_agents.concurrency.rate_gate import RateGate
+from amc_agents.context import change_context
 from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
 from amc_agents.logs import log, room_logger
 from amc_agents.messages import turn_of
-from amc_agents.models.seeding import current_rng
 from amc_agents.population.agent_streams import AgentStreams
 from amc_agents.population.containers import own_containers
 from amc_agents.population.fates import Ledger
@@ -26,10 +26,9 @@ from amc_agents.population.particle import Particle, TrajectoryFunction
 from amc_agents.population.particle_trace import Outcome
 from amc_agents.population.time_limits import within
 from amc_agents.runtime.budget_keeper import keep_budgets
-from amc_agents.runtime.door import PendingCall, set_door
+from amc_agents.runtime.door import PendingCall
 from amc_agents.runtime.metering import PolicyMeter, count_requests
-from amc_agents.runtime.world import set_environment
-from amc_agents.spending import Spender, spend_from
+from amc_agents.spending import Spender
 from amc_agents.types import Step, Trajectory
 
 T = TypeVar("T")
@@ -231,16 +230,19 @@ class ParticleRunner:
         """Start a task isolated from the outer run, with the particle's own world and random stream."""
         context = particle.context
         context.run(var_child_runnable_config.set, None)
-        context.run(current_rng.set, particle.rng)
-        context.run(set_environment, particle.world)
-        context.run(set_door, particle.door)
+        context.run(
+            change_context,
+            world=None if particle.world is None else particle.world.shown,
+            rng=particle.rng,
+            door=particle.door,
+            gate=self.gate,
+            **({} if self.purse is None else {"spenders": (*self.purses_around, Spender(self.purse, particle))}),
+        )
         if particle.world is not None:
             particle.world.users = particle.door.running
         context.run(count_requests, self.ledger.meter_of(particle, self.meter))
-        context.run(set_gate, self.gate)
         if self.purse is not None:
             context.run(keep_budgets)
-            context.run(spend_from, *self.purses_around, Spender(self.purse, particle))
         return asyncio.create_task(work, context=context)
 
 

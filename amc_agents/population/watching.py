@@ -1,13 +1,15 @@
-"""Let a program look at the populations of runs while they are in progress, such as `amc run --watch`."""
+"""Let a program see the runs that begin and end in a block: `amc run --watch`, or the measurements of a shadow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from amc_agents.population.population import ParticleSystem
+from amc_agents.run import Run
 
 
 class Watcher(Protocol):
@@ -22,33 +24,63 @@ class Watcher(Protocol):
         ...
 
 
-_watcher: ContextVar[Watcher | None] = ContextVar("amc_watcher", default=None)
-_name: ContextVar[str] = ContextVar("amc_watched_name", default="run")
+@dataclass(frozen=True, slots=True)
+class _Audience:
+    """Who is interested in the runs of a context."""
+
+    watcher: Watcher | None = None
+    name: str = "run"
+    """The name of the runs for the watcher."""
+    listener: Callable[[Run], None] | None = None
+
+
+_audience: ContextVar[_Audience] = ContextVar("amc_audience", default=_Audience())  # noqa: B039 (frozen)
+
+
+@contextmanager
+def _audience_with(**fields: Any) -> Iterator[None]:
+    token = _audience.set(replace(_audience.get(), **fields))
+    try:
+        yield
+    finally:
+        _audience.reset(token)
 
 
 @contextmanager
 def watching(watcher: Watcher | None) -> Iterator[None]:
     """Show a watcher each run that begins inside the block, however the graph is called; None: nobody watches."""
-    token = _watcher.set(watcher)
-    try:
+    with _audience_with(watcher=watcher):
         yield
-    finally:
-        _watcher.reset(token)
 
 
 @contextmanager
 def watched_as(name: str) -> Iterator[None]:
     """Name the runs that begin inside the block."""
-    token = _name.set(name)
-    try:
+    with _audience_with(name=name):
         yield
-    finally:
-        _name.reset(token)
+
+
+@contextmanager
+def listening(listener: Callable[[Run], None]) -> Iterator[None]:
+    """Call a function with the result of each run that ends inside the block, however the graph is called."""
+    with _audience_with(listener=listener):
+        yield
+
+
+def ignore_runs() -> None:
+    """Call no listener for the rest of this context."""
+    _audience.set(replace(_audience.get(), listener=None))
 
 
 def begin_watching(system: ParticleSystem) -> Watcher | None:
     """Tell the watcher of this context that a run begins, and return it."""
-    watcher = _watcher.get()
-    if watcher is not None:
-        watcher.begin(_name.get(), system)
-    return watcher
+    audience = _audience.get()
+    if audience.watcher is not None:
+        audience.watcher.begin(audience.name, system)
+    return audience.watcher
+
+
+def end_listening(run: Run) -> None:
+    """Pass a run that has ended to the listener of this context."""
+    if (listener := _audience.get().listener) is not None:
+        listener(run)

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -35,14 +35,11 @@ from typing_extensions import override
 
 from amc_agents.commits import committing
 from amc_agents.concurrency.background import run_in_background
+from amc_agents.context import change_context, changed_context, particle_context
 from amc_agents.errors import BudgetExhausted, CommitError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_effect
 
-_current: ContextVar[Door | None] = ContextVar("amc_door", default=None)
-_attempt: ContextVar[_Attempt | None] = ContextVar("amc_attempt", default=None)
-_inside_commit: ContextVar[bool] = ContextVar("amc_inside_commit", default=False)
-_enclosing: ContextVar[Visit | None] = ContextVar("amc_enclosing_visit", default=None)
 _MARK = "amc_door"
 _UNKNOWN = object()
 
@@ -142,7 +139,7 @@ class Door:
         """Prepare for a start or a resumption of the agent, in its context."""
         self.waiting, self._counts, self._tries, self.ended_by = {}, Counter(), Counter(), None
         self._attempt = _Attempt()
-        _attempt.set(self._attempt)
+        change_context(attempt=self._attempt)
 
     async def end_attempt(self) -> None:
         """Admit no more calls after an interrupt, and wait for those that have begun.
@@ -220,7 +217,7 @@ class Door:
             args: returns the arguments without those that LangGraph injects.
             call_id: id of the model's tool call.
         """
-        if _inside_commit.get():
+        if (around := _visit_around()) is not None and around.in_commit:
             yield Visit()
             return
         visit, key = self._arrive(name, effect, args, call_id)
@@ -238,7 +235,7 @@ class Door:
         given = args() if acts or call_id is None else {}
         first = CallKey(_place(), name, call_id, _as_text(given), 0)
         with self._lock:
-            if self._attempt is not _attempt.get():  # A late call of a node that was interrupted.
+            if self._attempt is not particle_context().attempt:  # A late call of a node that was interrupted.
                 raise _interrupt(PendingCall(first, name, given))
             key = self._numbered(first, acts=acts)
             if key in self.results:
@@ -300,7 +297,7 @@ class Door:
 
     @contextmanager
     def _recording(self, visit: Visit, key: CallKey, *, commit: bool) -> Iterator[None]:
-        token = _inside_commit.set(commit)
+        visit.in_commit = commit
         try:
             once = committing(self.opened[key].once) if commit else nullcontext()
             with once, visit.insisting(key.place):
@@ -317,7 +314,6 @@ class Door:
             if commit:
                 self.outcomes[key] = CallOutcome("ran", visit.result)
         finally:
-            _inside_commit.reset(token)
             with self._lock:
                 self._running.discard(visit.running)
                 self._committing.pop(key, None)
@@ -347,7 +343,9 @@ class Visit:
         self.running: Future[None] = Future() if running is None else running
         self.answered = result is not _UNKNOWN
         self.result = None if result is _UNKNOWN else result
-        self.around = _enclosing.get()
+        self.around = _visit_around()
+        self.in_commit: bool = self.around is not None and self.around.in_commit
+        """Whether a commit call makes this call, or is this call: the door has then let it through already."""
         self.stopped: list[PendingCall] = []
         """The calls within it that were stopped by an interrupt."""
 
@@ -358,18 +356,16 @@ class Visit:
         Args:
             place: of this visit; in another place, an inner agent has gone on, and cannot be interrupted any more.
         """
-        token = _enclosing.set(self)
-        try:
-            yield
-        except GraphBubbleUp:
-            raise
-        except Exception:
-            self._insist(place)
-            raise
-        else:
-            self._insist(place)
-        finally:
-            _enclosing.reset(token)
+        with changed_context(visit=self):
+            try:
+                yield
+            except GraphBubbleUp:
+                raise
+            except Exception:
+                self._insist(place)
+                raise
+            else:
+                self._insist(place)
 
     def _insist(self, place: str) -> None:
         for call in self.stopped:
@@ -406,7 +402,7 @@ class NodeAtDoor(Runnable[Any, Any]):
 
     @contextmanager
     def _visit(self) -> Iterator[Visit]:
-        door = _current.get()
+        door = current_door()
         if door is None:
             yield Visit()
         elif self._effect is not None:
@@ -418,19 +414,25 @@ class NodeAtDoor(Runnable[Any, Any]):
                 yield visit
 
 
-def set_door(door: Door | None) -> None:
-    """Make a particle's door the current door for the rest of this context."""
-    _current.set(door)
+def current_door() -> Door | None:
+    """Return the door of the particle whose agent runs this code; None outside of particles."""
+    door: Door | None = particle_context().door
+    return door
 
 
 def in_particle() -> bool:
     """Whether a particle's agent runs this code."""
-    return _current.get() is not None
+    return current_door() is not None
+
+
+def _visit_around() -> Visit | None:
+    visit: Visit | None = particle_context().visit
+    return visit
 
 
 def is_abandoned() -> bool:
     """Whether this code is a thread of a particle that has failed or was cancelled."""
-    attempt = _attempt.get()
+    attempt: _Attempt | None = particle_context().attempt
     return attempt is not None and attempt.abandoned
 
 
@@ -456,7 +458,7 @@ def watch_tools() -> None:
 
     @functools.wraps(run)
     def run_at_door(tool: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-        door = _current.get()
+        door = current_door()
         if door is None:
             return run(tool, tool_input, *args, **kwargs)
         with _visit(door, tool, tool_input, kwargs) as visit:
@@ -469,7 +471,7 @@ def watch_tools() -> None:
 
     @functools.wraps(arun)
     async def arun_at_door(tool: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-        door = _current.get()
+        door = current_door()
         if door is None:
             return await arun(tool, tool_input, *args, **kwargs)
         with _visit(door, tool, tool_input, kwargs) as visit:
@@ -495,7 +497,7 @@ def _watch_threads() -> None:
 
     @functools.wraps(start)
     def start_in_context(thread: threading.Thread) -> None:
-        if _current.get() is not None:
+        if current_door() is not None:
             run, context = thread.run, copy_context()
 
             def run_in_context() -> None:
@@ -508,7 +510,7 @@ def _watch_threads() -> None:
 
     @functools.wraps(submit)
     def submit_in_context(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        if _current.get() is None:
+        if current_door() is None:
             return submit(pool, work, *args, **options)
         # The pool may start a worker here, which then works for others too: it must not inherit the context.
         return Context().run(submit, pool, copy_context().run, work, *args, **options)
@@ -527,7 +529,7 @@ def _begun() -> Future[None]:
 def _announced(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(ainvoke)
     async def ainvoke_for_door(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
-        door = _current.get()
+        door = current_door()
         with nullcontext() if door is None else door.asked():
             return await ainvoke(tool, *args, **kwargs)
 
@@ -568,7 +570,7 @@ def _as_text(args: Mapping[str, Any]) -> str:
 
 def _stopping(call: PendingCall) -> GraphInterrupt:
     """Return the interrupt that stops a call, and note it at the calls and the node around it."""
-    visit = _enclosing.get()
+    visit = _visit_around()
     while visit is not None:
         visit.stopped.append(call)
         visit = visit.around

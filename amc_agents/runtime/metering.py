@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
+from amc_agents.context import change_context, particle_context
 from amc_agents.runtime.door import is_abandoned
 from amc_agents.usage import LANGCHAIN_COUNTS, OPENAI_COUNTS, Meter, Usage, reported_usage
 
@@ -54,9 +55,6 @@ class ContextHandler(BaseCallbackHandler):
     ignore_custom_event = True
 
 
-_observer: ContextVar[ContextHandler | None] = ContextVar("amc_request_observer", default=None)
-
-
 def observe_requests(observer: ContextHandler | None) -> ContextHandler | None:
     """Let another handler receive the events of all further requests and tool calls of this context.
 
@@ -66,15 +64,17 @@ def observe_requests(observer: ContextHandler | None) -> ContextHandler | None:
     Returns:
         The observer until now.
     """
-    before = _observer.get()
-    _observer.set(observer)
-    _alone.set(observer if _current.get() is None else None)
+    before = request_observer()
+    change_context(observer=observer)
+    if policy_meter() is None:
+        _handler.set(observer)
     return before
 
 
 def request_observer() -> ContextHandler | None:
     """Return the observer of this context, or None."""
-    return _observer.get()
+    observer: ContextHandler | None = particle_context().observer
+    return observer
 
 
 class PolicyMeter(ContextHandler):
@@ -95,7 +95,7 @@ class PolicyMeter(ContextHandler):
     @property
     def ignore_agent(self) -> bool:  # type: ignore[override]
         """Ignore tools, for which LangChain asks here, unless an observer wants them."""
-        return _observer.get() is None
+        return request_observer() is None
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **details: Any
@@ -103,14 +103,14 @@ class PolicyMeter(ContextHandler):
         """Remember the model: an answer may not name it, and a failure cannot."""
         _refuse_if_abandoned()
         self._requests[run_id] = _request_of(details)
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_chat_model_start(serialized, messages, run_id=run_id, **details)
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **details: Any) -> None:
         """Remember a plain-text model."""
         _refuse_if_abandoned()
         self._requests[run_id] = _request_of(details)
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_llm_start(serialized, prompts, run_id=run_id, **details)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
@@ -119,7 +119,7 @@ class PolicyMeter(ContextHandler):
         if request is not None:
             answer = answer_of(response)
             self._add(answer.usage, _named(answer.facts, request))
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_llm_end(response, run_id=run_id, answer=answer)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
@@ -127,7 +127,7 @@ class PolicyMeter(ContextHandler):
         request = self._requests.pop(run_id, _UNKNOWN)
         if request is not None:
             self._add(Usage(calls=1, missing=1), _named({}, request))
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_llm_error(error, run_id=run_id)
 
     @contextmanager
@@ -146,17 +146,17 @@ class PolicyMeter(ContextHandler):
 
     def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
         """Tell the observer."""
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_tool_start(serialized, input_str, run_id=run_id, **details)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         """Tell the observer."""
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_tool_end(output, run_id=run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Tell the observer."""
-        if (observer := _observer.get()) is not None:
+        if (observer := request_observer()) is not None:
             observer.on_tool_error(error, run_id=run_id)
 
     def _add(self, usage: Usage, model: str) -> None:
@@ -167,31 +167,30 @@ class PolicyMeter(ContextHandler):
 
 # Models and other runnables that configure callbacks add the meter of their context to their run. As a callback of the
 # particle's run it would be inherited by each node, whose events cost a tenth of a step and are not counted.
-_current: ContextVar[PolicyMeter | None] = ContextVar("amc_policy_meter", default=None)
-register_configure_hook(_current, inheritable=False)
-_alone: ContextVar[ContextHandler | None] = ContextVar("amc_request_observer_alone", default=None)
-"""The observer, where there is no meter."""
-register_configure_hook(_alone, inheritable=False)
+_handler: ContextVar[ContextHandler | None] = ContextVar("amc_request_handler", default=None)
+"""The meter of this context; without one, the observer."""
+register_configure_hook(_handler, inheritable=False)
 
 
 def policy_meter() -> PolicyMeter | None:
     """Return the meter of this context, or None."""
-    return _current.get()
+    handler = _handler.get()
+    return handler if isinstance(handler, PolicyMeter) else None
 
 
 def count_requests(meter: PolicyMeter | None) -> None:
     """Make a meter count all requests of this context; None: none counts them."""
-    _current.set(meter)
+    _handler.set(request_observer() if meter is None else meter)
 
 
 @contextmanager
 def counting_requests(meter: PolicyMeter) -> Iterator[None]:
     """Make a meter count all requests of a block."""
-    token = _current.set(meter)
+    token = _handler.set(meter)
     try:
         yield
     finally:
-        _current.reset(token)
+        _handler.reset(token)
 
 
 def _refuse_if_abandoned() -> None:

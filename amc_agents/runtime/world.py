@@ -9,13 +9,13 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from amc_agents.concurrency.gather import was_cancelled
+from amc_agents.context import changed_context, particle_context
 from amc_agents.critics.validation import real_number
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.logs import log, room_logger
@@ -33,7 +33,6 @@ UNUSED_LIMIT_S = 5.0
 """Maximum time in seconds that a world stays open for a call that goes on after its particle has failed or was cut."""
 
 _log = room_logger(__name__)
-_current: ContextVar[Any] = ContextVar("amc_environment", default=None)
 
 
 @overload
@@ -50,7 +49,7 @@ def current_environment(kind: type[Any] | None = None) -> Any:
     Raises:
         EnvironmentStateError: outside of particles and of `use_environment`, or the world has another class.
     """
-    environment = _current.get()
+    environment = particle_context().world
     if environment is None:
         raise EnvironmentStateError(
             "current_environment() was called without a world: run the agent through "
@@ -67,22 +66,14 @@ def current_environment(kind: type[Any] | None = None) -> Any:
 @contextmanager
 def use_environment(environment: Environment | Forkable) -> Iterator[None]:
     """Run an agent outside of `amc` in this world."""
-    token = _current.set(environment)
-    try:
+    with changed_context(world=environment):
         yield
-    finally:
-        _current.reset(token)
 
 
 def current_world() -> Any:
     """Return the user's object of the current world; None: there is no world."""
-    world = _current.get()
+    world = particle_context().world
     return world.inner if isinstance(world, RecordingWorld) else world
-
-
-def set_environment(world: RecordingWorld | None) -> None:
-    """Make a particle's world the current world for the rest of this context."""
-    _current.set(None if world is None else world.shown)
 
 
 class StartedWorld(NamedTuple):

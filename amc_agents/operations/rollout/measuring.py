@@ -9,11 +9,12 @@ from typing import Any
 
 from langgraph.errors import GraphBubbleUp
 
-from amc_agents.population.open_run import ignore_runs, listening
+from amc_agents.context import change_context
+from amc_agents.population.watching import ignore_runs, listening
 from amc_agents.prices import Rates, cost
 from amc_agents.run import Run
 from amc_agents.runtime.metering import PolicyMeter, count_requests, counting_requests, policy_meter
-from amc_agents.usage import Meter, Usage, metering, stop_metering
+from amc_agents.usage import Meter, Usage, metering
 
 
 class Measured:
@@ -128,5 +129,5 @@ def spending(
 def forget_measuring() -> None:
     """Leave the measurements that surround this context."""
     count_requests(None)
-    stop_metering()
+    change_context(meter=None)
     ignore_runs()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from contextvars import Context, ContextVar
+from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
+from amc_agents.context import change_context, particle_context
 from amc_agents.critics.validation import checked_values
 from amc_agents.messages import MessageReader
 from amc_agents.operations.rollout.background import Gate, GivingWay
@@ -30,8 +31,6 @@ from amc_agents.run import Run
 from amc_agents.runtime.world import StartedWorld
 from amc_agents.types import Forkable, Step, Task, Trajectory
 from amc_agents.usage import Meter, metering
-
-_current: ContextVar[Call] = ContextVar("amc_shadow_call")
 
 
 @dataclass
@@ -128,7 +127,7 @@ class Searcher:
         trajectory = self._served_trajectory(call, given, served)
         if call.store is not None:
             graph = graph.copy({"store": ParticleStore(call.store)})  # Writes are discarded with it.
-        _current.set(call)
+        change_context(world=None if call.world is None else StartedWorld(call.world, call.task))
         async with await graph.arun(given, call.config, **call.options) as run:
             meter = Meter()
             with metering(meter):
@@ -173,9 +172,9 @@ class Searcher:
 
 def world_of_call(_: Any) -> StartedWorld:
     """Return the world of the current search, for `amc(environment=)`: particles fork it, and do not reset it."""
-    call = _current.get()
-    assert call.world is not None
-    return StartedWorld(call.world, call.task)
+    world = particle_context().world
+    assert isinstance(world, StartedWorld)
+    return world
 
 
 def wrapped_agent(graph: AmcGraph) -> WrappedAgent:

@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
+from amc_agents.context import change_context
 from amc_agents.critics.adapting import CriticLike
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.operations.rollout.background import Background, Gate
@@ -39,9 +40,7 @@ from amc_agents.population.graph import amc
 from amc_agents.population.wrapped_agent import EnvironmentFunction
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
-from amc_agents.runtime.door import set_door
-from amc_agents.runtime.world import current_world, set_environment
-from amc_agents.spending import spend_from
+from amc_agents.runtime.world import current_world
 from amc_agents.types import Forkable, Task
 
 MOST_WAITING = 8
@@ -370,7 +369,5 @@ def _detached() -> Context:
     context = copy_context()
     context.run(var_child_runnable_config.set, None)
     context.run(forget_measuring)
-    context.run(spend_from)
-    context.run(set_environment, None)
-    context.run(set_door, None)
+    context.run(change_context, spenders=(), world=None, door=None)
     return context
