@@ -116,7 +116,7 @@ $(BASE): $(PINNED) | $(BIN)/python
 $(FULL): $(PINNED) constraints-hashes.txt | $(BIN)/python
 	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(PIP) install --quiet --require-hashes -r constraints-hashes.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	$(PIP) install --quiet --no-deps --no-build-isolation -e . -e integrations/exploration
 	touch $(BASE) $@
 
 $(SENTENCES): $(PINNED) | $(FULL)

@@ -12,18 +12,11 @@ from types import ModuleType
 from typing import Any
 
 MOVED = {
-    "amc_agents.bench.explore": "amc_agents.bench.exploration.running",
-    "amc_agents.bench.explore_agents": "amc_agents.bench.exploration.agents",
-    "amc_agents.bench.explore_report": "amc_agents.bench.exploration.report",
     "amc_agents.envs.found": "amc_agents.envs.registry",
     "amc_agents.methods": "amc_agents",
-    "amc_agents.methods.classic": "amc_agents.psrl.exact",
-    "amc_agents.methods.episodes": "amc_agents.psrl.episodes",
     "amc_agents.methods.lac": "amc_agents.lac.decision",
     "amc_agents.methods.pnlc": "amc_agents.pnlc.decision",
     "amc_agents.methods.posterior": "amc_agents.psrl.posterior.updates",
-    "amc_agents.methods.priors": "amc_agents.psrl.exact.priors",
-    "amc_agents.methods.psrl": "amc_agents.psrl.posterior_sampling",
     "amc_agents.nodes": "amc_agents",
     "amc_agents.nodes.actor_critic": "amc_agents.lac.node",
     "amc_agents.nodes.amc": "amc_agents.population.graph",

@@ -16,12 +16,11 @@ from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 
 from amc_agents import PosteriorSampling, StorePosterior
-from amc_agents.envs.exploration import bandit_task
-from amc_agents.psrl.exact.priors import Beta, Independent
+from amc_agents.psrl.posterior.priors import Beta, Independent
 from amc_agents.testing import ScriptedChatModel, exact_roles_model
 
-TASK = bandit_task(2, n_arms=3, best=0.9, others=0.2)
-MEANS = dict(zip(TASK.payload.arms, TASK.payload.means, strict=True))
+MEANS = {"H": 0.2, "A": 0.9, "L": 0.2}
+RULES = "Each of the arms H, A and L pays 1 with a fixed probability of its own. Earn as much as you can."
 PRIOR = Independent({f"mean of arm {arm}": Beta() for arm in MEANS})
 pulled: list[str] = []
 
@@ -42,9 +41,15 @@ def act(messages):
     return AIMessage("", tool_calls=[{"name": "pull", "args": {"arm": best}, "id": f"pull-{len(pulled)}"}])
 
 
+def count(posterior, step):
+    """Update the belief about an arm by Bayes' rule."""
+    arm, paid = re.fullmatch(r"Arm (.) paid ([01])\.", step.observation).groups()
+    return posterior.observed(f"mean of arm {arm}", int(paid))
+
+
 def main():
     """Run the agent thirty times. With a SqliteStore, a later process would continue from this posterior."""
-    exploration = PosteriorSampling(exact_roles_model(TASK), prior=PRIOR, world=TASK.instruction, seed=1)
+    exploration = PosteriorSampling(exact_roles_model(count), prior=PRIOR, world=RULES, seed=1)
     store = InMemoryStore()
     agent = create_agent(ScriptedChatModel(respond=act), [pull], middleware=[exploration], store=store)
     for _ in range(30):

@@ -62,7 +62,7 @@ HEAVY = {
     "opentelemetry",
 }
 HEAVY |= {"typer", "rich", "matplotlib", "langchain_openai"}
-PLOTS = ("bench/figures.py", "bench/plots.py", "bench/exploration/plots.py")
+PLOTS = ("bench/figures.py", "bench/plots.py")
 HEAVY_ALLOWED = (
     "training/",
     "critics/value/hf.py",

@@ -19,7 +19,6 @@ from langgraph.types import Command, interrupt
 from amc_agents import ActorCritic, AtSteps, CritiqueRefine, PosteriorSampling, amc
 from amc_agents.models.seeding import particle_rng
 from amc_agents.psrl.posterior.store import StorePosterior
-from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.pnlc import pnlc_agents
 from tests.population.worlds import ReturnSoFar, SumWorld, number_agent, say, start, sum_world
@@ -75,8 +74,8 @@ def test_pnlc_inside_psrl_refines_the_hypothesis_action_and_evidence_counts_once
     prompts: list[str] = []
     player = exploring.player(n_pulls=1, prompts=prompts)
     model = pnlc_agents.mind(player.respond)
-    exploration = PosteriorSampling(exact_roles_model(exploring.TASK), prior=exploring.PRIOR, seed=3,
-                                    namespace=exploring.NAMESPACE, world=exploring.TASK.instruction)  # fmt: skip
+    exploration = PosteriorSampling(exploring.exact_roles(), prior=exploring.PRIOR, seed=3,
+                                    namespace=exploring.NAMESPACE, world=exploring.RULES)  # fmt: skip
     critic = pnlc_agents.Reaches()
     both = [exploration, CritiqueRefine(critic, n_positive=1, n_negative=1)]
     store = InMemoryStore()

@@ -20,10 +20,9 @@ from amc_agents.messages import split_turn
 from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
 from amc_agents.pnlc.goals import read_goals
 from amc_agents.psrl import estimates
-from amc_agents.psrl.baselines import policy_iteration
-from amc_agents.psrl.exact.priors import parse_prior
 from amc_agents.psrl.experience import read_experience
 from amc_agents.psrl.posterior import retained
+from amc_agents.psrl.posterior.priors import parse_prior
 from amc_agents.psrl.posterior.retained import dropped_statements
 from amc_agents.psrl.roles import after, read_step
 
@@ -94,7 +93,6 @@ TEXTS = {
     likelihoods: [long("1", "1: ", "x"), long("1", "", "x"), long(" ", "1: 1", "x")],
     choice: [long("1", "Choice: "), long("Choice: 1x\n")],
     regret: [long("1", "Expected regret: ", "x1"), long(" ", "Expected regret:", "x"), long("1e", "Expected regret: ")],
-    policy_iteration._number: [long("1", "Reward: ", "x"), long(".", "Reward: 1", "x")],
     parse_prior: [
         long(": Beta(1"),
         long(": Beta(1", "", ", 2), 3)"),

@@ -16,18 +16,11 @@ from amc_agents._moved import MOVED
 # Warnings are errors elsewhere; `test_deprecations` expects these.
 pytestmark = pytest.mark.filterwarnings("ignore:amc_agents.* is deprecated:DeprecationWarning")
 SHOWN = [
-    ("amc_agents.bench.explore", ["Exploration", "explore"]),
-    ("amc_agents.bench.explore_agents", ["explorers"]),
-    ("amc_agents.bench.explore_report", ["markdown", "summarise"]),
     ("amc_agents.critics", ["parse_critic"]),
     ("amc_agents.envs.found", ["world"]),
-    ("amc_agents.methods.classic", ["exact_model"]),
-    ("amc_agents.methods.episodes", ["play_episode"]),
     ("amc_agents.methods.lac", ["LacSettings", "Sample", "decide"]),
     ("amc_agents.methods.pnlc", ["PnlcSettings", "Proposed", "Sample", "decide"]),
     ("amc_agents.methods.posterior", ["Evidence", "InMemoryPosterior", "diff", "rollback", "update_posterior"]),
-    ("amc_agents.methods.priors", ["Beta", "Independent"]),
-    ("amc_agents.methods.psrl", ["LlmPosteriorSampling"]),
     ("amc_agents.middleware", ["ActorCritic", "CritiqueRefine", "InformationDirected", "PosteriorSampling"]),
     ("amc_agents.nodes", ["RoleModel", "StorePosterior", "actor_critic_node", "posterior_sampling_nodes"]),
     ("amc_agents.nodes.actor_critic", ["actor_critic_node"]),

@@ -76,7 +76,7 @@ HARMLESS = {
     "_lazy.py": ("package", "name"),
     "cli/tune.py": ("str(files[1])",),
     "settings.py": ("field.default",),
-    "testing/exact_roles.py": ("float(stakes.",),
+    "testing/exact_roles.py": ("float(at_stake",),
 }
 """File -> beginnings of values of our own, or of a command that the user can paste, which `!r` writes whole."""
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-import pytest
-
 from amc_agents.critics.judge.style import ZERO_SHOT
 from amc_agents.critics.log_odds import OddsOfValue
 from amc_agents.critics.render import DIALOGUE, PLAIN
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import generate_task
-from amc_agents.psrl.episodes import play_episode
 from amc_agents.training.dataset import LoggedTrajectory, data_hash, read_trajectories, write_shard
 from amc_agents.training.value.objective import returns_to_come
 from amc_agents.types import Step, Task, Trajectory
-from tests.population.worlds import TASK, SumWorld
 
 ENDED = Trajectory(
     Task("t", generate_task(1, "docs").instruction),
@@ -47,31 +42,6 @@ def test_a_limit_changes_no_prompt_no_dataset_and_no_target(tmp_path):
     write_shard(tmp_path / "cut", [LoggedTrajectory(CUT, 0)])
     write_shard(tmp_path / "ended", [LoggedTrajectory(ENDED, 0)])
     assert read_trajectories(tmp_path / "cut") == read_trajectories(tmp_path / "ended") == [ENDED]
-
-
-@pytest.mark.parametrize(("length", "truncated"), [(2, True), (3, False), (9, False)])
-async def test_an_episode_that_its_horizon_cut_says_so(length, truncated):
-    class Three(SumWorld):
-        """Counts its own open worlds."""
-
-    class Says:
-        """Needs three steps."""
-
-        async def begin(self, task, rng):
-            pass
-
-        async def act(self, trajectory):
-            return Step("1")
-
-        async def observe(self, trajectory):
-            pass
-
-        async def end(self, trajectory):
-            pass
-
-    played = await play_episode(Three(3), TASK, Says(), np.random.default_rng(0), horizon=length)
-    assert played.done
-    assert played.truncated == truncated
 
 
 async def test_a_limit_changes_no_value():

@@ -10,5 +10,4 @@
 | `tuning` | settings chosen on training tasks |
 | `oracle`, `planner_critic` | critics that know the world, as upper bounds |
 | `embedded_imagination`, `plain_agent` | an embedded forward model; the text agent without a graph |
-| `exploration` | comparisons of agents that explore over many episodes |
 """

@@ -1,4 +1,7 @@
-"""The commands of `amc`, from demo to canary.
+"""The commands of `amc`, from demo to canary, and those of installed packages.
+
+A package adds a command by an entry point of the group "amc_agents.commands" that refers to a typer function; the first
+line of its docstring is the command's line in `amc --help`. A command of the library keeps its name.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
@@ -6,8 +9,8 @@ Commands import what they need when they run, so that `amc --help` answers at on
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +19,6 @@ from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.distill import distill
 from amc_agents.cli.doctor import doctor
 from amc_agents.cli.estimate import estimate
-from amc_agents.cli.explore import explore
 from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
 from amc_agents.cli.new import new
@@ -31,6 +33,11 @@ from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
 from amc_agents.cli.tune import tune
 from amc_agents.cli.verdict import verdict
+from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import excerpt, quoted
+
+GROUP = "amc_agents.commands"
+"""Entry-point group for the commands of other packages."""
 
 app = typer.Typer(
     name="amc",
@@ -86,11 +93,6 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
         "Estimate what a call with N particles costs.",
         'amc estimate my_module:graph --input "Hello" --particles 15',
     ),
-    "explore": (
-        explore,
-        "Compare agents that learn over many episodes.",
-        "amc explore --agent classic-psrl --agent random --out results",
-    ),
     "report": (report, "Write an HTML page of results.", "amc report results --open"),
     "score": (
         score,
@@ -112,6 +114,27 @@ _GROUPS = {
 }
 for _name, (_group, _short) in _GROUPS.items():
     app.add_typer(_group, name=_name, short_help=_short, epilog=_group.registered_commands[0].epilog)
+
+
+def _add_installed(point: EntryPoint) -> None:
+    """Add a command of an installed package. A package that cannot be loaded breaks only its own command."""
+    try:
+        command: Any = point.load()
+    except Exception as error:
+        cause = f"the command {quoted(point.name)} of {quoted(point.value)} cannot be loaded: {excerpt(repr(error))}"
+
+        def broken() -> None:
+            raise ConfigurationError(cause)
+
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(point.name, short_help="(cannot be loaded)", context_settings=anything)(broken)
+    else:
+        app.command(point.name, short_help=(command.__doc__ or "").strip().partition("\n")[0])(command)
+
+
+for _point in entry_points(group=GROUP):
+    if _point.name not in {*_COMMANDS, *_GROUPS}:
+        _add_installed(_point)
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,7 +6,6 @@
 | `real` | `DirectoryFork`, `SqliteFork`, `ProcessFork`, `ProcessWorld`, `WorldBundle`: copies of real state |
 | `crafting` | the TextCraft-compatible world |
 | `workshop` | crafting with finite stock, hidden success, or both |
-| `exploration` | bandits, a lock, Wordle and RiverSwim, for PSRL and IDS |
 | `registry` | worlds by name, including those of installed packages |
 """
 

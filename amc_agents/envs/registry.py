@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 GROUP = "amc_agents.worlds"
 """Entry-point group for the worlds of other packages; each entry point refers to a `WorldSpec`."""
-WORDS_VARIABLE = "AMC_WORDS"
-"""Environment variable with the path of Wordle's word list, one word per line; default: the library's small list."""
 TEXTCRAFT_VARIABLE = "AMC_TEXTCRAFT"
 """Environment variable with the folder of the official TextCraft recipes and tables."""
 
@@ -133,68 +131,12 @@ def _workshop(kind: Kind) -> WorldSpec:
     )
 
 
-def _bandit() -> WorldSpec:
-    from amc_agents.envs.exploration import bandit_task
-
-    return _exploration(bandit_task, horizon=1, n_episodes=100)
-
-
-def _informative_bandit() -> WorldSpec:
-    from amc_agents.envs.exploration import informative_bandit_task
-
-    return _exploration(informative_bandit_task, horizon=1, n_episodes=10)
-
-
-def _combination_lock() -> WorldSpec:
-    from amc_agents.envs.exploration import lock_task
-
-    return _exploration(lock_task, horizon=3, n_episodes=8)
-
-
-def _wordle() -> WorldSpec:
-    from amc_agents.envs.exploration import load_words, wordle_task
-
-    path = os.environ.get(WORDS_VARIABLE)
-    words = load_words(path) if path else None
-    return _exploration(partial(wordle_task, words=words), horizon=5, n_episodes=6)
-
-
-def _riverswim() -> WorldSpec:
-    from amc_agents.envs.exploration import riverswim_task
-
-    return _exploration(riverswim_task, horizon=6, n_episodes=35)
-
-
-def _riverswim_4() -> WorldSpec:
-    from amc_agents.envs.exploration import riverswim_task
-
-    return _exploration(partial(riverswim_task, n_caves=4, horizon=20), horizon=20, n_episodes=35)
-
-
-def _exploration(task: Callable[[int, str], Task], *, horizon: int, n_episodes: int) -> WorldSpec:
-    # Splits have separate random streams, but a small world (720 codes of a lock) may hide the same code in both.
-    from amc_agents.envs.exploration import ExplorationWorld
-
-    return WorldSpec(
-        make=ExplorationWorld,
-        tasks=lambda n_tasks, split, first: (task(seed, split) for seed in range(first, first + n_tasks)),
-        horizon=horizon,
-        n_episodes=n_episodes,
-    )
-
-
 _OWN: dict[str, Callable[[], WorldSpec]] = {
-    "bandit": _bandit,
-    "combination-lock": _combination_lock,
     "crafting": _crafting,
     "crafting-hidden": partial(_workshop, "hidden"),
     "crafting-stock": partial(_workshop, "stock"),
     "crafting-stock-hidden": partial(_workshop, "both"),
-    "informative-bandit": _informative_bandit,
-    "riverswim": _riverswim,
-    "riverswim-4": _riverswim_4,
     "textcraft-renamed": _textcraft_renamed,
-    "wordle": _wordle,
 }
 
 FoundWorld = WorldSpec

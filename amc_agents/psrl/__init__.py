@@ -2,15 +2,11 @@
 
 | file or package | content |
 |---|---|
-| `episodes` | the protocol of agents that learn over episodes, and the loop of an episode |
 | `roles`, `role_models` | the roles of the language model, and the models that play them |
-| `posterior_sampling` | LLM-PSRL (algorithm 1) |
 | `ids`, `estimates`, `information_ratio` | LLM-IDS |
 | `learning`, `experience` | updates of the posterior from the steps of an episode |
-| `posterior` | the posterior: versions, updates, its LangGraph store |
-| `exact` | exact posteriors and agents, as a reference |
-| `baselines` | Reflexion, in-context RL, in-context policy iteration |
-| `conversation`, `possible_actions` | the methods over a conversation of messages |
+| `posterior` | the posterior: versions, updates, its LangGraph store, typed priors |
+| `conversation` | LLM-PSRL (algorithm 1) and LLM-IDS over a conversation of messages |
 | `nodes`, `middleware` | the methods in a graph, and in an agent |
 """
 

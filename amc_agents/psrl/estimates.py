@@ -12,12 +12,8 @@ import numpy as np
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.judge.stated import plain_lines
 from amc_agents.decisions.asking import Answers
-from amc_agents.errors import ConfigurationError
-from amc_agents.psrl.exact.model import InformedModel
-from amc_agents.psrl.exact.priors import parse_prior
 from amc_agents.psrl.experience import experience
 from amc_agents.psrl.roles import DECIMAL, Role
-from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 
 
@@ -83,29 +79,6 @@ class ChatEstimator:
         if self._best_return is not None:
             regrets = np.maximum(self._best_return - regrets, 0.0)
         return Estimates(regrets, np.array(gains))
-
-
-class ExactEstimator:
-    """Exact estimates for a posterior that is the text of a typed prior.
-
-    Args:
-        model: exact model of the world.
-    """
-
-    def __init__(self, model: InformedModel) -> None:  # type: ignore[type-arg]
-        self._model = model
-
-    async def estimates(self, world: str, posterior: str, trajectory: Trajectory, actions: Sequence[str]) -> Estimates:
-        """Return the exact regret and information of the actions.
-
-        Raises:
-            ConfigurationError: the posterior is not the text of a typed prior, or the world does not have an action.
-        """
-        stakes = self._model.stakes(parse_prior(posterior), trajectory)
-        if missing := [action for action in actions if action not in stakes.actions]:
-            raise ConfigurationError(f"{quoted(missing[0])} is not an action of the world: {', '.join(stakes.actions)}")
-        rows = [stakes.actions.index(action) for action in actions]
-        return Estimates(stakes.regrets[rows], stakes.gains[rows])
 
 
 def _number_after(mark: str, least: float) -> Callable[[str], float | None]:

@@ -9,18 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.errors import ConfigurationError, DecisionError
-from amc_agents.models.seeding import use_rng
-from amc_agents.psrl.estimates import Estimates, Estimator, ExactEstimator
-from amc_agents.psrl.exact.known import exact_model
+from amc_agents.errors import DecisionError
+from amc_agents.psrl.estimates import Estimates, Estimator
 from amc_agents.psrl.experience import experience
 from amc_agents.psrl.information_ratio import least_information_ratio
-from amc_agents.psrl.learning import Exact, Learning, LearningAgent
-from amc_agents.psrl.possible_actions import Actions, possible_actions
-from amc_agents.psrl.posterior.updates import PosteriorMemory
-from amc_agents.psrl.roles import Updater
-from amc_agents.quoting import quoted
-from amc_agents.types import Step, Task, Trajectory
+from amc_agents.types import Trajectory
 
 KnownEstimates = OrderedDict[tuple[Any, ...], Estimates]
 """Cache of estimates, keyed by posterior and state."""
@@ -104,62 +97,3 @@ class InformationDirectedChoice:
             ratio=best.ratio,
             cached=cached,
         )
-
-
-class LlmInformationDirected(LearningAgent):
-    """Draws each action by its regret and its information, and learns after every step.
-
-    Args:
-        memory: where the posterior is stored, with its prior.
-        estimator: estimates regret and information.
-        updater: writes the new posterior.
-        actions: all actions, or a function of the trajectory. None for the actions that the task's world lists.
-        learning: settings of the updates. Default: an update after each step, as in the paper.
-        world: the rules, for all roles; None for the instruction of the episode's task.
-    """
-
-    def __init__(
-        self,
-        memory: PosteriorMemory,
-        estimator: Estimator | Exact,
-        updater: Updater | Exact,
-        *,
-        actions: Actions | None = None,
-        learning: Learning | None = None,
-        world: str | None = None,
-    ) -> None:
-        super().__init__(memory, updater, learning or Learning(update="step"), world)
-        self.decision: IdsDecision | None = None
-        """The last decision."""
-        self._estimator, self._actions = estimator, actions
-        self._choice: InformationDirectedChoice | None = None
-
-    async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Apply pending evidence. Nothing is drawn before the first step."""
-        await super().begin(task, rng)
-        if self._choice is None:
-            self._choice = InformationDirectedChoice(_estimator(self._estimator, task))
-
-    async def act(self, trajectory: Trajectory) -> Step:
-        """Draw an action.
-
-        Raises:
-            RoleError: an estimate failed. The steps so far are stored.
-        """
-        assert self._choice is not None
-        with use_rng(self._rng):
-            self.decision = await self._choice.choose(
-                self._world, self._posterior, trajectory, possible_actions(self._actions, trajectory), self._rng
-            )
-        return Step(self.decision.action)
-
-
-def _estimator(given: Estimator | Exact, task: Task) -> Estimator:
-    if given != "exact":
-        return given
-    model: Any = exact_model(task)
-    if not hasattr(model, "stakes"):
-        raise ConfigurationError(
-            f"the world of task {quoted(task.id)} has no exact regret and information: give an estimator"
-        )
-    return ExactEstimator(model)

@@ -8,13 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from amc_agents.errors import UpdateError
 from amc_agents.logs import log, room_logger
-from amc_agents.models.seeding import use_rng
-from amc_agents.psrl.exact.known import exact_model
-from amc_agents.psrl.exact.roles import ExactPolicy, ExactSampler, ExactUpdater
 from amc_agents.psrl.experience import experience
 from amc_agents.psrl.posterior.updates import (
     Evidence,
@@ -26,12 +21,9 @@ from amc_agents.psrl.posterior.updates import (
     update_posterior,
 )
 from amc_agents.psrl.roles import Updater
-from amc_agents.types import Step, Task, Trajectory
+from amc_agents.types import Step
 
 _log = room_logger(__name__)
-
-Exact = Literal["exact"]
-"""Replaces a role by the exact computation for the task's world (`amc_agents.psrl.exact.exact_model`)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Learning:
     """When to call the updater: once at the end of an episode, or after each step, which costs more and makes fewer
     mistakes (appendix B.1)."""
     guard: Guard | None = dropped_statements
-    """Finds statements that an update dropped. Exact updaters are not checked."""
+    """Finds statements that an update dropped; None for an updater that follows Bayes' rule exactly."""
     on_update_error: Literal["raise", "keep"] = "raise"
     """If an update fails, "keep" logs the failure and continues with the old posterior. In both cases the observations
     are stored and applied at the start of the next episode."""
@@ -71,7 +63,7 @@ class Learner:
 
     def __init__(self, memory: PosteriorMemory, updater: Updater, learning: Learning) -> None:
         self.memory, self._updater, self._learning = memory, updater, learning
-        self._guard = None if isinstance(updater, ExactUpdater) else learning.guard
+        self._guard = learning.guard
         self.failures: list[str] = []
         """Messages of the failed updates that were skipped."""
 
@@ -130,73 +122,3 @@ class Learner:
         log(_log, logging.WARNING, "posterior.kept", "%(text)s", text=error)
         self.failures.append(str(error))
         return await self.memory.head()
-
-
-class LearningAgent:
-    """Base of agents with a posterior: stores each episode's steps as evidence and updates the posterior.
-
-    The steps of an interrupted episode are applied when the next episode begins.
-
-    Args:
-        memory: where the posterior is stored, with its prior.
-        updater: writes the new posterior.
-        learning: settings of the updates.
-        world: the rules, for all roles; None for the instruction of the episode's task.
-    """
-
-    def __init__(
-        self, memory: PosteriorMemory, updater: Updater | Exact, learning: Learning, world: str | None
-    ) -> None:
-        self.memory = memory
-        """The stored posterior."""
-        self._updater, self._learning, self._given_world = updater, learning, world
-        self._world, self._posterior, self._rng = "", "", np.random.default_rng(0)
-        self._learner: Learner | None = None
-        self._progress = EpisodeProgress()
-        self._seen: tuple[Step, ...] = ()
-
-    async def begin(self, task: Task, rng: np.random.Generator) -> None:
-        """Apply pending evidence.
-
-        Raises:
-            UpdateError: earlier observations could not be applied. They remain stored.
-        """
-        self._rng = rng
-        if self._learner is None:
-            self._learner = Learner(self.memory, resolved(self._updater, "updater", task), self._learning)
-        with use_rng(rng):
-            await self._learner.keep(self._progress, self._seen)
-            self._progress, self._seen = EpisodeProgress(f"{task.id}#{uuid.uuid4().hex[:8]}"), ()
-            self._world = self._given_world or task.instruction
-            self._posterior = (await self._learner.catch_up(self._world)).text
-
-    async def observe(self, trajectory: Trajectory) -> None:
-        """Learn from the last step if updates happen after each step."""
-        self._seen = trajectory.steps
-        if self._learning.update == "step":
-            await self._learn()
-
-    async def end(self, trajectory: Trajectory) -> None:
-        """Learn from the remaining steps."""
-        self._seen = trajectory.steps
-        await self._learn()
-
-    async def _learn(self) -> None:
-        assert self._learner is not None  # Set by `begin`.
-        evidence = await self._learner.keep(self._progress, self._seen)
-        if evidence is not None:
-            with use_rng(self._rng):
-                self._posterior = (await self._learner.learn(self._world, evidence)).text
-
-
-def resolved(role: Any, name: Literal["sampler", "policy", "updater"], task: Task) -> Any:
-    """Return the role, or the exact role for the task if it is "exact".
-
-    Raises:
-        ConfigurationError: the task's world has no exact model.
-    """
-    if role != "exact":
-        return role
-    if name == "sampler":
-        return ExactSampler()
-    return (ExactPolicy if name == "policy" else ExactUpdater)(exact_model(task))

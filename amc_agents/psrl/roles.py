@@ -1,7 +1,7 @@
 """The three roles of LLM-PSRL (algorithm 1), and their implementations by a language model.
 
 A role is any object with the role's method. A chat role has its own prompt; the model and the temperature come with its
-`Answers`. `amc_agents.psrl.exact.roles` has exact roles for worlds with a conjugate model.
+`Answers`.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class ChatSampler:
     Args:
         answers: sends prompts to the model. Its temperature determines exploration: at 0 every draw is the same.
         prompt: a template with {world} and {posterior}.
-        check: finds the error in a hypothesis, as `amc_agents.psrl.exact.roles.impossible` does; a second hypothesis is
-            then drawn.
+        check: finds the error in a hypothesis, as `amc_agents.psrl.posterior.priors.impossible` does; a second
+            hypothesis is then drawn.
         timeout: see `Role`.
     """
 

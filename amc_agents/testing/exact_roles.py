@@ -1,14 +1,13 @@
-"""A chat model that plays every role of PSRL and IDS exactly, given only the prompt and the world's public rules.
+"""A chat model that plays the roles of PSRL and IDS exactly, given only the text of each prompt.
 
 With this model LLM-PSRL must equal classic PSRL, action for action, which tests the content of the prompts and the
-parsing of answers.
+parsing of answers. It requires the library's prompts, and posteriors in the form of a typed prior.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,59 +15,50 @@ from langchain_core.messages import BaseMessage
 
 from amc_agents.models.seeding import particle_rng
 from amc_agents.psrl.estimates import GAIN_IS, REGRET_IS
-from amc_agents.psrl.exact import exact_model
-from amc_agents.psrl.exact.model import ExactModel, Stakes
-from amc_agents.psrl.exact.priors import parse_prior
-from amc_agents.psrl.exact.roles import hypothesis_text, read_hypothesis
 from amc_agents.psrl.experience import read_experience
+from amc_agents.psrl.posterior.priors import hypothesis_text, parse_prior, read_hypothesis
 from amc_agents.psrl.roles import ACTION, HYPOTHESIS, POSTERIOR
 from amc_agents.testing.scripted import ScriptedChatModel
-from amc_agents.types import Task, Trajectory
+from amc_agents.types import Step
+
+Stakes = Mapping[str, tuple[float, float]]
+"""Action -> its expected regret, and its expected information in bits."""
 
 
-def exact_roles_model(task: Task) -> ScriptedChatModel:
-    """Create the model for a task of `amc_agents.envs.exploration`. It requires the library's prompts.
+def exact_roles_model(
+    updated: Callable[[Any, Step], Any],
+    *,
+    policy: Callable[[Any, Sequence[Step]], str] | None = None,
+    stakes: Callable[[Any, Sequence[Step]], Stakes] | None = None,
+) -> ScriptedChatModel:
+    """Create the model.
 
     Draws come from the generator of `amc_agents.models.seeding`, or from fresh entropy without such a generator.
+
+    Args:
+        updated: (posterior, step) -> the posterior after the step, by Bayes' rule. Posteriors are typed priors
+            (`amc_agents.psrl.posterior.priors`).
+        policy: (hypothesis, steps of the episode) -> the optimal action; None if the model does not play the policy.
+        stakes: (posterior, steps of the episode) -> the stakes of every action; None if the model does not estimate.
     """
-    return ScriptedChatModel(respond=_ExactRoles(task))
 
-
-class _ExactRoles:
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._model: ExactModel[Any] = exact_model(task)
-        self._stakes = lru_cache(maxsize=64)(self._computed_stakes)
-        self._policy = lru_cache(maxsize=64)(self._planned)
-
-    def __call__(self, messages: Sequence[BaseMessage]) -> str:
+    def respond(messages: Sequence[BaseMessage]) -> str:
         prompt = messages[-1].text
         fields = {tag: text for tag, text in _TAGGED.findall(prompt)}
-        if prompt.endswith(_ASKS_FOR_NUMBER[REGRET_IS]):
-            stakes = self._stakes(fields["posterior"], fields["episode"])
-            return f"{REGRET_IS} {float(stakes.regrets[stakes.actions.index(fields['action'])])!r}"
-        if prompt.endswith(_ASKS_FOR_NUMBER[GAIN_IS]):
-            stakes = self._stakes(fields["posterior"], fields["episode"])
-            return f"{GAIN_IS} {float(stakes.gains[stakes.actions.index(fields['action'])])!r}"
-        if "hypothesis" in fields:
-            policy = self._policy(fields["hypothesis"])
-            return f"{ACTION} {policy(Trajectory(self._task, read_experience(fields['episode'])))}"
+        for which, mark in enumerate((REGRET_IS, GAIN_IS)):
+            if stakes is not None and prompt.endswith(f"{mark} <number>"):
+                at_stake = stakes(parse_prior(fields["posterior"]), read_experience(fields["episode"]))
+                return f"{mark} {float(at_stake[fields['action']][which])!r}"
+        if policy is not None and "hypothesis" in fields:
+            return f"{ACTION} {policy(read_hypothesis(fields['hypothesis']), read_experience(fields['episode']))}"
+        posterior: Any = parse_prior(fields["posterior"])
         if "experience" in fields:
-            posterior: Any = parse_prior(fields["posterior"])
             for step in read_experience(fields["experience"]):
-                posterior = self._model.updated(posterior, step)
+                posterior = updated(posterior, step)
             return f"{POSTERIOR}\n{posterior}"
-        rng = particle_rng() or np.random.default_rng()
-        return f"{HYPOTHESIS}\n{hypothesis_text(parse_prior(fields['posterior']).sample(rng))}"
+        return f"{HYPOTHESIS}\n{hypothesis_text(posterior.sample(particle_rng() or np.random.default_rng()))}"
 
-    def _computed_stakes(self, posterior: str, episode: str) -> Stakes:
-        informed: Any = self._model
-        stakes: Stakes = informed.stakes(parse_prior(posterior), Trajectory(self._task, read_experience(episode)))
-        return stakes
-
-    def _planned(self, hypothesis: str) -> Any:
-        return self._model.policy(self._task, read_hypothesis(hypothesis))
+    return ScriptedChatModel(respond=respond)
 
 
 _TAGGED = re.compile(r"^<(\w+)>\n(.*?)\n</\1>(?: \w+)?$", re.MULTILINE | re.DOTALL)
-_ASKS_FOR_NUMBER = {mark: f"{mark} <number>" for mark in (REGRET_IS, GAIN_IS)}

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import HumanMessage
 
-from amc_agents.envs.exploration import ExplorationWorld, bandit_task, episodes
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.psrl.episodes import play_episode
-from amc_agents.psrl.exact import ClassicPosteriorSampling, exact_model
-from amc_agents.psrl.exact.roles import impossible, read_hypothesis
+from amc_agents.psrl.posterior.priors import impossible, read_hypothesis
 from amc_agents.psrl.roles import HYPOTHESIS, SAMPLE, after
+from amc_agents_exploration.episodic import play_episode
+from amc_agents_exploration.exact import ClassicPosteriorSampling, exact_model
+from amc_agents_exploration.worlds import ExplorationWorld, bandit_task, episodes
 
 SPLIT = "calibration"
 """Seed stream of the bandits, which no other script uses."""

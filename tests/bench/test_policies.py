@@ -16,7 +16,7 @@ from amc_agents.bench.policies import policy_model
 from amc_agents.bench.selection import MethodChoice
 from amc_agents.bench.tuning import Grid
 from amc_agents.bench.tuning_search import TuningSearch
-from amc_agents.envs.registry import ANY_RULES, world
+from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
 from tests.scripted_http import ScriptedServer, scripted_server
 
@@ -129,9 +129,9 @@ def test_an_estimate_of_a_collection_plays_one_trajectory(server):
     assert len(server.asked) == 7
 
 
-def test_a_trained_policy_gets_no_rules_and_a_world_without_rules_gets_general_ones():
+def test_a_trained_policy_gets_no_rules_and_another_model_those_of_the_world():
     assert ComparisonPlan((), 1).rules == ""
-    assert ComparisonPlan((), 1, world="wordle", model="openai:m").rules == ANY_RULES
+    assert ComparisonPlan((), 1, model="openai:m").rules == world("crafting").rules
     (task,) = ComparisonPlan((), 1).tasks()
     assert ComparisonPlan((), 1).input_of(task) == {"messages": [("user", task.instruction)]}
 

@@ -284,7 +284,6 @@ def test_a_number_of_particles_that_cannot_be_read(command, tmp_path, particles,
     ("arguments", "told"),
     [
         (["bench", "--out", "my results"], "Go on with: amc bench --out 'my results' --resume"),
-        (["explore", "--resume"], "Go on with: amc explore --resume"),
         (["train", "value", "--out", "v"], "Go on with: amc train value --out v --resume"),
         (["collect", "--out", "d"], "Go on with: amc collect --out d"),
     ],

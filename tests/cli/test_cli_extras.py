@@ -52,10 +52,10 @@ def test_a_missing_package_of_another_kind_is_no_missing_extra(repository, tmp_p
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["bench", "demo", "explore"])
+@pytest.mark.parametrize("command", ["bench", "demo"])
 def test_a_comparison_names_matplotlibs_extra_before_it_runs_anything(repository, tmp_path, command):
-    argv = ["amc", command, "--out", "out", *(["--agent", "random"] if command == "explore" else [])]
-    done = python(BLOCK.format(blocked={"matplotlib"}, argv=argv) + MAIN, repository, tmp_path)
+    code = BLOCK.format(blocked={"matplotlib"}, argv=["amc", command, "--out", "out"]) + MAIN
+    done = python(code, repository, tmp_path)
     expected = f"amc: {MissingExtra('matplotlib', 'bench')}\n"
     assert "pip install 'amc-agents[bench]'" in expected
     assert (done.returncode, done.stderr) == (2, expected)
@@ -67,7 +67,7 @@ def test_runs_and_reports_import_neither_pictures_nor_terminal(repository, tmp_p
     code = BLOCK.format(blocked={"matplotlib", "typer"}, argv=[]) + (
         "import amc_agents\n"
         "import amc_agents.bench.runner, amc_agents.bench.tuning, amc_agents.bench.report_tables\n"
-        "import amc_agents.bench.exploration.report, amc_agents.bench.selection\n"
+        "import amc_agents.bench.selection\n"
     )
     assert python(code, repository, tmp_path).stderr == ""
 

@@ -207,7 +207,10 @@ def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
         (["bench", "OWN"], "needs your tasks: --tasks FILE"),
         (["bench", "--tasks", "tasks.jsonl"], "a file needs your own agent (--agent)"),
         (["bench", "OWN", "--agent", "OWN", "--tasks", "tasks.jsonl"], "two agents are named"),
-        (["bench", "OWN", "--tasks", "tasks.jsonl", "--world", "wordle"], "--world cannot be combined with --agent"),
+        (
+            ["bench", "OWN", "--tasks", "tasks.jsonl", "--world", "crafting"],
+            "--world cannot be combined with --agent",
+        ),
         (["bench", "OWN", "--tasks", "tasks.jsonl", "--methods", "lac"], "no method lac; there are: react"),
         (["bench", "OWN", "--tasks", "tasks.jsonl", "--methods", "reflact"], "reflact cannot run: the prompts of"),
         (["bench", "OWN", "--tasks", "none.jsonl"], "--tasks none.jsonl cannot be read"),

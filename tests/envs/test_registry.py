@@ -11,17 +11,11 @@ from amc_agents.errors import ConfigurationError
 
 OFFERED = WorldSpec(make=CraftingWorld, tasks=lambda n_tasks, split, first: [], horizon=3)
 OWN = (
-    "bandit",
-    "combination-lock",
     "crafting",
     "crafting-hidden",
     "crafting-stock",
     "crafting-stock-hidden",
-    "informative-bandit",
-    "riverswim",
-    "riverswim-4",
     "textcraft-renamed",
-    "wordle",
 )
 
 
@@ -62,9 +56,7 @@ def test_an_installed_package_s_world_is_found_by_its_entry_point(installed, mon
 
 def test_an_unknown_name_lists_those_that_there_are(installed):
     installed(harbour="harbour:WORLD")
-    with pytest.raises(
-        ConfigurationError, match=r"unknown world 'ocean'; available: bandit, .*, crafting, .*, harbour, "
-    ):
+    with pytest.raises(ConfigurationError, match=r"unknown world 'ocean'; available: crafting, .*, harbour, "):
         world("ocean")
 
 

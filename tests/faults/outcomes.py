@@ -194,13 +194,13 @@ KINDS = (
     ),
     Kind(
         "updater of PSRL",
-        ("explore, PSRL's roles",),
+        ("PSRL, roles",),
         once=dict.fromkeys(_EVERY, UPDATE) | {"too many requests": RETRIED},
         always=dict.fromkeys(_EVERY, UPDATE),
     ),
     Kind(
         "estimators of IDS",
-        ("explore, IDS's roles",),
+        ("IDS, estimators",),
         once=dict.fromkeys(_EVERY, ROLE) | {"too many requests": RETRIED},
         always=dict.fromkeys(_EVERY, ROLE),
     ),

@@ -15,19 +15,15 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 import numpy as np
 from langchain.agents import create_agent
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
+from langgraph.store.memory import InMemoryStore
 
 from amc_agents import AtSteps, amc, text_agent
-from amc_agents.bench.engine import execute_work
-from amc_agents.bench.exploration import llm_agents
-from amc_agents.bench.exploration.agents import explorers
-from amc_agents.bench.exploration.running import Exploration
 from amc_agents.bench.methods import Tuned, amc_hidden
 from amc_agents.bench.runner import compare
 from amc_agents.bench.tuning import Grid, tune
@@ -40,10 +36,9 @@ from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.reading import CompletionsReader
 from amc_agents.critics.verdict.top_k import TopKReader
-from amc_agents.envs.registry import world
 from amc_agents.middleware import ActorCritic, CritiqueRefine
 from amc_agents.models.seeding import use_rng
-from amc_agents.testing.exact_roles import exact_roles_model
+from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.training.collecting import amc_rollouts, collect_from
 from amc_agents.training.dataset import read_records
 from amc_agents.training.score_file import scored_values
@@ -58,11 +53,11 @@ from tests.lac.lac_agents import Prefers, walker
 from tests.pnlc.pnlc_agents import Reaches
 from tests.pnlc.pnlc_agents import walker as thinker
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
+from tests.psrl import exploring_agents, test_ids_middleware
 from tests.training.toy_trajectories import decided_by_the_first_answer
 
 KEY = "sk-never-show-0123456789abcdef"
 N = 3
-IDS = "informative-bandit"
 WORLD = "/step"
 """Path of the world server."""
 
@@ -369,24 +364,28 @@ async def goal_trained(proxy: Wire, limits: Limits, on_error: str) -> Seen:
     return Seen(str(checkpoint.metrics), checkpoint.metrics["usage"]["embedding"]["calls"])
 
 
-def explored(kind: str, where: str) -> Use:
-    """A trial of an exploring agent, whose roles are the chat model."""
-
-    async def use(proxy: Wire, limits: Limits, on_error: str) -> Seen:
-        llm_agents._chat_model.cache_clear()
-        async with chat(proxy, limits) as model:
-            with TemporaryDirectory() as out, patch.object(llm_agents, "build_model", lambda *_, **__: model):
-                planned = Exploration(where, explorers([f"{kind}:own:model"], []), 1, 2)
-                await execute_work(planned, out, resume=False, n_concurrent=1)
-                (trial,) = planned.kept(out)
-        return Seen([trial.choices, trial.returns], trial.usage.calls)
-
-    return use
+async def psrl_roles(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    async with chat(proxy, limits) as model:
+        agent = exploring_agents.an_agent(InMemoryStore(), roles=model, on_update_error="raise")
+        return await explored(agent, "posterior sampler", "posterior updater")
 
 
-def roles(where: str) -> Talk:
-    """A model that plays each role in a world exactly; equal prompts give equal answers."""
-    model = exact_roles_model(next(iter(world(where).tasks(1, "test", 0))))
+async def ids_roles(proxy: Wire, limits: Limits, on_error: str) -> Seen:
+    async with chat(proxy, limits) as model:
+        agent = test_ids_middleware.an_agent(InMemoryStore(), model, list(map(str, test_ids_middleware.ARMS)))
+        return await explored(agent, "regret estimator", "information estimator")
+
+
+async def explored(agent: Any, *asked: str) -> Seen:
+    """One episode of an agent with a middleware whose roles are the chat model."""
+    with counting() as meter:
+        output = await agent.ainvoke({"messages": [HumanMessage("Earn.")]})
+    used = meter.read()
+    return Seen([message.text for message in output["messages"]], sum(used[role].calls for role in asked))
+
+
+def reproducible(model: ScriptedChatModel) -> Talk:
+    """What a model says, with the same draws for equal prompts."""
 
     def talk(messages: Sequence[BaseMessage]) -> str:
         prompt = re.sub(r"> [0-9a-f]{10}$", ">", messages[-1].text, flags=re.MULTILINE)  # without random marks
@@ -413,6 +412,6 @@ def surfaces(folder: Path) -> list[Surface]:
         Surface("tune, `vllm:`", "/classify", 1, tuned(folder), connecting=("/v1/models",)),
         Surface("score, `vllm:`", "/classify", 1, scored(folder), connecting=("/v1/models",)),
         Surface("train goal, embeddings", "/v1/embeddings", 0, goal_trained),
-        Surface("explore, PSRL's roles", CHAT, 2, explored("psrl", "bandit"), talk=roles("bandit"), elsewhere=()),
-        Surface("explore, IDS's roles", CHAT, 2, explored("ids", IDS), talk=roles(IDS), elsewhere=()),
+        Surface("PSRL, roles", CHAT, 1, psrl_roles, talk=reproducible(exploring_agents.exact_roles())),
+        Surface("IDS, estimators", CHAT, 2, ids_roles, talk=reproducible(test_ids_middleware.exact_roles())),
     ]

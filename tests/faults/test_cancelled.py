@@ -35,7 +35,7 @@ async def cancelled(surface, proxy, number):
 NAMES = (
     "AMC, `vllm:`", "AMC, `classify:`", "AMC, `judge:`", "AMC, policy", "LAC, `verdict:` (logits)",
     "LAC, `verdict:` (top k)", "PNLC, embeddings", "AMC, world server", "collect, policy", "bench, `vllm:`",
-    "explore, PSRL's roles", "explore, IDS's roles",
+    "PSRL, roles", "IDS, estimators",
 )  # fmt: skip
 
 

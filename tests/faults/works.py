@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from amc_agents.bench.exploration.agents import explorers
-from amc_agents.bench.exploration.running import Exploration, explore
 from amc_agents.bench.methods import best_of_n, react
 from amc_agents.bench.runner import compare
 from amc_agents.bench.tuning import Grid, tune
@@ -63,11 +61,6 @@ def _bench(folder: Path) -> None:
 def _tune(folder: Path) -> None:
     comparison = comparison_of_coins(1, [react()], n_particles=2)
     tune(comparison, folder / "tune", grid=Grid(temperatures=(0.0, 1.0), steps=((1,),), betas=(0.1,)))
-
-
-def _explore(folder: Path) -> None:
-    planned = Exploration("bandit", explorers(["classic-psrl"], []), 2, 2)
-    explore(planned, folder / "explore", resume=(folder / "explore").exists(), n_concurrent=1)
 
 
 def _import(folder: Path) -> None:
@@ -183,7 +176,6 @@ WORKS = (
     Work("collect", _collect, lambda folder: _records(folder / "data")),
     Work("bench", _bench, _lines("bench/records*.jsonl")),
     Work("tune", _tune, _lines("tune/records*.jsonl")),
-    Work("explore", _explore, _lines("explore/records*.jsonl")),
     Work("import", _import, lambda folder: _records(folder / "data")),
     Work("score", _score, _scores),
     Work("train value", _train_value, _files("value"), most=5),

@@ -43,11 +43,9 @@ from amc_agents.operations.importing.logged_runs import read_outcomes
 from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
 from amc_agents.pnlc.goals import read_goals
 from amc_agents.psrl import estimates
-from amc_agents.psrl.baselines import policy_iteration
-from amc_agents.psrl.exact.priors import parse_prior
-from amc_agents.psrl.exact.roles import impossible, read_hypothesis
 from amc_agents.psrl.experience import read_experience
 from amc_agents.psrl.posterior import store
+from amc_agents.psrl.posterior.priors import impossible, parse_prior, read_hypothesis
 from amc_agents.psrl.posterior.retained import dropped_statements
 from amc_agents.psrl.posterior.types import Evidence, Version
 from amc_agents.psrl.roles import after, read_step
@@ -148,7 +146,6 @@ TEXT_PARSERS = [
     text_parser("likelihoods", lambda text: read_likelihoods(text, 2), "1:", "2:", "0.5", "1: .5", "2: 1.0"),
     text_parser("choice", lambda text: read_choice(text, 3), "Choice:", "Choice: 2"),
     text_parser("regret", estimates._number_after(estimates.REGRET_IS, 0.0), "Expected regret:", "0.5", "e9"),
-    text_parser("imagined reward", policy_iteration._number, "Reward:", "0.5", "e9"),
     text_parser("role's answer", lambda text: after(text, "Posterior:"), "Posterior:", "Beta(1, 2)"),
     text_parser("role's step", read_step, "Action:", "Action: go", "Thought:"),
     text_parser(

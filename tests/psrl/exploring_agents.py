@@ -17,16 +17,26 @@ from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.store.sqlite import SqliteStore
 
-from amc_agents.envs.exploration import bandit_task
 from amc_agents.middleware import PosteriorSampling
-from amc_agents.psrl.exact import exact_model
+from amc_agents.psrl.posterior.priors import Beta, Independent
 from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.testing.scripted import ScriptedChatModel
 
-TASK = bandit_task(7)
-PRIOR = exact_model(TASK).prior(TASK)
+ARMS = ("B", "I", "O", "R", "H")
+RULES = f"There are five slot machine arms: {', '.join(ARMS)}. Each pays 1 or 0. Earn as much as you can."
+PRIOR = Independent({f"mean of arm {arm}": Beta() for arm in ARMS})
 NAMESPACE = ("tests", "bandit")
 GIVEN = {"messages": [("user", "Earn.")]}
+
+
+def exact_roles():
+    """A chat model that plays sampler and updater exactly."""
+
+    def counted(posterior, step):
+        arm, paid = re.fullmatch(r"Arm (.) paid ([01])\.", step.observation).groups()
+        return posterior.observed(f"mean of arm {arm}", int(paid))
+
+    return exact_roles_model(counted)
 
 
 def machine(at_pull=lambda number: None):
@@ -64,8 +74,8 @@ def player(n_pulls=2, prompts=None):
 
 def an_agent(store, *, pull=None, model=None, roles=None, agent=None, **options):
     """`create_agent` with the middleware."""
-    settings = {"prior": PRIOR, "namespace": NAMESPACE, "world": TASK.instruction, "seed": 3, **options}
-    middleware = PosteriorSampling(roles or exact_roles_model(TASK), **settings)
+    settings = {"prior": PRIOR, "namespace": NAMESPACE, "world": RULES, "seed": 3, **options}
+    middleware = PosteriorSampling(roles or exact_roles(), **settings)
     return create_agent(
         model or player(), [pull or machine()[0]], middleware=[middleware], store=store, **(agent or {})
     )
@@ -73,7 +83,7 @@ def an_agent(store, *, pull=None, model=None, roles=None, agent=None, **options)
 
 def counts(posterior):
     """Numbers of payments of 1 and 0 in a posterior's text."""
-    return np.array(re.findall(r"Beta\((\d+), (\d+)\)", posterior), dtype=int).sum(axis=0) - len(TASK.payload.arms)
+    return np.array(re.findall(r"Beta\((\d+), (\d+)\)", posterior), dtype=int).sum(axis=0) - len(ARMS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 
 import pytest
@@ -11,24 +12,46 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 
-from amc_agents.envs.exploration import informative_bandit_task
 from amc_agents.errors import ConfigurationError, RoleError
 from amc_agents.middleware import InformationDirected
-from amc_agents.psrl.exact import exact_model
+from amc_agents.psrl.posterior.priors import UniformOver
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.testing.scripted import ScriptedChatModel
 
-TASK = informative_bandit_task(4, n_arms=6)
-BEST = TASK.payload.best
+ARMS, BEST = range(6), 1
+RULES = "One of the arms 1 to 5 pays 1, the others of them 0. Arm 0 pays 1 / (2 x the number of the best arm)."
+PRIOR = UniformOver(("1", "2", "3", "4", "5"))
 GIVEN = {"messages": [("user", "Earn.")]}
 both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+def payment(arm, best):
+    return 1 / (2 * best) if arm == 0 else float(arm == best)
+
+
+def exact_roles():
+    """A chat model that estimates and updates exactly: arm 0 tells the best arm, any other whether it is the best."""
+
+    def updated(posterior, step):
+        arm, paid = re.fullmatch(r"Arm (\d) paid (\S+)\.", step.observation).groups()
+        return posterior.given(lambda best: abs(payment(int(arm), int(best)) - float(paid)) < 1e-6)
+
+    def stakes(posterior, steps):
+        paid = {arm: [payment(arm, int(best)) for best in posterior.items] for arm in ARMS}
+        bits = {arm: [values.count(value) / len(values) for value in set(values)] for arm, values in paid.items()}
+        return {
+            str(arm): (1 - sum(paid[arm]) / len(paid[arm]), sum(-share * math.log2(share) for share in bits[arm]))
+            for arm in ARMS
+        }
+
+    return exact_roles_model(updated, stakes=stakes)
 
 
 @tool
 def pull(arm: int) -> str:
     """Pull an arm."""
-    return f"Arm {arm} paid {TASK.payload.pay(arm):.6f}."
+    return f"Arm {arm} paid {payment(arm, BEST):.6f}."
 
 
 def in_words(model):
@@ -44,14 +67,14 @@ def in_words(model):
 def once(messages):
     """One pull, after which the model sums up."""
     pulled = isinstance(messages[-1], ToolMessage)
-    return [] if pulled else [{"name": "pull", "args": {"arm": arm}} for arm in range(6)]
+    return [] if pulled else [{"name": "pull", "args": {"arm": arm}} for arm in ARMS]
 
 
 def an_agent(store, model=None, actions=once, **options):
     middleware = InformationDirected(
-        model or in_words(exact_roles_model(TASK)),
+        model or in_words(exact_roles()),
         actions,
-        **{"prior": exact_model(TASK).prior(TASK), "world": TASK.instruction, "seed": 1, **options},
+        **{"prior": PRIOR, "world": RULES, "seed": 1, **options},
     )
     sums_up = ScriptedChatModel(respond=lambda messages: f"Seen: {messages[-1].text}")
     return create_agent(sums_up, [pull], middleware=[middleware], store=store)
@@ -87,7 +110,7 @@ def test_it_asks_the_arm_that_tells_and_then_takes_the_best(sync):
 
 @both_ways
 def test_texts_are_actions_too(sync):
-    agent = an_agent(InMemoryStore(), exact_roles_model(TASK), [str(arm) for arm in range(6)])
+    agent = an_agent(InMemoryStore(), exact_roles(), [str(arm) for arm in ARMS])
     (*_, final) = stream(agent, "values", sync=sync)
     assert final["messages"][-1].text == "0"
 

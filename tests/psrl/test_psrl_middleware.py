@@ -22,10 +22,19 @@ from amc_agents.psrl.conversation.journal import OPEN
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import InMemoryPosterior
 from amc_agents.psrl.role_models import RoleModel
-from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, metering
-from tests.psrl.exploring_agents import GIVEN, NAMESPACE, PRIOR, TASK, an_agent, counts, machine, player
+from tests.psrl.exploring_agents import (
+    ARMS,
+    GIVEN,
+    NAMESPACE,
+    PRIOR,
+    an_agent,
+    counts,
+    exact_roles,
+    machine,
+    player,
+)
 
 both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
@@ -66,7 +75,7 @@ def test_each_run_acts_on_a_hypothesis_and_learns(sync):
     assert first == str(PRIOR)
     assert len(texts(store)) == 4
     assert counts(last).tolist() == [3, 3]
-    for arm in TASK.payload.arms:
+    for arm in ARMS:
         successes, failures = re.search(rf"arm {arm}: Beta\((\d+), (\d+)\)", last).groups()
         assert int(successes) + int(failures) - 2 == pulled.count(arm)
     assert not open_episodes(store)
@@ -192,7 +201,7 @@ def test_an_abandoned_episode_that_resumes_is_counted_once(sync):
 
 def refusing(say):
     """Exact roles, except for the updater's answer."""
-    exact = exact_roles_model(TASK)
+    exact = exact_roles()
 
     def respond(messages):
         return say() if "<experience>" in messages[-1].text else exact.respond(messages)
@@ -243,7 +252,7 @@ def test_each_role_has_its_model():
 
         return ScriptedChatModel(respond=respond)
 
-    exact = exact_roles_model(TASK)
+    exact = exact_roles()
     agent = an_agent(
         InMemoryStore(),
         roles=named("sampler", exact),
@@ -265,7 +274,7 @@ def test_a_posterior_needs_a_store_or_memory():
 
 def test_each_user_can_have_a_posterior():
     store = InMemoryStore()
-    roles = exact_roles_model(TASK)
+    roles = exact_roles()
     middleware = PosteriorSampling(roles, prior=PRIOR, namespace=lambda runtime: ("of", runtime.context["user"]))
     agent = create_agent(player(1), [machine()[0]], middleware=[middleware], store=store, context_schema=dict)
     for user in ("ada", "ada", "bob"):
@@ -275,7 +284,7 @@ def test_each_user_can_have_a_posterior():
 
 
 def test_wrong_settings():
-    exact = exact_roles_model(TASK)
+    exact = exact_roles()
     with pytest.raises(ConfigurationError, match="unknown options: namspace"):
         PosteriorSampling(exact, **{"namspace": "x"})
     with pytest.raises(ConfigurationError, match="no role can update the posterior"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "cli": "for the `amc` command",
-    "bench": "to draw the pictures of `amc demo`, `amc bench` and `amc explore`",
+    "bench": "to draw the pictures of `amc demo` and `amc bench`",
     "openai": "for models of OpenAI, and of servers with its API",
     "train": "to train critics, and for critics hf:",
     "qlora": "to train on a base model in 4 bits",

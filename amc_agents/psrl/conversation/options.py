@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.psrl.exact.priors import Prior
+from amc_agents.psrl.posterior.priors import Prior
 from amc_agents.psrl.posterior.updates import Guard, PosteriorMemory
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Updater

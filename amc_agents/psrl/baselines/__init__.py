@@ -1,7 +1,0 @@
-"""Baselines of LLM-PSRL: agents that learn between episodes without a posterior (its section 5.2)."""
-
-from amc_agents.psrl.baselines.in_context import InContextRl
-from amc_agents.psrl.baselines.policy_iteration import InContextPolicyIteration
-from amc_agents.psrl.baselines.reflexion import Reflexion
-
-__all__ = ["InContextPolicyIteration", "InContextRl", "Reflexion"]
