@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from amc_agents.operations.rollout.shadow_graph import shadow
     from amc_agents.pnlc.middleware import CritiqueRefine
     from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
-    from amc_agents.population.amc_graph import AmcGraph
-    from amc_agents.population.graph import amc
+    from amc_agents.population.graph import AmcGraph
+    from amc_agents.population.wrap import amc
     from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
     from amc_agents.psrl.posterior.store import StorePosterior
@@ -106,7 +106,7 @@ __getattr__, __dir__ = _lazy_names(
         "ActorCritic": "lac.middleware",
         "Adaptive": "smc",
         "AmcError": "errors",
-        "AmcGraph": "population.amc_graph",
+        "AmcGraph": "population.graph",
         "AtSteps": "smc",
         "Budget": "budget",
         "BudgetExhausted": "errors",
@@ -132,7 +132,7 @@ __getattr__, __dir__ = _lazy_names(
         "Usage": "usage",
         "actor_critic_model": "lac.node",
         "actor_critic_node": "lac.node",
-        "amc": "population.graph",
+        "amc": "population.wrap",
         "canary": "operations.rollout.canary_graph",
         "critique_refine_model": "pnlc.node",
         "critique_refine_node": "pnlc.node",

@@ -19,7 +19,7 @@ MOVED = {
     "amc_agents.methods.posterior": "amc_agents.psrl.posterior.updates",
     "amc_agents.nodes": "amc_agents",
     "amc_agents.nodes.actor_critic": "amc_agents.lac.node",
-    "amc_agents.nodes.amc": "amc_agents.population.graph",
+    "amc_agents.nodes.amc": "amc_agents.population.wrap",
     "amc_agents.nodes.critique_refine": "amc_agents.pnlc.node",
     "amc_agents.nodes.exploration": "amc_agents.psrl.nodes",
     "amc_agents.nodes.posterior": "amc_agents.psrl.posterior.store",

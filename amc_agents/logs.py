@@ -17,7 +17,7 @@ MOST_TEXT = 2_000
 def room_logger(module: str) -> logging.Logger:
     """Return the logger of a module's room.
 
-    >>> room_logger("amc_agents.population.durable.lifecycle").name
+    >>> room_logger("amc_agents.population.features.durable.lifecycle").name
     'amc_agents.population'
     >>> room_logger("amc_agents.operations.serve.fleet").name
     'amc_agents.operations.serve'

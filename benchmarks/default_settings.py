@@ -130,7 +130,7 @@ def ladder_run(
 def _seen(
     task: LadderTask, critic: Judged, step: int, bad: Any, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, float]:
-    """The returns so far, the predictions, and the resolution as `population.valuation` has it."""
+    """The returns so far, the predictions, and the resolution as `population.weighing` has it."""
     nothing, ended = np.zeros(N), step == task.length
     if critic.rewards == "dense":
         return (step - bad) / task.length + 1.0 * (ended & (bad <= task.allowed)), nothing, 1e-9

@@ -32,8 +32,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.durable.points import points_thread
-from amc_agents.population.graph import amc
+from amc_agents.population.features.durable.points import points_thread
+from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.runtime.world import use_environment

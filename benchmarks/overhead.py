@@ -38,7 +38,7 @@ from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.runtime.world import current_environment, use_environment
 from amc_agents.smc import AtSteps, EveryStep, Never, Schedule

@@ -28,9 +28,9 @@ import numpy as np
 from langchain_core.messages import HumanMessage
 
 from amc_agents.population import nodes
-from amc_agents.population.graph import amc
-from amc_agents.population.population import ParticleSystem
 from amc_agents.population.resampling import resample as resample_population
+from amc_agents.population.system import ParticleSystem
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import SCHEMES, AtSteps, init, resample, weigh
 from amc_agents.testing.scripted import ScriptedChatModel

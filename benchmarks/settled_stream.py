@@ -24,7 +24,7 @@ from langchain_openai import ChatOpenAI
 from overhead import INPUT, TASK, N, Walk, local_server
 from pydantic import SecretStr
 
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import Emission
 from amc_agents.smc import AtSteps, EveryStep, Schedule

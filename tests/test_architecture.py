@@ -232,7 +232,7 @@ def test_a_framework_in_a_core_is_seen():
 
 
 def test_a_wrong_direction_is_seen():
-    assert wrong_imports("smc/weights.py", "from amc_agents.population.graph import amc")
+    assert wrong_imports("smc/weights.py", "from amc_agents.population.wrap import amc")
     assert wrong_imports("smc/weights.py", "def f():\n    import amc_agents.envs")
     assert wrong_imports("population/graph.py", "from amc_agents.lac import middleware")
     assert wrong_imports("population/graph.py", "from amc_agents import amc")

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from amc_agents.logs import log, room_logger
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.quoting import keep_secret
 from amc_agents.smc import AtSteps, Never
 from tests.population.worlds import ReturnSoFar, SumWorld, digits, number_agent, start, sum_world

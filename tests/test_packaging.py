@@ -100,7 +100,7 @@ for module in pkgutil.walk_packages(amc_agents.__path__, "amc_agents."):
             raise
     print(module.name)
 """
-    assert "amc_agents.population.graph" in python(repository, code).stdout.split()
+    assert "amc_agents.population.wrap" in python(repository, code).stdout.split()
 
 
 @pytest.mark.thorough

@@ -19,8 +19,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 from amc_agents.plain import DEEPEST, plain
-from amc_agents.population.graph import amc
-from amc_agents.population.streamed_run import StreamedRun
+from amc_agents.population.open_run import StreamedRun
+from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.smc import AtSteps, EveryStep
 from amc_agents.types import Task

@@ -6,7 +6,7 @@ from langchain_core.messages import AIMessage
 import amc_agents.prices
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.prices import Cost, Price, cost, cost_of, dollars_of
 from amc_agents.usage import Usage
 from tests.population.worlds import digits, number_agent, start, sum_world

@@ -26,8 +26,8 @@ from amc_agents.bench.tree.search import tree_search
 from amc_agents.bench.work import Execute, WorkItem
 from amc_agents.config import Config
 from amc_agents.population.conclusion import quiet_notes
-from amc_agents.population.graph import amc
-from amc_agents.population.watching import watched_as
+from amc_agents.population.features.watchers import watched_as
+from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.runtime.deciding_model import Sink
 from amc_agents.types import Task

@@ -57,8 +57,8 @@ def estimate(
 def _estimate(graph: Any, given: Any, particles: int | None) -> Estimate:
     from dataclasses import replace
 
-    from amc_agents.population.amc_graph import AmcGraph
     from amc_agents.population.estimate import Estimate
+    from amc_agents.population.graph import AmcGraph
     from amc_agents.runtime.metering import PolicyMeter
     from amc_agents.usage import Meter
 

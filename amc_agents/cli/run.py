@@ -15,7 +15,7 @@ from amc_agents.cli.printable import echo
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from amc_agents.population.amc_graph import AmcGraph
+    from amc_agents.population.graph import AmcGraph
     from amc_agents.run import Run
 
 
@@ -60,8 +60,8 @@ def searching_graph(
     graph: Any, config: Path | None, particles: str | None, beta: str | None, steps: str | None
 ) -> AmcGraph:
     """Wrap a compiled graph with the flags' settings; return a graph of amc() unchanged, and refuse flags for it."""
-    from amc_agents.population.amc_graph import AmcGraph
-    from amc_agents.population.graph import amc
+    from amc_agents.population.graph import AmcGraph
+    from amc_agents.population.wrap import amc
     from amc_agents.smc import AtSteps
 
     if not isinstance(graph, AmcGraph):

@@ -21,15 +21,13 @@ from langgraph.types import Command, Interrupt
 
 from amc_agents.concurrency.background import read_sync
 from amc_agents.errors import AgentContractError
-from amc_agents.population.agent_events import AgentEvents
-from amc_agents.population.containers import CarriedValue, is_plain
+from amc_agents.population.features.agent_events import AgentEvents, EventListener
+from amc_agents.population.features.proposals import Proposal, proposal_of
+from amc_agents.population.features.settled import SettledStream
 from amc_agents.population.particle import Particle
-from amc_agents.population.particle_events import EventListener
 from amc_agents.population.particle_trace import Outcome, ParticleTrace
-from amc_agents.population.proposals import Proposal, proposal_of
 from amc_agents.population.rewards import Rewards
-from amc_agents.population.saver import ForkSaver
-from amc_agents.population.settled import SettledStream
+from amc_agents.population.saver import CarriedValue, ForkSaver, is_plain
 from amc_agents.quoting import quoted
 from amc_agents.runtime.calls import PARTICLE_THREAD
 from amc_agents.runtime.door import is_of_a_door

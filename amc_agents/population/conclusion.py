@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from amc_agents import smc
 from amc_agents.commits import Commit, DeferredCalls
 from amc_agents.errors import AllWeightsZero, BudgetExhausted, RunTimedOut
 from amc_agents.logs import log, room_logger
+from amc_agents.population.features.search_notes import reward_notes, search_notes
 from amc_agents.population.particle import Particle
-from amc_agents.population.population import ParticleSystem
-from amc_agents.population.search_notes import reward_notes, search_notes
-from amc_agents.population.selection import select_index
+from amc_agents.population.system import ParticleSystem
 from amc_agents.quoting import excerpt
 from amc_agents.run import Population, Run
 from amc_agents.runtime.world import Worlds
+from amc_agents.settings import Select
 from amc_agents.usage import Usage
 
 _notes = room_logger(__name__).getChild("notes")
@@ -221,3 +222,28 @@ def quiet_notes() -> Iterator[None]:
         yield
     finally:
         _notes.setLevel(level)
+
+
+def select_index(rng: np.random.Generator, population: Population, select: Select) -> int:
+    """Return the index of the selected particle; failed particles are never selected.
+
+    A value is NaN if the critic failed under `on_critic_error="uniform"`. "value" selects among the particles with a
+    known value. If no value is known, it selects by weight, which contains the critic's earlier values.
+
+    Args:
+        rng: random generator for "sample".
+        population: at least one particle has a positive weight.
+        select: "return", "value", "weight" or "sample", as in `amc`.
+    """
+    alive = np.isfinite(population.log_weights)
+    known = alive & np.isfinite(population.values)
+    if select == "sample":
+        return int(rng.choice(len(alive), p=smc.normalised(population.log_weights)))
+    if select == "return":
+        scores = np.array([trajectory.return_ for trajectory in population.trajectories])
+    elif select == "value" and known.any():
+        alive, scores = known, population.values
+    else:
+        # Absolute weights: those since the last resampling cover other steps for retired particles.
+        scores = population.log_weights
+    return int(np.argmax(np.where(alive, scores, -np.inf)))

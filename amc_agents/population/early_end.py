@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amc_agents.population.population import ParticleSystem
+from amc_agents.population.system import ParticleSystem
 
 
 def ends_now(system: ParticleSystem) -> bool:

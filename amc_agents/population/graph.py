@@ -1,241 +1,246 @@
-"""Wrap a LangGraph agent in the graph of an AMC run.
-
-    init -> propagate -> weigh -> (resample | commit -> propagate -> weigh)* -> finalize
-
-A resumed run goes on at `restore`. See docs/amc.md.
-"""
+"""The compiled graph that `amc` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, cast
 
-from langgraph.graph import END, START, StateGraph
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Checkpointer
+from langgraph.types import Command, StateSnapshot, StateUpdate
+from typing_extensions import override
 
-from amc_agents.budget import Budget
-from amc_agents.config import ConfigLike, configured
-from amc_agents.critics.adapting import CriticLike
-from amc_agents.critics.uses import for_amc
-from amc_agents.population.amc_graph import AmcGraph
-from amc_agents.population.nodes import BothWays, Nodes, RunState, restarting
-from amc_agents.population.particle import TrajectoryFunction
-from amc_agents.population.proposals import Proposal, checked_proposals
-from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
-from amc_agents.population.settings import Settings
-from amc_agents.population.wrapped_agent import EnvironmentFunction, WrappedAgent
-from amc_agents.runtime import calls, contract
-from amc_agents.runtime.chosen_critic import CriticChoice, OfferedCritics
-from amc_agents.runtime.door import watch_tools
-from amc_agents.runtime.effects import Effect
-from amc_agents.runtime.known_models import pass_caches_by
-from amc_agents.runtime.rate_limits import patient
-from amc_agents.settings import DEFAULTS, SETTING_NAMES, Beta, Emission, Finished, OnCriticError, Select
-from amc_agents.smc import Adaptive, Schedule
+from amc_agents.concurrency.background import close_connections_at_end, read_in_thread, run_in_background
+from amc_agents.errors import AgentContractError, AnswerNeeded, ConfigurationError
+from amc_agents.population.estimate import Estimate
+from amc_agents.population.features.durable.lifecycle import admit, check_at_rest, forget
+from amc_agents.population.features.durable.points import NO_CHECKPOINTS, DurablePoint, alist_points, list_points
+from amc_agents.population.nodes import BothWays, Nodes
+from amc_agents.population.open_run import OpenRun, StreamedRun
+from amc_agents.population.settings import WrappedAgent
+from amc_agents.run import Run
+from amc_agents.runtime import calls
+from amc_agents.runtime.effects import attempts_of, effect
 
 
-def amc(
-    agent: CompiledStateGraph[Any, Any, Any, Any],
-    critic: str | CriticLike | None = None,
-    *,
-    critics: OfferedCritics | None = None,
-    n_particles: int | Adaptive | None = None,
-    resample: Schedule | None = None,
-    scheme: str | None = None,
-    beta: Beta | None = None,
-    success_reward: float | None = None,
-    environment: EnvironmentFunction | None = None,
-    reward: RewardFunction | None = None,
-    rewards: RewardSource | Literal[False] | None = None,
-    hide_rewards: bool = False,
-    select: Select | None = None,
-    finished: Finished | None = None,
-    horizon: int | None = None,
-    stop_at: float | None = None,
-    quorum: int | None = None,
-    step_timeout: float | None = None,
-    run_timeout: float | None = None,
-    durable_every: int | None = None,
-    budget: Budget | None = None,
-    seed: int | None = None,
-    emit: Emission | None = None,
-    on_critic_error: OnCriticError | None = None,
-    step_after: str | Sequence[str] | None = None,
-    tools: Mapping[str, Effect] | None = None,
-    stateless_tools: bool = False,
-    proposals: Sequence[Proposal] | None = None,
-    trajectory: TrajectoryFunction | None = None,
-    checkpointer: Checkpointer = None,
-    name: str | None = None,
-    config: ConfigLike | None = None,
-) -> AmcGraph:
-    """Run a compiled LangGraph agent as N particles, weighted and resampled by a critic (AMC, Algorithm 1).
+@effect("read")
+class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled graph with the wrapped agent's input and output schemas, and with `run` and `arun`.
 
-    The returned graph has the agent's input and output schemas. `invoke` returns the best particle's output;
-    `graph.run(input)` returns the whole `Run`.
-
-    A setting that is not given comes from the configuration file (docs/configuration.md), or else has the default of
-    `amc_agents.settings.AmcSettings`. `help(amc)` lists the defaults at its end.
-
-    Args:
-        agent: a compiled graph, with or without tools.
-        critic: predicts the future return: a string such as "hf:folder", an object with `values`, or a function of
-            trajectories, async or sync (then called in a thread). Default: AMC_CRITIC, then the configuration file,
-            then "uniform". A call can name another critic, which takes precedence: `context={"critic": ...}`, then
-            `config={"configurable": {"critic": ...}}`. A run that sees no rewards needs a named critic; even "uniform"
-            must then be named, because nothing else tells the particles apart.
-        critics: name -> critic, the choice of a call: calls may then use these names and no other critic. `critic` may
-            be such a name too. `AllowedCritics` also permits shipped models and listed servers. Served graphs need one
-            of them: on LangGraph's server, a call cannot name a critic otherwise.
-        n_particles: N, number of trajectories that run side by side. `Adaptive(start=4, most=32)` starts with few, adds
-            more at each resampling point where the answer is undecided, and ends when it is decided.
-        resample: when particles are weighed and resampled; `Never()` is Best-of-N.
-        scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
-        beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units. "auto": that of a critic
-            trained for one (eq. 5); otherwise chosen at the first weighing where values differ by more than the
-            critic's resolution, so that the effective sample size falls to half, and recorded as `run.beta`; log Z is
-            then not known.
-        success_reward: states that the return is always 0 or this number (success). The critic then predicts a
-            probability of success, eq. 5 holds exactly, and small probabilities are weighed by their ratio. None: any
-            return is possible.
-        environment: creates (Environment, Task) from the agent's input. Every particle gets its own world, which its
-            tools reach by `current_environment()` and from which rewards come. A world that only keeps particles apart
-            is a `Forkable`, alone or with a Task; the run then sees no rewards.
-        reward: computes the return so far from the agent's state.
-        rewards: which rewards count if both `environment` and `reward` are given: "world", "function", or "both" for
-            their sum. False: the worlds have no rewards. Default: the only available source.
-        hide_rewards: run without reading rewards, so that the same selection is possible in production.
-        select: criterion of the answer: the best "return", "value" (by the critic) or "weight" (as in the paper;
-            retired particles compete with the absolute weight at which they were retired), or a "sample" from the
-            weighted particles. None: "return" if rewards are seen, else "value".
-        finished: "retire" takes finished particles out with their weight and gives their slots to live particles;
-            "keep" resamples them with the others.
-        horizon: maximum number of steps of a particle; no future return is predicted there.
-        stop_at: return at which the run may end early. None: never.
-        quorum: minimum number of particles that must not fail. None: half of them.
-        step_timeout: time limit in seconds for a particle's step, `reward=` included: a particle that exceeds it has
-            failed, and the run continues. It also limits a critic call, whose failure is handled by `on_critic_error`.
-            None: no limit.
-        run_timeout: time limit in seconds for the whole run. When it passes, the best finished trajectory is the
-            answer, with a note and without log Z; `RunTimedOut` is raised if no particle has finished. None: no limit.
-        durable_every: maximum number of steps between two durable points, from which a run with a checkpointer goes on
-            after a crash. Particles wait for each other there, and the result does not change. None: points only where
-            particles are weighed, hence none under `Never()` before the end.
-        budget: limits of tokens, dollars, calls and seconds for the policy, the critic and all other models, shared by
-            all calls of the graph and by whatever else the `Budget` is given to. No request is made that could exceed
-            it. At its end, the best finished trajectory is the answer, with a note and without log Z;
-            `BudgetExhausted` is raised if no particle could finish. None: no limit.
-        seed: seed of resampling, of worlds, and of models that draw from the particle's random stream. None: drawn at
-            random and recorded.
-        emit: when `stream_mode="messages"` shows the answer's messages: at the "end" of the run, or "settled": each as
-            soon as every particle that can still become the answer shares it, and token by token while only one
-            particle is left. "all": at the end, too, but `astream_events` shows the events of every particle as they
-            happen, with `particle` in their metadata, instead of those of the answer.
-        on_critic_error: "raise" (default), or "uniform": keep the weights when the critic fails in any way, and add a
-            note to the run. Values are NaN there; `select="value"` takes the best known value, or the largest weight
-            if no value is known.
-        step_after: the node or nodes after which the agent pauses; a pause ends a step. Default: the nodes that hold a
-            ToolNode or are named "tools".
-        tools: effects of tools and of hand-written pausing nodes, by name: "read" (may be repeated without harm),
-            "world" (acts on the particle's own world, which `environment` creates), "commit" (must happen once, in
-            reality: the particles wait before it, and only the selected one makes the call) or `Deferred(...)` (a
-            commit that `run.commit` makes after the search). `@effect` declares the same at a tool.
-        stateless_tools: treat all tools and nodes without a declared effect as "read".
-        proposals: settings of the agent that differ between particles: values in its `configurable`, such as
-            [{"temperature": 0.5}, {"temperature": 0.9}] for a model with a configurable temperature. Particle i begins
-            with number i modulo their number, and its offspring keep it. The target's prior is then the mixture of
-            the proposals. Default: the particles do not differ.
-        trajectory: builds what the critic sees from an agent's state, for agents whose state has no `messages`.
-        checkpointer: for the outer graph (a conversation's memory). Default: the agent's own. A `Restorable` world
-            without `reset` then goes on: each turn starts from the previous winner's. A call whose `configurable` has
-            `"amc_new_world": True` starts from a new world.
-        name: name of the graph for supervisors, swarms and `as_tool()`. Default: the agent's own.
-        config: path of the configuration file, or a `Config`; `Config()` is empty. Default: the file named by
-            AMC_CONFIG.
-
-    Raises:
-        AgentContractError: the agent cannot be run as particles.
-        ConfigurationError: a setting is invalid; also at the first call that has neither a critic nor rewards.
+    All other calls (`invoke`, `batch`, `astream_events`, a node of another graph) go through `stream` or `astream`.
+    The worlds of a run are closed when its stream ends, is closed early, or fails; `run` and `arun` leave the winner's
+    world to their caller. A context that the agent would not read is refused.
     """
-    arguments = locals()  # The first statement, so that only the arguments are in it.
-    contract.check_agent(agent, gives_trajectory=trajectory is not None)
-    pausing = contract.pausing_nodes(agent, step_after)
-    effects = contract.check_effects(
-        agent, pausing, tools or {}, stateless_tools=stateless_tools, has_world=environment is not None
-    )
-    config = configured(config)
-    settings = Settings.chosen(
-        config,
-        {name: arguments[name] for name in (*SETTING_NAMES, "on_critic_error")},
-        budget=budget,
-        rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
-        hide_rewards=hide_rewards,
-    )
-    settings = replace(settings, proposals=checked_proposals(proposals, settings.start_size))
-    acting = {name for name, kind in {**effects.tools, **(tools or {})}.items() if kind != "read"}
-    wrapped = WrappedAgent(
-        agent=patient(agent, acting | effects.commit_nodes.keys()),
-        settings=settings,
-        critics=CriticChoice(
-            critic,
-            config,
-            lambda any_critic: for_amc(any_critic, beta=settings.beta, success_reward=settings.success_reward),
-            critics,
-        ),
-        step_after=pausing,
-        environment=environment,
-        reward=reward,
-        rewards_named=rewards is not None,
-        trajectory=trajectory,
-        effects=effects,
-        prices=config.price_list(),
-    )
-    watch_tools()
-    pass_caches_by(agent)
-    return _assemble(wrapped, agent.checkpointer if checkpointer is None else checkpointer, name or agent.name)
 
+    @override
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        yield from self._stream(self._open_run(), input, config, **kwargs)
 
-amc.__doc__ = f"{(amc.__doc__ or '').rstrip()}\n\n    Defaults: {DEFAULTS}.\n"
+    @override
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        async with aclosing(self._astream(self._open_run(asynchronous=True), input, config, **kwargs)) as events:
+            async for event in events:
+                yield event
 
-
-def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> AmcGraph:
-    builder, nodes = wrapped.agent.builder, Nodes(wrapped)
-    graph = StateGraph(
-        builder.state_schema,
-        context_schema=builder.context_schema or calls.AmcContext,
-        input_schema=builder.input_schema,
-        output_schema=builder.output_schema,
-    )
-    for schema in builder.schemas:  # Those of single nodes have channels too, which last as long as a conversation.
-        graph._add_schema(schema)
-    n_workers = wrapped.settings.largest_size
-    resumed = ("propagate", "weigh", "resample", "commit", "finalize")
-    graph.add_node("init", BothWays(nodes.init, n_workers), destinations=resumed)
-    graph.add_node("restore", BothWays(nodes.restore, n_workers), destinations=("init", *resumed))
-    for node, successors in (
-        (nodes.propagate, ("weigh", "propagate")),
-        (nodes.weigh, ("finalize", "resample", "propagate", "commit")),
-        (nodes.commit, ("propagate", "weigh", "ask", "finalize")),
-        (nodes.resample, ("propagate",)),
-        (nodes.finalize, (END,)),
-    ):
-        graph.add_node(
-            node.__name__,
-            BothWays(restarting(node), n_workers),
-            input_schema=RunState,
-            destinations=(*successors, "restore"),
+    @override
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a graph of amc cannot be pickled, because it holds locks and clients (LangGraph's own graphs can be, but "
+            "do not run afterwards): call the function that builds it in the worker, as a Ray actor's __init__ or the "
+            "initializer of a process pool"
         )
-    graph.add_node("ask", BothWays(nodes.ask, n_workers), input_schema=RunState, destinations=("commit",))
-    graph.add_edge(START, "init")
-    compiled = graph.compile(checkpointer=checkpointer, store=wrapped.agent.store, name=name)
-    agent = wrapped.agent
-    shown = [key for key in compiled.channels if key in agent.channels and key in agent.stream_channels_list]
-    # As values of channels, because an object of the state's class also has the defaults of what was never written.
-    raw = {"channels": shown, "mapper": None}
-    first = {name: compiled.nodes[name].copy(raw) for name in ("init", "restore")}
-    assembled = AmcGraph(**{**compiled.__dict__, "stream_channels": shown, "nodes": {**compiled.nodes, **first}})
-    # `version="v2"` returns objects of the agent's classes by these.
-    assembled._output_mapper, assembled._state_mapper = compiled._output_mapper, compiled._state_mapper
-    return assembled
+
+    def run(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
+        """Like `invoke`, but return the `Run`: best trajectory, population, weights, log Z, usage and best world.
+
+        The winner's world stays open as `run.best_world` until the run is closed: `with graph.run(input) as run:`.
+
+        Raises:
+            AnswerNeeded: the run waits for a human's answer: `run(Command(resume=answer), config)` goes on.
+        """
+        owner = self._open_run(wants_events=False, keeps_world=True)
+        events = self._stream(owner, input, config, stream_mode="custom", **kwargs)
+        try:
+            run = _last_run([event for event in events if _is_run(event)], owner)
+        except BaseException:
+            if owner.kept is not None:
+                owner.kept.close()
+            raise
+        return replace(run, world=owner.kept)
+
+    async def arun(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Run:
+        """Like `ainvoke`, but return the `Run`, as `run` does: `async with await graph.arun(input) as run:`."""
+        owner = self._open_run(wants_events=False, asynchronous=True, keeps_world=True)
+        events = self._astream(owner, input, config, stream_mode="custom", **kwargs)
+        try:
+            run = _last_run([event async for event in events if _is_run(event)], owner)
+        except BaseException:
+            if owner.kept is not None:
+                await owner.kept.aclose()
+            raise
+        return replace(run, world=owner.kept)
+
+    @override
+    def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        return _with_next(super().get_state(config, subgraphs=subgraphs))
+
+    @override
+    async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        return _with_next(await super().aget_state(config, subgraphs=subgraphs))
+
+    @override
+    def bulk_update_state(self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
+        check_at_rest(self.get_state(config), supersteps)
+        return super().bulk_update_state(config, supersteps)
+
+    @override
+    async def abulk_update_state(
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
+    ) -> RunnableConfig:
+        check_at_rest(await self.aget_state(config), supersteps)
+        return await super().abulk_update_state(config, supersteps)
+
+    def points(self, config: RunnableConfig) -> list[DurablePoint]:
+        """Return the durable points of a thread's last run, newest first.
+
+        `invoke(None, point.config)` replays the run from a point, with another critic or seed if the call names it
+        (`configurable` keys "critic" and "amc_seed").
+
+        Raises:
+            ConfigurationError: the graph has no checkpointer.
+        """
+        return list_points(self._saver(), merge_configs(self.config, config))
+
+    async def apoints(self, config: RunnableConfig) -> list[DurablePoint]:
+        """Like `points`."""
+        return await alist_points(self._saver(), merge_configs(self.config, config))
+
+    def _saver(self) -> BaseCheckpointSaver[Any]:
+        if not isinstance(self.checkpointer, BaseCheckpointSaver):
+            raise ConfigurationError("the graph has no durable points: give amc() a checkpointer=")
+        return self.checkpointer
+
+    def _open_run(self, **options: bool) -> OpenRun:
+        return OpenRun(checkpointed=self.checkpointer is not False, **options)
+
+    def estimate(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Estimate:
+        """Estimate the usage of a call from a plain run: one particle, in a world of its own, weighed by the critic.
+
+        The run is real: its model and critic are called, and its tools run once. N times its usage is the estimate; the
+        paths of particles differ in length, and a run that retires finished particles refills their slots.
+        """
+        wrapped = self._wrapped
+        settings = replace(wrapped.settings, n_particles=1, quorum=None, stop_at=None)
+        single = BothWays(Nodes(replace(wrapped, settings=settings)).init, 1)
+        plain = self.copy(
+            {"nodes": {**self.nodes, "init": self.nodes["init"].copy({"bound": single})}, "checkpointer": None}
+        )
+        with plain.run(input, config, **kwargs) as run:
+            return Estimate(wrapped.settings.largest_size, run.usage_by_model)
+
+    def forget(self, config: RunnableConfig) -> None:
+        """Delete the durable points of a thread, and the journal of its last run's commit calls.
+
+        The thread's checkpoints stay (`checkpointer.delete_thread`). If the run has not ended, a new input starts anew
+        although the run may have made commit calls.
+
+        Raises:
+            ConfigurationError: the graph has no checkpointer.
+            ThreadHeld: a call runs the thread.
+        """
+        run_in_background(forget(self._saver(), merge_configs(self.config, config), asynchronous=False), n_workers=1)
+
+    async def aforget(self, config: RunnableConfig) -> None:
+        """Like `forget`."""
+        await forget(self._saver(), merge_configs(self.config, config), asynchronous=True)
+
+    @property
+    def _wrapped(self) -> WrappedAgent:
+        init: Any = self.nodes["init"].bound
+        wrapped: WrappedAgent = init.work.__self__.wrapped
+        return wrapped
+
+    def _is_checkpointed(self, config: RunnableConfig | None) -> bool:
+        """Whether the graph, or the one around it, has a checkpointer."""
+        return self.checkpointer is not False and (
+            self.checkpointer is not None or "__pregel_checkpointer" in self._merged(config).get("configurable", {})
+        )
+
+    def _merged(self, config: RunnableConfig | None) -> RunnableConfig:
+        return ensure_config(merge_configs(self.config, config))
+
+    async def _admitted(
+        self, owner: OpenRun, input: Any, config: RunnableConfig | None, options: Mapping[str, Any]
+    ) -> Any:
+        """Take the lease of the thread, and return the input with which the call goes on."""
+        merged, effects = self._merged(config), self._wrapped.effects
+        durability = options.get("durability") or merged.get("configurable", {}).get("__pregel_durability")
+        return await admit(
+            self,
+            owner,
+            input,
+            merged,
+            commits=any(map(attempts_of, effects.tools.values())) or bool(effects.commit_nodes),
+            exits=durability == NO_CHECKPOINTS or options.get("checkpoint_during") is False,
+        )
+
+    def _stream(self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any) -> Iterator[Any]:
+        calls.check_context(self.builder.context_schema, kwargs.get("context"))
+        with owner.traced(self.name, config):
+            try:
+                if self._is_checkpointed(config) or isinstance(input, Command):
+                    input = run_in_background(self._admitted(owner, input, config, kwargs), n_workers=1)
+                events = cast(Generator[Any, None, None], super().stream(input, owner.within(config), **kwargs))
+                yield from read_in_thread(events) if _streams_while_nodes_run(kwargs) else events
+                owner.finish()
+            finally:
+                owner.close()
+
+    async def _astream(
+        self, owner: OpenRun, input: Any, config: RunnableConfig | None, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        calls.check_context(self.builder.context_schema, kwargs.get("context"))
+        await close_connections_at_end()
+        with owner.traced(self.name, config):
+            try:
+                if self._is_checkpointed(config) or isinstance(input, Command):
+                    input = await self._admitted(owner, input, config, kwargs)
+                events = cast(AsyncGenerator[Any, None], super().astream(input, owner.within(config), **kwargs))
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
+                await owner.afinish()
+            finally:
+                await owner.aclose()
+
+
+def _streams_while_nodes_run(options: Mapping[str, Any]) -> bool:
+    modes = options.get("stream_mode") or ()
+    return bool(options.get("subgraphs")) or not {"custom", "messages"}.isdisjoint(
+        [modes] if isinstance(modes, str) else modes
+    )
+
+
+def _is_run(event: Any) -> bool:
+    return isinstance(event, dict) and event.get("type") == "amc.run"
+
+
+def _with_next(state: StateSnapshot) -> StateSnapshot:
+    """Name the nodes of a thread that broke off: LangGraph leaves out those whose writes are stored."""
+    return state if state.next else state._replace(next=tuple(dict.fromkeys(task.name for task in state.tasks)))
+
+
+def _last_run(events: list[Any], owner: OpenRun) -> Run:
+    if not events and owner.questions:
+        raise AnswerNeeded(owner.questions)
+    if not events:
+        raise AgentContractError(
+            "the graph ended without a run: it was interrupted before its end (call it again to go on), or the run had "
+            "already ended when its process was killed (get_state has the answer)"
+        )
+    streamed: StreamedRun = events[-1]["run"]
+    return streamed.received()

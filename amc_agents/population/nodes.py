@@ -19,19 +19,17 @@ from typing_extensions import TypedDict, override
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AgentContractError
 from amc_agents.logs import log, room_logger
-from amc_agents.population.commits.passing import CANNOT_ASK, naming_commits, pass_door
-from amc_agents.population.conversation import ConversationWorld
-from amc_agents.population.durable.lifecycle import new_population, read_population, read_unfinished, saved
-from amc_agents.population.open_run import OpenRun
-from amc_agents.population.origin import overwriting
+from amc_agents.population.features.committing import CANNOT_ASK, naming_commits, pass_door
+from amc_agents.population.features.conversation_world import ConversationWorld
+from amc_agents.population.features.durable.lifecycle import new_population, read_population, read_unfinished, saved
+from amc_agents.population.open_run import OpenRun, StreamedRun
 from amc_agents.population.particle import Particle
-from amc_agents.population.population import ParticleSystem
 from amc_agents.population.propagation import propagate
 from amc_agents.population.resampling import begin_again
-from amc_agents.population.start import start
-from amc_agents.population.streamed_run import StreamedRun
+from amc_agents.population.settings import WrappedAgent
+from amc_agents.population.start import overwriting, start
+from amc_agents.population.system import ParticleSystem
 from amc_agents.population.traced_nodes import traced_resample, traced_weigh
-from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.quoting import quoted
 from amc_agents.runtime import calls
 

@@ -14,12 +14,14 @@ from amc_agents.budget import Purse
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
+from amc_agents.plain import fields_of
 from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
-from amc_agents.population.conversation import ConversationWorld
-from amc_agents.population.durable.lease import Lease
-from amc_agents.population.population import ParticleSystem
+from amc_agents.population.features.conversation_world import ConversationWorld
+from amc_agents.population.features.durable.lease import Lease
+from amc_agents.population.features.watchers import Watcher, end_listening
+from amc_agents.population.system import ParticleSystem
 from amc_agents.population.traced_nodes import facts_of, log_end
-from amc_agents.population.watching import Watcher, end_listening
+from amc_agents.run import Run
 from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
 from amc_agents.runtime.world import Worlds
@@ -195,3 +197,26 @@ class OpenRun:
         if self.watcher is not None:
             self.watcher.end(system)
             self.watcher = None
+
+
+class StreamedRun(Run):
+    """A `Run` that LangGraph's server can always encode.
+
+    The server's encoder (orjson) walks through the fields of a dataclass itself, and a single value that JSON cannot
+    represent (in a task's payload or an agent's state) would end the served run. For a subclass of a dataclass, the
+    server calls `_asdict`.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, run: Run) -> StreamedRun:
+        """Convert a run before it is streamed."""
+        return cls(**fields_of(run))
+
+    def _asdict(self) -> dict[str, Any]:
+        return self.as_plain()
+
+    def received(self) -> Run:
+        """Convert back to a plain `Run`."""
+        return Run(**fields_of(self))

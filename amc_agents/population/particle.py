@@ -13,10 +13,10 @@ from langchain_core.messages import AIMessage, ToolCall
 from langgraph.types import Command, Interrupt
 
 from amc_agents.messages import MessageReader, as_message
-from amc_agents.population.agent_events import AgentEvent
+from amc_agents.population.features.agent_events import AgentEvent
+from amc_agents.population.features.store_views import ParticleStore
 from amc_agents.population.particle_trace import ParticleTrace
 from amc_agents.population.segment import Segment
-from amc_agents.population.store.view import ParticleStore
 from amc_agents.runtime.door import Door, PendingCall
 from amc_agents.runtime.tracing import NO_SPAN, AgentSpan
 from amc_agents.runtime.world import RecordingWorld

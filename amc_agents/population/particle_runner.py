@@ -20,10 +20,10 @@ from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequ
 from amc_agents.logs import log, room_logger
 from amc_agents.messages import turn_of
 from amc_agents.population.agent_streams import AgentStreams
-from amc_agents.population.containers import own_containers
-from amc_agents.population.fates import Ledger
+from amc_agents.population.features.usage_by_fate import Ledger
 from amc_agents.population.particle import Particle, TrajectoryFunction
 from amc_agents.population.particle_trace import Outcome
+from amc_agents.population.saver import own_containers
 from amc_agents.population.time_limits import within
 from amc_agents.runtime.budget_keeper import keep_budgets
 from amc_agents.runtime.door import PendingCall

@@ -10,8 +10,8 @@ from langchain_core.runnables import RunnableConfig
 
 from amc_agents.errors import QuorumLost, brief_causes
 from amc_agents.population.early_end import archive_and_maybe_stop, ends_now, forget_values
-from amc_agents.population.population import ParticleSystem
 from amc_agents.population.run_budget import Tasks
+from amc_agents.population.system import ParticleSystem
 from amc_agents.population.time_limits import stop
 from amc_agents.quoting import cause_of
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from amc_agents import smc
-from amc_agents.population.population import ParticleSystem, Retired
+from amc_agents.population.system import ParticleSystem, Retired
 from amc_agents.types import IntArray, Trajectory
 
 

@@ -6,12 +6,14 @@ Nothing is serialised, because a particle never leaves the process. LangGraph's 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
@@ -23,9 +25,9 @@ from langgraph.checkpoint.base import (
     empty_checkpoint,
     get_checkpoint_id,
 )
+from langgraph.types import Send
 from typing_extensions import override
 
-from amc_agents.population.containers import own_containers
 from amc_agents.quoting import quoted
 from amc_agents.runtime.calls import PARTICLE_THREAD
 
@@ -294,3 +296,73 @@ def _thread_of(configurable: Mapping[str, Any]) -> Any:
 
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
+
+
+def own_containers(value: Any) -> Any:
+    """Copy nested lists, dicts, sets, tuples and `Send`s, and share all other objects.
+
+    An agent may mutate a container in place; other particles must not see the change. Lists and dicts may be nested to
+    any depth.
+    """
+    copied = [value]
+    unfinished: list[tuple[Any, Any]] = [(copied, 0)]
+    while unfinished:
+        holder, key = unfinished.pop()
+        own = holder[key] = _own(holder[key])
+        if type(own) is list and _nested(own):
+            unfinished += [(own, index) for index in range(len(own))]
+        elif type(own) is dict and _nested(own.values()):
+            unfinished += [(own, name) for name in own]
+    return copied[0]
+
+
+class CarriedValue(UntrackedValue[Any]):
+    """An `UntrackedValue` that a fork keeps if it consists of plain values, such as the counters of run limits.
+
+    Other objects, such as the session of a shell, cannot be copied: after a fork they are missing, as after a restart.
+    """
+
+    @override
+    def checkpoint(self) -> Any:
+        return self.value if is_plain(self.value) else super().checkpoint()
+
+    @override
+    def from_checkpoint(self, checkpoint: Any) -> CarriedValue:
+        restored = super().from_checkpoint(checkpoint)
+        restored.value = checkpoint
+        return restored
+
+
+def carrying(channels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an agent's channels, with those that LangGraph leaves out of checkpoints kept at forks."""
+    return {
+        name: CarriedValue(channel.typ, channel.guard) if type(channel) is UntrackedValue else channel
+        for name, channel in channels.items()
+    }
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers, texts, lists and dicts."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    return all(map(is_plain, value)) if isinstance(value, list) else isinstance(value, str | int | float | None)
+
+
+def _own(value: Any) -> Any:
+    """Copy a container, and what tuples and `Send`s hold."""
+    kind = type(value)
+    if kind is list or kind is dict or kind is set:
+        return value.copy()
+    if kind is Send:
+        sent = copy(value)
+        sent.arg = own_containers(value.arg)
+        return sent
+    if kind is tuple or hasattr(kind, "_make"):
+        items = map(own_containers, value)
+        return tuple(items) if kind is tuple else kind._make(items)
+    return value
+
+
+def _nested(items: Iterable[Any]) -> bool:
+    # Checking types is fast: a conversation of hundreds of messages has three.
+    return any(issubclass(kind, (list, dict, set, tuple, Send)) for kind in {*map(type, items)})

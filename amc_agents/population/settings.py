@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.proposals import Proposal
-from amc_agents.population.rewards import RewardSource
+from amc_agents.population.features.proposals import Proposal
+from amc_agents.population.particle import State, TrajectoryFunction
+from amc_agents.population.rewards import RewardFunction, RewardSource
+from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
+from amc_agents.runtime import contract
+from amc_agents.runtime.chosen_critic import CriticChoice
 from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
 from amc_agents.smc import Adaptive, Never
 
@@ -146,3 +150,26 @@ class Settings(AmcSettings):
             "critic": self.critic,
             "critic_from": self.critic_from,
         }
+
+
+EnvironmentFunction = Callable[[State], Any]
+"""Creates (Environment, Task) or a `Forkable` from the agent's input; may be async."""
+
+
+@dataclass(frozen=True)
+class WrappedAgent:
+    """The checked arguments of `amc`."""
+
+    agent: contract.Agent
+    settings: Settings
+    critics: CriticChoice
+    step_after: tuple[str, ...]
+    """Nodes after which the agent pauses."""
+    environment: EnvironmentFunction | None
+    reward: RewardFunction | None
+    rewards_named: bool
+    """Whether `rewards=` was given."""
+    trajectory: TrajectoryFunction | None
+    effects: contract.Effects
+    prices: Mapping[str, Rates] = field(default_factory=dict)
+    """Prices of the configuration file."""

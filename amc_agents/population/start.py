@@ -6,45 +6,50 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_stream_writer
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.types import Overwrite
+from typing_extensions import is_typeddict
 
 from amc_agents.budget import Purse
 from amc_agents.concurrency.background import on_background_loop
 from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
-from amc_agents.population.agent_events import AgentEvents
+from amc_agents.messages import MessageReader
 from amc_agents.population.agent_streams import AgentStreams
-from amc_agents.population.containers import carrying
-from amc_agents.population.conversation import ConversationWorld
+from amc_agents.population.features.agent_events import AgentEvents, EventListener, event_listener
+from amc_agents.population.features.conversation_world import ConversationWorld
+from amc_agents.population.features.settled import SettledStream
+from amc_agents.population.features.store_views import ParticleStore
+from amc_agents.population.features.watchers import begin_watching
 from amc_agents.population.open_run import OpenRun
-from amc_agents.population.origin import Beginning, FromInput, Origin
 from amc_agents.population.particle import Particle, State
-from amc_agents.population.particle_events import EventListener, event_listener
 from amc_agents.population.particle_runner import ParticleRunner
-from amc_agents.population.population import ParticleSystem, Recruit
 from amc_agents.population.rewards import Rewards
 from amc_agents.population.run_budget import RunBudget
-from amc_agents.population.saver import ForkSaver
-from amc_agents.population.settings import Settings
-from amc_agents.population.settled import SettledStream
+from amc_agents.population.saver import ForkSaver, carrying, own_containers
+from amc_agents.population.settings import Settings, WrappedAgent
+from amc_agents.population.system import ParticleSystem, Recruit
 from amc_agents.population.time_limits import Deadline
-from amc_agents.population.watching import begin_watching
-from amc_agents.population.wrapped_agent import WrappedAgent
 from amc_agents.prices import Rates
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.budget_keeper import paying_from
-from amc_agents.runtime.door import NodeAtDoor
+from amc_agents.runtime.door import Door, NodeAtDoor
 from amc_agents.runtime.effects import Effect, has_sync_form
 from amc_agents.runtime.known_models import check_affordable, pass_caches_by
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.tracing import RunSpan
-from amc_agents.runtime.world import RecordingWorld, Worlds
+from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
 from amc_agents.spending import Spender, spenders
+from amc_agents.types import Task
 from amc_agents.usage import Meter, metering
 
 
@@ -283,3 +288,120 @@ def _at_door(name: str, node: Any, effect: Effect | None) -> Any:
         bound = node.bound.copy(update={"nodes": nodes})
         return node.copy({"bound": bound, "subgraphs": [bound]})
     return node.copy({"bound": NodeAtDoor(name, node.bound, effect)})
+
+
+class Origin(Protocol):
+    """Where the particles of a run come from."""
+
+    seed: int
+    meter: Meter
+    """The usage so far."""
+    spent_s: float
+    """Seconds that the run has already taken."""
+    run_id: str | None
+    """Identifier of the run that goes on; None: it begins."""
+
+    async def create_worlds(
+        self, wrapped: WrappedAgent, given: State, worlds: Worlds
+    ) -> tuple[Sequence[RecordingWorld | None], Task | None]:
+        """Create the particles' worlds."""
+        ...
+
+    def create_particles(
+        self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
+    ) -> list[Particle]:
+        """Create the particles that act in these worlds, first those of the live slots."""
+        ...
+
+    async def complete(self, system: ParticleSystem, seed: int | None) -> None:
+        """Finish the new population.
+
+        Args:
+            system: with the particles.
+            seed: of this call; None: the call gives none.
+        """
+        ...
+
+
+class Beginning(NamedTuple):
+    """What every particle is created with."""
+
+    wrapped: WrappedAgent
+    base_store: BaseStore | None
+    saver: ForkSaver
+
+
+class FromInput:
+    """New particles, which start from the agent's input.
+
+    Args:
+        seed: of the run.
+        n_particles: their number.
+        conversation: restores the world of the previous turn.
+        earlier: number of particles of the earlier rounds of an adaptive run.
+    """
+
+    def __init__(self, seed: int, n_particles: int, conversation: ConversationWorld, earlier: int = 0) -> None:
+        self._conversation, self._earlier = conversation, earlier
+        self.seed, self.meter, self.spent_s = seed, Meter(), 0.0
+        self.run_id: str | None = None
+        stream = [seed, 2, earlier] if earlier else [seed, 0]
+        self._worlds_rng, *self._rngs = np.random.default_rng(stream).spawn(n_particles + 1)
+
+    async def create_worlds(
+        self, wrapped: WrappedAgent, given: State, worlds: Worlds
+    ) -> tuple[Sequence[RecordingWorld | None], Task | None]:
+        """Create the world of each particle."""
+        n_particles, make = len(self._rngs), wrapped.environment
+        if make is None:
+            return [None] * n_particles, None
+        return await make_worlds(lambda: make(given), n_particles, self._worlds_rng, worlds, self._conversation.begin)
+
+    def create_particles(
+        self, given: State, task: Task | None, worlds: Sequence[RecordingWorld | None], start: Beginning
+    ) -> list[Particle]:
+        """Create the particles with the input as their state."""
+        reader = MessageReader.start(given["messages"], task) if start.wrapped.trajectory is None else None
+        store = None if start.base_store is None else ParticleStore(start.base_store)
+        particles = [
+            Particle(
+                state=_first_input(start.wrapped.agent, own_containers(given)),
+                rng=rng,
+                reader=reader,
+                world=world,
+                store=store.fork() if store else None,
+                index=index,
+                proposal=self._earlier + index,
+                door=Door(start.wrapped.effects.tools),
+            )
+            for index, (rng, world) in enumerate(zip(self._rngs, worlds, strict=True))
+        ]
+        own = start.wrapped.agent.builder.schemas[start.wrapped.agent.builder.input_schema]
+        kept = {key: value for key, value in given.items() if key not in own}
+        for particle in particles if kept else ():
+            start.saver.begin_thread(particle.thread_id, kept)
+        return particles
+
+    async def complete(self, system: ParticleSystem, seed: int | None) -> None:
+        """Nothing is left to do."""
+
+
+def _first_input(agent: contract.Agent, given: State) -> dict[str, Any]:
+    """Convert the values of the outer graph's channels to the agent's input.
+
+    These values are reduced already, so channels with a reducer are overwritten. Pydantic and dataclass inputs are
+    validated and do not accept an `Overwrite`.
+    """
+    schema = agent.builder.input_schema
+    typed_dict = is_typeddict(schema)
+    return {
+        key: overwriting(agent, key, value) if typed_dict else value
+        for key, value in given.items()
+        if key in agent.builder.schemas[schema]
+    }
+
+
+def overwriting(agent: contract.Agent, key: str, value: Any) -> Any:
+    """Wrap the value of a channel with a reducer in `Overwrite`."""
+    channel = agent.channels.get(key)
+    return Overwrite(value) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else value

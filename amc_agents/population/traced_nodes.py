@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from amc_agents.logs import log, room_logger
-from amc_agents.population.population import ParticleSystem
 from amc_agents.population.resampling import resample
+from amc_agents.population.system import ParticleSystem
 from amc_agents.population.weighing import weigh
 from amc_agents.run import Run
 

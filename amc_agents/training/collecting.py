@@ -20,7 +20,7 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
 from amc_agents.population.conclusion import counted_notes, quiet_notes
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
 from amc_agents.runtime.effects import attempts_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, systematic
 from amc_agents.training.policy.imitated import SEARCH
 from amc_agents.types import Trajectory

@@ -15,8 +15,8 @@ from amc_agents.cli.watch.drawing import one_run, point_text, several_runs
 from amc_agents.cli.watch.snapshot import ParticleRow, Snapshot, snapshot
 from amc_agents.cli.watch.views import LinesView, LiveView, draws_in_place, watched
 from amc_agents.errors import QuorumLost
-from amc_agents.population.graph import amc
-from amc_agents.population.watching import watched_as, watching
+from amc_agents.population.features.watchers import watched_as, watching
+from amc_agents.population.wrap import amc
 from amc_agents.quoting import printable
 from amc_agents.run import WeighingPoint
 from amc_agents.smc import AtSteps

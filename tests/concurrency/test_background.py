@@ -14,7 +14,7 @@ import pytest
 from amc_agents.concurrency import background
 from amc_agents.concurrency.background import read_sync, run_in_background
 from amc_agents.concurrency.threads import DaemonThreads
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from tests.population.worlds import number_agent, start
 
 PROGRAM = """

@@ -16,7 +16,7 @@ from amc_agents.critics.uses import for_lac, nature_of
 from amc_agents.errors import ConfigurationError, CriticSpecError
 from amc_agents.lac.node import actor_critic_model
 from amc_agents.pnlc.node import critique_refine_model
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing import ScriptedChatModel, check_critic
 from amc_agents.types import Step, Task, Trajectory

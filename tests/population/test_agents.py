@@ -18,7 +18,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from amc_agents.errors import AgentContractError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel

@@ -11,7 +11,7 @@ from langchain.agents import create_agent
 
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError, QuorumLost
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel

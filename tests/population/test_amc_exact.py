@@ -7,7 +7,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.enumerable import EnumerableWorld

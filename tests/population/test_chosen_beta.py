@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from amc_agents import smc
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import Adaptive, AtSteps, EveryStep, Never
 from tests.population.worlds import (
     TASK,

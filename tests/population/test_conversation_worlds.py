@@ -22,7 +22,7 @@ from amc_agents import AtSteps, amc, current_environment, effect
 from amc_agents.envs import DirectoryFork
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.conversation import _release_with
+from amc_agents.population.features.conversation_world import _release_with
 from amc_agents.testing import ScriptedChatModel
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amc_agents.operations.page.genealogy import Tree
 from amc_agents.operations.page.run_view import RunView
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 

@@ -5,7 +5,7 @@ import pytest
 from langchain.agents import create_agent
 
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.types import TimeStep
 from tests.population.worlds import (

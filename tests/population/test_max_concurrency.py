@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from amc_agents import Budget, actor_critic_model, actor_critic_node, critique_refine_model
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel

@@ -19,7 +19,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AgentContractError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime import world as world_module
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.world import current_environment

@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
-from amc_agents.population.store.view import ParticleStore
+from amc_agents.population.features.store_views import ParticleStore
 
 ALL = 1000
 SPACES = [("a",), ("a", "b"), ("a", "b", "c"), ("d",)]

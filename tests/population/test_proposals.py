@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, EveryStep, Never
 from tests.population.worlds import ReturnSoFar, say, start, sum_world

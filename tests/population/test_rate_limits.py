@@ -21,7 +21,7 @@ from amc_agents.concurrency.rate_gate import RateGate, rate_limit_of, retry_afte
 from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.server.http import ModelServer
 from amc_agents.errors import QuorumLost
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel

@@ -24,7 +24,7 @@ from amc_agents import Budget, BudgetExhausted, Usage
 from amc_agents.budget import Bound
 from amc_agents.config import Config
 from amc_agents.errors import CriticError, QuorumLost, UnboundedRequest
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.prices import Price
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EveryStep, Never

@@ -4,8 +4,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Send
 
-from amc_agents.population.containers import own_containers
-from amc_agents.population.saver import ForkSaver
+from amc_agents.population.saver import ForkSaver, own_containers
 
 
 def config(thread_id, checkpoint_id=None, **more):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from amc_agents.population import conclusion
-from amc_agents.population.graph import amc
-from amc_agents.population.search_notes import search_notes as search_notes_of
+from amc_agents.population.features.search_notes import search_notes as search_notes_of
 from amc_agents.population.settings import Settings
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from tests.population.worlds import (
     ReturnSoFar,

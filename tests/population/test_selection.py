@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amc_agents.population.adaptive.rule import UNDECIDED
-from amc_agents.population.conclusion import _eligible
-from amc_agents.population.selection import select_index
+from amc_agents.population.conclusion import _eligible, select_index
+from amc_agents.population.features.adaptive_size import UNDECIDED
 from amc_agents.run import Population
 from amc_agents.types import Step, Task, Trajectory
 

@@ -17,8 +17,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
-from amc_agents.population.settled import shared_prefix
+from amc_agents.population.features.settled import shared_prefix
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never

@@ -13,8 +13,8 @@ from langchain_core.tools import tool
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError, CriticError, QuorumLost, RunTimedOut, TimeLimitExceeded
 from amc_agents.population import time_limits
-from amc_agents.population.graph import amc
 from amc_agents.population.settings import Settings
+from amc_agents.population.wrap import amc
 from amc_agents.runtime import world as world_module
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel

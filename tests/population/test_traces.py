@@ -9,7 +9,7 @@ from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.context import collect_runs
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps, Never
 from tests.population.worlds import TASK, Prefers, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from amc_agents.population.conclusion import _warn
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 

@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 
 from amc_agents import effect
 from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.quoting import keep_secret
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel

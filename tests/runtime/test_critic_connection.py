@@ -11,7 +11,7 @@ from amc_agents.critics.adapting import connect
 from amc_agents.critics.uses import for_amc, for_lac
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticServerError, QuorumLost
 from amc_agents.middleware import ActorCritic, CritiqueRefine
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.usage import Usage, record

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.metering import PolicyMeter, counting_requests
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing.scripted import ScriptedChatModel

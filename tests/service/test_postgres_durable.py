@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from amc_agents.population.durable.points import points_thread
+from amc_agents.population.features.durable.points import points_thread
 from amc_agents.smc import EveryStep
 from tests.population.durable.scenario import LENGTH, N, Scenario, facts
 from tests.population.worlds import start

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.tracers.langchain import LangChainTracer
 
 from amc_agents.operations.telemetry.langsmith import LangSmithFeedback
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 

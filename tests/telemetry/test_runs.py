@@ -15,7 +15,7 @@ from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
 from amc_agents.errors import CriticError, QuorumLost
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EveryStep, Never

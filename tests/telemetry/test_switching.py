@@ -14,7 +14,7 @@ from amc_agents.operations.telemetry import backlog as backlogs
 from amc_agents.operations.telemetry import flush, instrument, uninstrument
 from amc_agents.operations.telemetry.backlog import Backlog
 from amc_agents.operations.telemetry.instrumenting import CONTENT_VARIABLE
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import Never
 from tests.population.worlds import number_agent, start, sum_world
 from tests.telemetry.seen import Seen

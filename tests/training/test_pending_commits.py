@@ -12,7 +12,7 @@ from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import called_tools, pending_states
 from amc_agents.operations.importing import Outcomes, import_logs
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import LoggedTrajectory, read_records, write_shard

@@ -9,7 +9,7 @@ import numpy as np
 
 from amc_agents import smc
 from amc_agents.population.particle import Particle
-from amc_agents.population.population import ParticleSystem
+from amc_agents.population.system import ParticleSystem
 from amc_agents.run import WeighingPoint
 
 

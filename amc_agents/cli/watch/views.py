@@ -12,8 +12,8 @@ from rich.live import Live
 
 from amc_agents.cli.watch.drawing import one_run, point_text, several_runs, summary
 from amc_agents.cli.watch.snapshot import snapshot
-from amc_agents.population.population import ParticleSystem
-from amc_agents.population.watching import watching
+from amc_agents.population.features.watchers import watching
+from amc_agents.population.system import ParticleSystem
 from amc_agents.quoting import excerpt
 
 _PER_SECOND = 4

@@ -10,7 +10,7 @@ from typing import Any
 from langgraph.errors import GraphBubbleUp
 
 from amc_agents.context import change_context
-from amc_agents.population.watching import ignore_runs, listening
+from amc_agents.population.features.watchers import ignore_runs, listening
 from amc_agents.prices import Rates, cost
 from amc_agents.run import Run
 from amc_agents.runtime.metering import PolicyMeter, count_requests, counting_requests, policy_meter

@@ -21,11 +21,11 @@ from amc_agents.messages import MessageReader
 from amc_agents.operations.rollout.background import Gate, GivingWay
 from amc_agents.operations.rollout.measuring import spending
 from amc_agents.operations.rollout.wrapping import Agent
-from amc_agents.population.amc_graph import AmcGraph
-from amc_agents.population.commits.selection import select_at_door
+from amc_agents.population.features.committing import select_at_door
+from amc_agents.population.features.store_views import ParticleStore
+from amc_agents.population.graph import AmcGraph
 from amc_agents.population.nodes import BothWays, Nodes, RunState
-from amc_agents.population.store.view import ParticleStore
-from amc_agents.population.wrapped_agent import WrappedAgent
+from amc_agents.population.settings import WrappedAgent
 from amc_agents.prices import Rates
 from amc_agents.run import Run
 from amc_agents.runtime.world import StartedWorld

@@ -35,9 +35,9 @@ from amc_agents.operations.rollout.search import Call, Search, Searcher, world_o
 from amc_agents.operations.rollout.shadow_report import KIND, ShadowReport, read_report
 from amc_agents.operations.rollout.tapping import Tap
 from amc_agents.operations.rollout.wrapping import Agent, fields_of, updated
-from amc_agents.population.containers import own_containers
-from amc_agents.population.graph import amc
-from amc_agents.population.wrapped_agent import EnvironmentFunction
+from amc_agents.population.saver import own_containers
+from amc_agents.population.settings import EnvironmentFunction
+from amc_agents.population.wrap import amc
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 from amc_agents.runtime.world import current_world

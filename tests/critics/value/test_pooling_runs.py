@@ -9,7 +9,7 @@ import pytest
 
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from tests.critics.server.scripted_server import Reply
 from tests.critics.value.fake_vllm import FakeVLLM, folder, score, trajectory

@@ -28,7 +28,7 @@ from amc_agents.critics.value.value_calibration import (
 )
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.operations.doctor.examine import critic_scores
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.types import Step, Task, Trajectory
 from tests.bench.coins import BitWorld, coins

@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, AtSteps, EveryStep, Never

@@ -5,7 +5,7 @@ import pytest
 
 from amc_agents.critics.uniform import UniformCritic
 from amc_agents.messages import MessageReader
-from amc_agents.population.adaptive.rule import UNDECIDED, Rule
+from amc_agents.population.features.adaptive_size import UNDECIDED, Rule
 from amc_agents.population.particle import Particle
 from amc_agents.population.settings import Settings
 from amc_agents.smc import Adaptive

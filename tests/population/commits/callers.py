@@ -18,7 +18,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from amc_agents import current_commit
 from amc_agents.errors import ThreadHeld
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import EFFECTS, Ledger, call, results, start

@@ -24,8 +24,8 @@ from langgraph.types import Command
 from amc_agents import current_commit
 from amc_agents.commits import Commit, DeferredCalls
 from amc_agents.errors import AgentContractError, CommitError, ThreadHeld
-from amc_agents.population.durable import lease
-from amc_agents.population.graph import amc
+from amc_agents.population.features.durable import lease
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import Retried
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.callers import N_CALLERS, break_off, payer
@@ -200,7 +200,7 @@ class Plain(InMemorySaver):
 
 
 def test_a_checkpointer_without_compare_and_swap_is_refused_for_commits(ledger, monkeypatch):
-    monkeypatch.setattr("amc_agents.population.durable.registers.InMemorySaver", SqliteSaver)
+    monkeypatch.setattr("amc_agents.population.features.durable.lease.InMemorySaver", SqliteSaver)
     graph, config = payer(ledger, Plain(), "a")
     with pytest.raises(AgentContractError, match="the checkpointer Plain cannot tell two callers"):
         graph.invoke(start(), config)

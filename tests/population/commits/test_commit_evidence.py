@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import call, results, start

@@ -15,7 +15,7 @@ from langgraph.types import Command
 from amc_agents import Adaptive, Budget, effect
 from amc_agents.errors import AgentContractError, BudgetExhausted, CommitError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import (

@@ -15,7 +15,7 @@ from langchain_core.tools import tool
 from amc_agents import Deferred, effect
 from amc_agents.commits import DeferredCalls
 from amc_agents.errors import AgentContractError, CommitError, ConfigurationError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.door import Door
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel

@@ -8,7 +8,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from amc_agents.errors import AgentContractError, CommitError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import Ledger, call, results, start

@@ -17,7 +17,7 @@ from langgraph.types import Command, RetryPolicy
 
 from amc_agents import Deferred, Retried, effect
 from amc_agents.errors import AgentContractError, CommitError
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import Ledger, call, plain_loop, results, start

@@ -12,7 +12,7 @@ from langgraph.types import Command, interrupt
 
 from amc_agents.errors import AgentContractError, AnswerNeeded, ConfigurationError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import (

@@ -12,7 +12,7 @@ import time
 import numpy as np
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from amc_agents.population.graph import amc
+from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from amc_agents.errors import CriticError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.durable.points import points_thread
-from amc_agents.population.graph import amc
+from amc_agents.population.features.durable.points import points_thread
+from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep
 from tests.population.durable.scenario import CONFIG, facts
 from tests.population.test_amc_stores import caller, remember, remembered

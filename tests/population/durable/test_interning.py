@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command, Overwrite, Send
 
-from amc_agents.population.durable.interning import Table
+from amc_agents.population.features.durable.interning import Table
 
 SERDE = JsonPlusSerializer()
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amc_agents.population.durable.random_state import dump_rng, load_rng
+from amc_agents.population.features.durable.records import dump_rng, load_rng
 
 
 @pytest.mark.parametrize("n_drawn", [0, 1, 7])

@@ -12,7 +12,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from amc_agents.budget import Budget
 from amc_agents.errors import RunTimedOut
-from amc_agents.population.durable.points import points_thread
+from amc_agents.population.features.durable.points import points_thread
 from amc_agents.population.time_limits import Deadline
 from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts

@@ -12,7 +12,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from amc_agents.envs.replay import NoFork, ReplayFork
 from amc_agents.errors import PopulationError, ReplayDivergence
-from amc_agents.population.durable.points import points_thread
+from amc_agents.population.features.durable.points import points_thread
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.world import current_environment
 from amc_agents.smc import EveryStep, Never

@@ -7,6 +7,7 @@ instead, a fork with its past, and at the end of the search those of the answer 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextvars import copy_context
 from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -103,3 +104,27 @@ def _as_now(value: Any) -> Any:
 for _name in dir(BaseCallbackHandler):
     if _name.startswith("on_"):
         setattr(_Recorder, _name, _recording(_name))
+
+
+EventListener = Callable[[int, int, Any], None]
+"""Receives a particle's index, its number of steps, and the event that its agent wrote."""
+
+
+def event_listener(writer: Callable[[Any], None]) -> EventListener | None:
+    """Create a listener that writes events to the outer run's stream, in the context of the calling node.
+
+    Args:
+        writer: the outer run's stream writer.
+
+    Returns:
+        None if the custom stream has no reader: listening to particles costs a tenth of a step.
+    """
+    # Without a reader, LangGraph's writer is a function without a closure, hence without a stream.
+    if getattr(writer, "__closure__", writer) is None:
+        return None
+    context = copy_context()
+
+    def pass_on(particle: int, step: int, event: Any) -> None:
+        context.run(writer, {"type": "amc.event", "particle": particle, "step": step, "event": event})
+
+    return pass_on

@@ -8,7 +8,7 @@ from typing import Any
 
 from amc_agents.errors import ReplayDivergence
 from amc_agents.logs import log, room_logger
-from amc_agents.population.durable.interning import Memo
+from amc_agents.population.features.durable.interning import Memo
 from amc_agents.quoting import quoted
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_world, start_world
 from amc_agents.types import Environment, Restorable, Task, TimeStep

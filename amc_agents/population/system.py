@@ -15,13 +15,13 @@ from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
 from amc_agents.commits import Commit
-from amc_agents.population.adaptive.rule import UNDECIDED, Rule, Standing
+from amc_agents.population.features.adaptive_size import UNDECIDED, Rule, Standing
+from amc_agents.population.features.search_notes import Twins
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import ParticleRunner
 from amc_agents.population.run_budget import RunBudget
 from amc_agents.population.settings import Settings
 from amc_agents.population.time_limits import Deadline
-from amc_agents.population.twins import Twins
 from amc_agents.run import WeighingPoint
 from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import Worlds

@@ -9,11 +9,11 @@ from langgraph.checkpoint.base import CheckpointMetadata
 
 from amc_agents import smc
 from amc_agents.logs import log, room_logger
-from amc_agents.population.durable.interning import Memo, Table
-from amc_agents.population.durable.lease import Journal
-from amc_agents.population.durable.points import PointStore
-from amc_agents.population.durable.system_record import dump_system
-from amc_agents.population.population import ParticleSystem
+from amc_agents.population.features.durable.interning import Memo, Table
+from amc_agents.population.features.durable.lease import Journal
+from amc_agents.population.features.durable.points import PointStore
+from amc_agents.population.features.durable.records import dump_system
+from amc_agents.population.system import ParticleSystem
 from amc_agents.quoting import excerpt
 
 _log = room_logger(__name__)

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from amc_agents.population.population import ParticleSystem
+from amc_agents.population.system import ParticleSystem
 from amc_agents.run import Run
 
 

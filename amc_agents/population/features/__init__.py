@@ -1,0 +1,1 @@
+"""What a run may do beside Algorithm 1, each in one place."""

@@ -1,1 +1,0 @@
-"""A particle's view of the agent's store."""
