@@ -23,6 +23,7 @@ FLOORS = (
         "plain",
         "prices",
         "run",
+        "branches",
         "quoting",
         "markdown",
         "files",

@@ -24,7 +24,7 @@ from amc_agents.bench.figures import (
     save_figure,
 )
 from amc_agents.bench.report import Results
-from amc_agents.operations.page.family import Branch, branches
+from amc_agents.branches import Branch, branches
 from amc_agents.run import Run
 from amc_agents.types import FloatArray
 
