@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from amc_agents.bench import decision_report, methods, report, report_tables
-from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plan import CRAFTING, ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
+from amc_agents.bench.run_files import read_decisions
 from amc_agents.bench.statistics import estimate
 from amc_agents.cli.options import available_cpus
 from amc_agents.envs.registry import WorldSpec

@@ -63,7 +63,7 @@ HEAVY = {
     "opentelemetry",
 }
 HEAVY |= {"typer", "rich", "matplotlib", "langchain_openai"}
-PLOTS = ("bench/figures.py", "bench/plots.py")
+PLOTS = ("bench/plots.py",)
 HEAVY_ALLOWED = (
     "training/",
     "critics/value/hf.py",

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import Cost, Particles, Scores
+from amc_agents.bench.records import Cost, Particles, RunResult, Scores
 
 STUDY = Path(__file__).parent.parent / "reproduce" / "study"
 TASKS = ("a", "b", "c", "d")

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from amc_agents.bench.scores import Particles
+from amc_agents.bench.records import Particles
 from amc_agents.bench.statistics import bootstrap_means, t_quantile
 from amc_agents.errors import ConfigurationError
 

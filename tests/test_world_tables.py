@@ -15,8 +15,7 @@ import pytest
 
 from amc_agents.bench.methods import Tuned
 from amc_agents.bench.plan import ComparisonPlan
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import Cost, Particles, Scores
+from amc_agents.bench.records import Cost, Particles, RunResult, Scores
 from amc_agents.types import Step, Task, Trajectory
 
 FOLDER = Path(__file__).parent.parent / "reproduce" / "worlds"

@@ -2,12 +2,14 @@
 
 | file or package | content |
 |---|---|
-| `comparison`, `methods`, `plan`, `selection`, `crafting` | what is compared: methods, tasks, settings |
-| `runner`, `engine`, `work`, `results_folder` | run it in several processes, and resume it |
-| `records`, `scores`, `decisions` | what is stored of each run |
+| `methods`, `crafting`, `selection` | the methods, their shipped settings, and the choice among them |
+| `comparison`, `plan` | what is compared, as objects and as plain values |
+| `runner`, `growth`, `searches`, `embedded_imagination` | play one run: particles, tree searches, Reflexion |
+| `results_folder`, `records`, `run_files` | what is stored of each run |
+| `engine`, `executors`, `on_ray` | execute all runs, in processes or on a cluster, and resume them |
 | `statistics` | means over tasks, paired differences |
-| `report`, `report_tables`, `decision_report`, `plots`, `figures` | results as JSON, Markdown and pictures |
-| `tuning` | settings chosen on training tasks |
-| `oracle`, `planner_critic` | critics that know the world, as upper bounds |
-| `embedded_imagination`, `plain_agent` | an embedded forward model; the text agent without a graph |
+| `report`, `report_tables`, `decision_report`, `plots` | results as JSON, Markdown and pictures |
+| `tuning`, `tuned` | settings chosen on training tasks |
+| `own` | the same with the user's own agent |
+| `planner_critic` | a critic that knows the world, as upper bound |
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple, cast
 
@@ -13,13 +13,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import ConfigurableField
 
 from amc_agents.bench.methods import Method, plain_size
-from amc_agents.bench.oracle import for_task
-from amc_agents.bench.work import WorkItem
+from amc_agents.bench.results_folder import WorkItem
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.config import Config
 from amc_agents.critics.adapting import connect
+from amc_agents.critics.log_odds import LogOdds
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.uses import for_amc
+from amc_agents.critics.uses import for_amc, for_lac
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination
@@ -32,7 +32,7 @@ from amc_agents.runtime.deciding_model import Sink
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
 from amc_agents.smc import Adaptive, Never
-from amc_agents.types import Critic, Environment, Task
+from amc_agents.types import Critic, Environment, FloatArray, Task, Trajectory
 
 PolicyFunction = Callable[[float], BaseChatModel]
 """Sampling temperature -> the policy."""
@@ -241,6 +241,23 @@ def steered_blindly(method: Method) -> bool:
 def predicts_return(critic: Critic) -> bool:
     """Return whether the critic predicts the whole return, so that it can also score a finished trajectory."""
     return getattr(critic, "predicts", "future") == "return"
+
+
+def for_task(critic: Any, task: Task) -> LogOdds:
+    """Wrap a critic so that it evaluates every trajectory as a trajectory of this task, payload included.
+
+    Raises:
+        ConfigurationError: the critic cannot judge actions.
+    """
+    return _TaskCritic(for_lac(critic), task)
+
+
+class _TaskCritic:
+    def __init__(self, critic: LogOdds, task: Task) -> None:
+        self._critic, self._task = critic, task
+
+    async def log_odds(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        return await self._critic.log_odds([replace(trajectory, task=self._task) for trajectory in trajectories])
 
 
 def _fingerprint(critic: Critic) -> str | None:

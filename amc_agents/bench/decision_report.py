@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amc_agents.bench.decisions import RunDecisions
 from amc_agents.bench.methods import ALPHAS
+from amc_agents.bench.run_files import RunDecisions
 from amc_agents.bench.statistics import Estimate, estimate
 from amc_agents.lac.improvement import choose, improved
 from amc_agents.lac.types import BoolArray

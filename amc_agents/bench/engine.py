@@ -1,4 +1,8 @@
-"""Run a job: execute its work items in this process or in worker processes, and store every result as it ends."""
+"""Run a job: execute its work items in this process or in worker processes, and store every result as it ends.
+
+A worker claims an item, executes it, and completes it with its result. `FolderQueue` serves one process, and
+`executors.SharedQueue` several that work on one folder.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,117 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from amc_agents.bench.results_folder import FolderQueue, ResultsFolder, read_results, sole_run
-from amc_agents.bench.work import CountCallback, Execute, ResultT, WorkItem, share_of, work_off
+from amc_agents.bench.results_folder import (
+    ItemKey,
+    ResultLine,
+    ResultsFolder,
+    ResultT,
+    WorkItem,
+    read_results,
+    sole_run,
+)
 from amc_agents.concurrency.background import run_in_background
+from amc_agents.concurrency.gather import side_by_side
 from amc_agents.errors import AmcError
+
+Execute = Callable[[WorkItem], Awaitable[ResultLine | None]]
+"""Executes one work item; None: it failed and was recorded as a failure, so it has no result."""
+CountCallback = Callable[[int], None]
+"""Receives the number of results that are stored so far."""
+
+
+class WorkQueue(Protocol):
+    """Gives work items to workers and stores their results."""
+
+    def claim(self) -> WorkItem | None:
+        """Claim the next item for this worker; None when the queue is empty."""
+        ...
+
+    def complete(self, item: WorkItem, result: ResultLine) -> None:
+        """Store the result of a claimed item. It is durable when this returns."""
+        ...
+
+    def give_up(self, item: WorkItem) -> None:
+        """End a claimed item that has no result; its failure is recorded elsewhere."""
+        ...
+
+
+class FolderQueue:
+    """The work items that have no result yet, for the workers of one process.
+
+    Args:
+        items: what to execute, in this order.
+        stored: keys of the results that exist already.
+        folder: receives the results; open.
+        progress: called at the start and after each result with the number of items that have a result.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[WorkItem],
+        stored: Collection[ItemKey],
+        folder: ResultsFolder,
+        progress: CountCallback | None = None,
+    ) -> None:
+        self._waiting = deque(item for item in items if item.key not in stored)
+        self._n_stored = len(items) - len(self._waiting)
+        self._folder, self._progress = folder, progress
+        self._report()
+
+    def claim(self) -> WorkItem | None:
+        """Claim the next item; None when the queue is empty."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def complete(self, item: WorkItem, result: ResultLine) -> None:
+        """Append the result of a claimed item to the folder."""
+        if result.key != item.key:
+            raise ValueError(f"expected the result of {item.key}, got the result of {result.key}")
+        self._folder.add(result)
+        self._n_stored += 1
+        self._report()
+
+    def give_up(self, item: WorkItem) -> None:
+        """Leave a claimed item without a result."""
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            self._progress(self._n_stored)
+
+
+async def work_off(queue: WorkQueue, execute: Execute, *, n_concurrent: int) -> None:
+    """Execute the items of a queue until it is empty.
+
+    Args:
+        queue: the items.
+        execute: executes one item. Its first error cancels the other items and is raised.
+        n_concurrent: items in progress at the same time.
+    """
+
+    async def worker() -> None:
+        while (item := queue.claim()) is not None:
+            await asyncio.sleep(0)  # An executor that never waits would otherwise leave no chance to cancel.
+            result = await execute(item)
+            if result is None:
+                queue.give_up(item)
+            else:
+                queue.complete(item, result)
+
+    await side_by_side(*(worker() for _ in range(n_concurrent)))
+
+
+def share_of(items: Sequence[WorkItem], part: int, of: int) -> list[WorkItem]:
+    """Return the items of every `of`-th task, starting with task number `part`."""
+    tasks = list(dict.fromkeys(item.task for item in items))
+    share = set(tasks[part::of])
+    return [item for item in items if item.task in share]
 
 
 class Work(Protocol[ResultT]):

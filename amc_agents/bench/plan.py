@@ -1,4 +1,8 @@
-"""A comparison with an embedded policy in a registered world, as plain values."""
+"""A comparison in a registered world as plain values, with a policy that is named.
+
+A policy is a small one that was trained for a world, or any chat model. A chat model that was not trained for a world
+is given its rules as a system message (`WorldSpec.rules`).
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,23 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from langchain_core.language_models import BaseChatModel
+
 from amc_agents.bench import crafting
 from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
-from amc_agents.bench.engine import Job
+from amc_agents.bench.engine import CountCallback, Job
 from amc_agents.bench.executors import PROCESSES, execute_job
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plain_agent import plain_text_agent
-from amc_agents.bench.policies import identity_of, is_embedded, policy_model
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import ComparisonWork
-from amc_agents.bench.work import CountCallback
+from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
-from amc_agents.models.embedded import model_folder
+from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
 from amc_agents.smc import Adaptive
@@ -300,7 +305,7 @@ def run_plan(
         n_concurrent: runs in progress at the same time in each process.
         progress: called with the number of stored results, from time to time.
         keep_decisions: store every decision too, in the same folder.
-        keep_trajectories: store every trajectory too; see `amc_agents.bench.trajectories`.
+        keep_trajectories: store every trajectory too; see `amc_agents.bench.run_files`.
         executor: where the runs are executed; see `amc_agents.bench.executors`.
     """
     job = plan.job(keep_decisions=keep_decisions, keep_trajectories=keep_trajectories)
@@ -315,3 +320,47 @@ def _tasks(name: str, band: tuple[int, int] | None, n_tasks: int, split: str, fi
     if band is not None:
         return tuple(crafting.tasks(n_tasks, band, split=split, first=first))
     return tuple(world(name).tasks(n_tasks, split, first))
+
+
+TRANSFORMERS = "hf:"
+
+
+def is_embedded(name: str) -> bool:
+    """Return whether a policy is a shipped model or a folder of that layout, which was trained for its world."""
+    return ":" not in name
+
+
+def policy_model(name: str, temperature: float) -> BaseChatModel:
+    """Return a policy as a chat model.
+
+    Args:
+        name: a shipped model's name or a folder of that layout; `hf:FOLDER`, a transformers chat model; or
+            `provider:model`, any LangChain chat model, with its key in the environment.
+        temperature: sampling temperature.
+
+    Raises:
+        ConfigurationError: there is no such model.
+    """
+    if is_embedded(name):
+        model_folder(name)
+        return EmbeddedChatModel(model=name, temperature=temperature)
+    if name.startswith(TRANSFORMERS):
+        from amc_agents.models.transformers_chat import TransformersChatModel
+
+        return TransformersChatModel(model=name.removeprefix(TRANSFORMERS), temperature=temperature)
+    try:
+        from langchain.chat_models import init_chat_model
+
+        model: BaseChatModel = init_chat_model(name, temperature=temperature)
+    except Exception as error:  # Each provider has its own, such as for a missing key.
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigurationError(f"the policy {name} cannot be used: {cause}") from error
+    return model
+
+
+def identity_of(name: str) -> dict[str, Any]:
+    """Return what identifies a policy in stored settings."""
+    if not is_embedded(name):
+        return {"policy": name}
+    folder = model_folder(name)
+    return {"policy": folder.name, "policy_weights": weights_hash(folder)}

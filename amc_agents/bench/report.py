@@ -1,20 +1,25 @@
-"""The results of a comparison as data: means, costs and paired differences, stored as JSON with a schema."""
+"""The results of a comparison as data: means, costs and paired differences, stored as JSON with a schema.
+
+`final_values` evaluates how well the values of final trajectories predict and rank their returns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from amc_agents.bench.failures import FailedRun, causes_of
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import METRICS
-from amc_agents.bench.statistics import Measured, estimate, paired
+from amc_agents.bench.records import METRICS, Particles, RunResult
+from amc_agents.bench.run_files import FailedRun, causes_of
+from amc_agents.bench.statistics import Estimate, Measured, estimate, paired
+from amc_agents.critics.reliability import Bin, calibration_error, reliability
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
+from amc_agents.training.metrics import auc
 
 
 class _Strict(BaseModel):
@@ -234,3 +239,54 @@ def _comparison(
     if len({task for task, _ in of_a.keys() & of_b.keys()}) < 2:
         return None
     return PairedDifference(a=a, b=b, metric=metric, **paired(of_a, of_b)._asdict())
+
+
+class FinalValues(NamedTuple):
+    """The values of a method's final trajectories against their returns."""
+
+    bins: list[Bin]
+    """Reliability of the values as predictions of the return; errors are clustered by task."""
+    calibration_error: float
+    auc: Estimate | None
+    """Probability that a success has a higher value than a failure of the same run, over tasks; None if no run has
+    both."""
+    best: list[Estimate]
+    """`[M]` mean return of the k trajectories with the highest values, for k = 1 to the smallest population."""
+    trajectories: int
+
+
+def final_values(records: Sequence[RunResult], success: float) -> FinalValues | None:
+    """Evaluate the values of a method's final trajectories.
+
+    Args:
+        records: the runs of a method.
+        success: minimum return of a success.
+
+    Returns:
+        None if the values mean nothing: single trajectories, or a critic that does not predict the whole return.
+    """
+    runs = [(run, run.particles) for run in records if run.particles and run.scores.deployable is not None]
+    runs = [(run, particles) for run, particles in runs if len(particles.returns) > 1]
+    if not runs or all(len(set(particles.values)) == 1 for _, particles in runs):
+        return None
+    values = np.concatenate([particles.values for _, particles in runs])
+    returns = np.concatenate([particles.returns for _, particles in runs])
+    tasks = np.repeat([run.task for run, _ in runs], [len(particles.values) for _, particles in runs])
+    bins = reliability(values, returns, tasks)
+    areas = {(run.task, run.seed): _auc(particles, success) for run, particles in runs}
+    known = {key: area for key, area in areas.items() if area is not None}
+    depth = min(len(particles.returns) for _, particles in runs)
+    best = [
+        estimate({(run.task, run.seed): _mean_of_best(particles, k) for run, particles in runs})
+        for k in range(1, depth + 1)
+    ]
+    return FinalValues(bins, calibration_error(bins), estimate(known) if known else None, best, len(values))
+
+
+def _auc(particles: Particles, success: float) -> float | None:
+    return auc(np.array(particles.values), np.array(particles.returns) >= success)
+
+
+def _mean_of_best(particles: Particles, k: int) -> float:
+    order = np.argsort(-np.array(particles.values), kind="stable")
+    return float(np.array(particles.returns)[order[:k]].mean())

@@ -1,29 +1,65 @@
 """The folder that holds the results of a job: one JSON line for each work item, written as soon as the item ends.
 
+The runs of a comparison and the trials of an exploration are both work items: plain values with a stable key.
+
 A results folder holds `settings.json`, which all its results share, and `records*.jsonl` with one JSON object a line.
-A comparison that keeps decisions adds `decisions*.jsonl` (`amc_agents.bench.decisions`), and one whose runs may fail
-`failures*.jsonl` (`amc_agents.bench.failures`). Each process that works on
-the folder writes its own files. `software.json` lists the versions that have worked on the folder. The folder of a
-demo also holds a marker file (`DEMO`).
+What else a comparison stores there is in `amc_agents.bench.run_files`. Each process that works on the folder writes its
+own files. `software.json` lists the versions that have worked on the folder. The folder of a demo also holds a marker
+file (`DEMO`).
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import platform
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from amc_agents.bench.software import software
-from amc_agents.bench.work import CountCallback, ItemKey, ResultLine, ResultT, WorkItem
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors, taking_turns
 from amc_agents.quoting import quoted
 
+ItemKey = tuple[str, str, int]
+"""(method, task, seed)"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One unit of work: a method or agent, a task and a seed. Plain values, so that items can be stored and sent."""
+
+    name: str
+    """Name of the method or agent."""
+    task: str
+    """Id of the task."""
+    seed: int
+
+    @property
+    def key(self) -> ItemKey:
+        """Identifies the item and its result, in every process and after a restart."""
+        return self.name, self.task, self.seed
+
+
+class ResultLine(Protocol):
+    """The result of one work item: one line of a results folder."""
+
+    @property
+    def key(self) -> ItemKey:
+        """The key of the work item."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        ...
+
+
+ResultT = TypeVar("ResultT", bound=ResultLine, covariant=True)
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
@@ -113,6 +149,15 @@ class ResultsFolder:
         return stored
 
 
+def _require_equal(folder: Path, stored: Mapping[str, Any], given: Mapping[str, Any], prefix: str) -> None:
+    differing = [name for name in sorted(stored.keys() | given.keys()) if stored.get(name) != given.get(name)]
+    if differing:
+        listed = "; ".join(
+            f"{prefix}{name} was {quoted(stored.get(name))}, is {quoted(given.get(name))}" for name in differing
+        )
+        raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")
+
+
 def _add_software(file: Path) -> None:
     """Add the versions of this process's software to those that have worked on a folder."""
     known = read_software(file.parent)
@@ -130,46 +175,20 @@ def read_software(folder: str | Path) -> list[dict[str, str]]:
     return list(read_json_object(file, remedy="remove it").get("sets", [])) if file.exists() else []
 
 
-class FolderQueue:
-    """The work items that have no result yet, for the workers of one process.
+PACKAGES = ("amc-agents", "langchain", "langchain-core", "langgraph", "numpy", "torch", "transformers")
 
-    Args:
-        items: what to execute, in this order.
-        stored: keys of the results that exist already.
-        folder: receives the results; open.
-        progress: called at the start and after each result with the number of items that have a result.
-    """
 
-    def __init__(
-        self,
-        items: Sequence[WorkItem],
-        stored: Collection[ItemKey],
-        folder: ResultsFolder,
-        progress: CountCallback | None = None,
-    ) -> None:
-        self._waiting = deque(item for item in items if item.key not in stored)
-        self._n_stored = len(items) - len(self._waiting)
-        self._folder, self._progress = folder, progress
-        self._report()
+@cache
+def software() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages that results depend on."""
+    return {"python": platform.python_version()} | {name: found for name in PACKAGES if (found := _version(name))}
 
-    def claim(self) -> WorkItem | None:
-        """Claim the next item; None when the queue is empty."""
-        return self._waiting.popleft() if self._waiting else None
 
-    def complete(self, item: WorkItem, result: ResultLine) -> None:
-        """Append the result of a claimed item to the folder."""
-        if result.key != item.key:
-            raise ValueError(f"expected the result of {item.key}, got the result of {result.key}")
-        self._folder.add(result)
-        self._n_stored += 1
-        self._report()
-
-    def give_up(self, item: WorkItem) -> None:
-        """Leave a claimed item without a result."""
-
-    def _report(self) -> None:
-        if self._progress is not None:
-            self._progress(self._n_stored)
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def read_results(path: str | Path, parse: Callable[[Mapping[str, Any]], ResultT]) -> list[ResultT]:
@@ -300,12 +319,3 @@ def clear(path: str | Path) -> None:
         for pattern in (RECORDS, DECISIONS, FAILURES, TRAJECTORIES, SETTINGS, SOFTWARE, CLAIMS):
             for file in folder.glob(pattern):
                 file.unlink(missing_ok=True)
-
-
-def _require_equal(folder: Path, stored: Mapping[str, Any], given: Mapping[str, Any], prefix: str) -> None:
-    differing = [name for name in sorted(stored.keys() | given.keys()) if stored.get(name) != given.get(name)]
-    if differing:
-        listed = "; ".join(
-            f"{prefix}{name} was {quoted(stored.get(name))}, is {quoted(given.get(name))}" for name in differing
-        )
-        raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")

@@ -1,39 +1,43 @@
-"""Execute the runs of a comparison, several at a time, and store each result as the run ends."""
+"""Play runs of a comparison and score them; estimate what all of them would cost from one run of each method."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from amc_agents.bench.comparison import Comparison, predicts_return
-from amc_agents.bench.decisions import DecisionsFile, RunDecisions
-from amc_agents.bench.engine import execute_work, results_of
-from amc_agents.bench.failures import FailuresFile, stops
+from amc_agents.bench.engine import Execute, execute_work, results_of
 from amc_agents.bench.methods import Method
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.reflexion import reflexion
-from amc_agents.bench.results_folder import ResultsFolder
-from amc_agents.bench.scores import cost_of, particles_of, scores_of
-from amc_agents.bench.trajectories import RunTrajectories, TrajectoriesFile, hash_of_input
-from amc_agents.bench.tree.search import tree_search
-from amc_agents.bench.work import Execute, WorkItem
+from amc_agents.bench.records import Cost, RunResult, cost_of, particles_of, scores_of
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem
+from amc_agents.bench.run_files import (
+    DecisionsFile,
+    FailuresFile,
+    RunDecisions,
+    RunTrajectories,
+    TrajectoriesFile,
+    stops,
+)
+from amc_agents.bench.searches import reflexion, tree_search
 from amc_agents.config import Config
 from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.features.watchers import watched_as
 from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.runtime.deciding_model import Sink
+from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 
 __all__ = ["Comparison", "ComparisonWork", "RunCallback", "compare", "run_one", "run_seed"]
-
 RunCallback = Callable[[RunResult, Run], None]
 """Receives the result and the whole run after each run."""
 
@@ -44,12 +48,12 @@ class ComparisonWork:
 
     comparison: Comparison
     keep_decisions: bool = False
-    """Store every decision too (`amc_agents.bench.decisions`), for methods that make any."""
+    """Store every decision too (`amc_agents.bench.run_files`), for methods that make any."""
     on_run: RunCallback | None = None
     keep_trajectories: bool = False
-    """Store every trajectory too (`amc_agents.bench.trajectories`)."""
+    """Store every trajectory too (`amc_agents.bench.run_files`)."""
     keep_failures: bool = False
-    """Record a run that fails (`amc_agents.bench.failures`) and go on; False: its error ends the comparison."""
+    """Record a run that fails (`amc_agents.bench.run_files`) and go on; False: its error ends the comparison."""
 
     def items(self) -> list[WorkItem]:
         """Return all runs of the comparison."""
@@ -119,7 +123,7 @@ async def compare(
         n_concurrent: runs in progress at the same time; their particles share the model's batches.
         progress: called after each run.
         worker: names this process's file in a folder that several share.
-        keep_decisions: store every decision too (`amc_agents.bench.decisions`), for methods that make any.
+        keep_decisions: store every decision too (`amc_agents.bench.run_files`), for methods that make any.
 
     Returns:
         All results of the comparison, including those of earlier calls.
@@ -211,3 +215,117 @@ def run_seed(seed: int, task_id: str, method: str) -> int:
     """Return the seed of one run: the same on every machine, and independent of the seeds of other runs."""
     words = [seed, zlib.crc32(task_id.encode()), zlib.crc32(method.encode())]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def hash_of_input(given: Mapping[str, Any]) -> str:
+    """Return a hash of an agent's input: the same for equal prompts in every process."""
+    return hashlib.sha256(json.dumps(given, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """Convert a message, or another object of an agent's input, to JSON. A random message id is not a prompt."""
+    return value.model_dump(exclude={"id"}) if hasattr(value, "model_dump") else str(value)
+
+
+@dataclass(frozen=True)
+class MethodEstimate:
+    """What all runs of a method cost, about."""
+
+    method: str
+    n_runs: int
+    policy_calls: float
+    policy_tokens: float
+    critic_calls: float
+    critic_tokens: float
+    dollars: float | None
+    """None: a price is unknown."""
+
+
+class PlannedRuns(NamedTuple):
+    """The runs that a search makes of a method with one N."""
+
+    method: str
+    n_particles: int | None
+    """None: the comparison's."""
+    n_tasks: int
+    """Number of tasks, summed over settings; each is played once per seed."""
+
+
+async def estimate_comparison(
+    comparison: Comparison, progress: Callable[[str], None] = lambda method: None
+) -> list[MethodEstimate]:
+    """Play the first task once by each method, for real, and multiply.
+
+    Args:
+        comparison: what would be run.
+        progress: called with each method's name before it plays.
+    """
+    estimates = []
+    for method in comparison.methods:
+        progress(method.name)
+        n_runs = len(comparison.tasks) * len(comparison.seeds)
+        cost = await _cost_of_one(comparison, method)
+        estimates.append(_times(method.name, n_runs, n_runs * _largest(comparison, method), cost))
+    return estimates
+
+
+async def estimate_search(
+    comparison: Comparison, planned: Sequence[PlannedRuns], progress: Callable[[str], None] = lambda method: None
+) -> list[MethodEstimate]:
+    """Play the first task once by each method of a search for settings, for real, and multiply.
+
+    Args:
+        comparison: each method with one of its settings, under the method's own name.
+        planned: the runs.
+        progress: called with each method's name before it plays.
+    """
+    estimates = []
+    for method in comparison.methods:
+        progress(method.name)
+        n_runs, n_particles = 0, 0
+        for runs in planned:
+            if runs.method == method.name:
+                sized = method if runs.n_particles is None else replace(method, n_particles=runs.n_particles)
+                n_runs += runs.n_tasks * len(comparison.seeds)
+                n_particles += runs.n_tasks * len(comparison.seeds) * _largest(comparison, sized)
+        estimates.append(_times(method.name, n_runs, n_particles, await _cost_of_one(comparison, method)))
+    return estimates
+
+
+async def estimate_collection(comparison: Comparison, n_trajectories: int) -> MethodEstimate:
+    """Play the first task once, for real, and multiply.
+
+    Args:
+        comparison: the tasks, with the method that draws a trajectory.
+        n_trajectories: trajectories of each task.
+    """
+    (method,) = comparison.methods
+    n_runs = len(comparison.tasks) * n_trajectories
+    return _times(method.name, n_runs, n_runs, await _cost_of_one(comparison, method))
+
+
+async def _cost_of_one(comparison: Comparison, method: Method) -> Cost:
+    """Play the first task with one particle; searches as they are."""
+    played = method if _largest(comparison, method) == 1 else replace(method, n_particles=1)
+    result, _ = await run_one(comparison, comparison.seeds[0], comparison.tasks[0], played)
+    return result.cost
+
+
+def _largest(comparison: Comparison, method: Method) -> int:
+    """Return the number of particles, at most; 1 for searches, which are played as they are."""
+    size = comparison.size_of(method)
+    if method.tree or method.trials:
+        return 1
+    return size.most if isinstance(size, Adaptive) else size
+
+
+def _times(name: str, n_runs: int, times: int, cost: Cost) -> MethodEstimate:
+    return MethodEstimate(
+        name,
+        n_runs,
+        times * cost.policy_calls,
+        times * (cost.policy_input_tokens + cost.policy_output_tokens),
+        times * (cost.critic_calls + cost.world_model_calls),
+        times * (cost.critic_tokens + cost.world_model_tokens),
+        None if cost.dollars is None else times * cost.dollars,
+    )

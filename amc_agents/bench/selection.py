@@ -10,7 +10,7 @@ from amc_agents.bench.comparison import predicts_return, ready_critic, steered_b
 from amc_agents.bench.methods import PROMPTED, REACT, Method, Tuned, chosen, named
 from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan, Plan
-from amc_agents.bench.tuning import retuned
+from amc_agents.bench.tuned import retuned
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.smc import Never

@@ -1,50 +1,43 @@
 """Choose a method's temperature, resampling steps and beta on training tasks.
 
-Settings are tried one after the other: the temperature first (from two starting points), then the resampling steps,
-then beta, each with the best values of the others so far. The merit of a setting is the average of its pick and its
-top 5, because the pick alone is noisy on few tasks; the mean particle breaks ties. The pick is the oracle's, or the
-deployable pick for methods that hide rewards.
+One setting after the other: the temperature first (from two starting points), then the resampling steps, then beta,
+each with the best values of the others so far. The merit of a setting is the average of its pick and its top 5, because
+the pick alone is noisy on few tasks; the mean particle breaks ties. The pick is the oracle's, or the deployable pick
+for methods that hide rewards.
+
+Jointly, by successive halving: every combination starts on a few training tasks. The best third goes on to three times
+as many tasks, and so on until the last combinations have played all of them (Jamieson and Talwalkar 2016,
+arXiv:1502.07943, with thirds). A search of one setting after the other can miss combinations: the best temperature
+rises with the quality of the critic and with the number of resampling points. `regret_of` measures what it would have
+lost, on other tasks.
 """
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amc_agents.bench import methods
 from amc_agents.bench.comparison import Comparison, predicts_return, ready_critic, steered_blindly
-from amc_agents.bench.failures import FailedRun, causes_of
-from amc_agents.bench.methods import Method, Tuned
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.report import measured
-from amc_agents.bench.runner import compare
-from amc_agents.bench.statistics import Estimate, Measured, Paired, estimate
+from amc_agents.bench.runner import PlannedRuns, compare
+from amc_agents.bench.tuned import MAKERS, cells_of, check_names, method_of
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.files import read_json_object, replace_file
-from amc_agents.smc import Adaptive
 
 if TYPE_CHECKING:
     from amc_agents.bench.plan import Plan
 
-MAKERS: dict[str, Callable[[Tuned], Method]] = {
-    methods.REACT: methods.react,
-    methods.BEST_OF_N: methods.best_of_n,
-    methods.SMC: methods.smc,
-    methods.AMC: methods.amc,
-    methods.AMC_HIDDEN: methods.amc_hidden,
-    methods.TREE_OF_THOUGHTS: methods.tree_of_thoughts,
-    methods.LATS: methods.lats,
-}
-"""The methods that can be tuned, by name."""
-RESAMPLED = (methods.SMC, methods.AMC, methods.AMC_HIDDEN)
-STAGES = 3
-SCORED = ("oracle", "deployable", "top5", "mean", "mean_distinct")
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from amc_agents.bench import methods
+from amc_agents.bench.methods import Tuned
+from amc_agents.bench.statistics import Estimate, Paired, paired
+from amc_agents.bench.tuned import RESAMPLED, SCORED, Cell, Setting, Tuning
+from amc_agents.errors import ConfigurationError
+
 _OF_20 = ((4, 8, 12), (4, 8), (6, 12), (8,), (8, 12), (3, 6, 9, 12, 15), (9, 12, 15), (8, 11, 14, 17))
 """Schedules for an episode of 20 steps, with few or many resampling points, early or late."""
 
@@ -86,103 +79,6 @@ def scaled(steps: Iterable[int], horizon: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(step * horizon / 20)) for step in steps}))
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One setting of one method, with its scores."""
-
-    method: str
-    tuned: Tuned
-    scores: Mapping[str, Estimate]
-    calls: float = 0.0
-    """Policy calls of a run, in the mean over its runs."""
-    picks: Measured = field(default_factory=dict, compare=False, repr=False)
-    """(task, seed) -> the pick's return; empty in a cell that was read from a file."""
-
-    @classmethod
-    def of(cls, method: str, tuned: Tuned, records: Sequence[RunResult]) -> Cell:
-        """Score a setting by its runs, with standard errors over tasks."""
-        scores = {metric: measured(records, metric) for metric in SCORED}
-        calls = sum(record.cost.policy_calls for record in records) / max(len(records), 1)
-        estimates = {metric: estimate(values) for metric, values in scores.items() if values}
-        return cls(method, tuned, estimates, calls, scores[picked_by(method)])
-
-    @property
-    def name(self) -> str:
-        """Name of the method in the stored runs."""
-        return cell_name(self.method, self.tuned)
-
-    @property
-    def pick(self) -> Estimate:
-        """The pick that a setting is chosen by: the deployable pick if rewards are hidden, else the oracle's."""
-        return self.scores[picked_by(self.method)]
-
-    @property
-    def merit(self) -> tuple[float, float]:
-        """(average of pick and top 5, mean particle): the best cell has the largest."""
-        return (self.pick.mean + self.scores["top5"].mean) / 2, self.scores["mean"].mean
-
-    def as_plain(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        scores = {metric: score._asdict() for metric, score in self.scores.items()}
-        tuned = {name: value for name, value in asdict(self.tuned).items() if (name, value) != ("n_particles", None)}
-        return {"method": self.method, **tuned, "policy_calls": self.calls, "scores": scores}
-
-
-Setting = tuple[str, Tuned]
-"""(method, setting)"""
-Score = Callable[[Sequence[Setting]], list[Cell]]
-"""Runs and scores (method, setting) pairs."""
-
-
-def picked_by(name: str) -> str:
-    """Return the score that a method's pick is: the deployable one if rewards are hidden, else the oracle's."""
-    return "deployable" if name == methods.AMC_HIDDEN else "oracle"
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """All cells that were tried, and the best cell of each method."""
-
-    tried: Sequence[Cell]
-    best: Mapping[str, Cell]
-    regret: Mapping[str, Paired] = field(default_factory=dict)
-    """Method -> what the setting of a search of one setting after the other loses, if it was measured (`joint`)."""
-
-    def save(self, path: Path, command: str, settings: Mapping[str, Any]) -> None:
-        """Write the cells as JSON."""
-        table = {
-            "command": command,
-            "settings": dict(settings),
-            "chosen": {name: cell.as_plain() for name, cell in self.best.items()},
-            "cells": [cell.as_plain() for cell in self.tried],
-            **({"regret": {name: lost._asdict() for name, lost in self.regret.items()}} if self.regret else {}),
-        }
-        replace_file(path, json.dumps(table, indent=1) + "\n")
-
-
-def tune(comparison: Comparison, out: str | Path, *, grid: Grid | None = None, full: bool = False) -> Tuning:
-    """Choose the settings of a comparison's methods by running it with other settings.
-
-    Args:
-        comparison: what to run, with any policy, agent and world, on training tasks. The settings of its methods are
-            ignored.
-        out: folder that stores every run; stored runs are not repeated.
-        grid: the values to try; None: the default grid.
-        full: try every combination, instead of one setting after the other.
-
-    Raises:
-        ConfigurationError: a method cannot be tuned, or `out` holds results of another comparison.
-    """
-    names = [method.name for method in comparison.methods]
-    check_names(names)
-
-    def score(settings: Sequence[Setting]) -> list[Cell]:
-        tried = replace(comparison, methods=[method_of(name, tuned) for name, tuned in settings])
-        return cells_of(settings, run_in_background(compare(tried, out, resume=True), n_workers=1))
-
-    return choose(names, grid or Grid.of_horizon(comparison.horizon), score, full=full)
-
-
 def tuning_grid(
     names: Sequence[str], plan: Plan, temperatures: tuple[float, ...] | None, success_reward: float | None
 ) -> Grid:
@@ -209,6 +105,11 @@ def tuning_grid(
                 f"{name}: the critic must predict the whole return: choose another critic, or leave the method out"
             )
     return grid
+
+
+STAGES = 3
+Score = Callable[[Sequence[Setting]], list[Cell]]
+"""Runs and scores (method, setting) pairs."""
 
 
 def choose(names: Sequence[str], grid: Grid, score: Score, *, full: bool = False) -> Tuning:
@@ -252,153 +153,191 @@ def _changed(name: str, best: Tuned, stage: int, grid: Grid) -> list[Tuned]:
     return means + [replace(best, beta=beta, success_reward=grid.success_reward) for beta in grid.soft_betas]
 
 
-def cell_name(name: str, tuned: Tuned) -> str:
-    """Return the name of a setting's method in the stored runs."""
-    size = f" N={tuned.n_particles}" if tuned.n_particles else ""
-    if name not in RESAMPLED:
-        return f"{name} T={tuned.temperature}{size}"
-    soft = " soft" if tuned.success_reward else ""
-    return f"{name} T={tuned.temperature} at={'-'.join(map(str, tuned.steps))} beta={tuned.beta}{soft}{size}"
-
-
-def method_of(name: str, tuned: Tuned) -> Method:
-    """Return the method with a setting, named as its cell."""
-    return replace(_made(name, tuned), name=cell_name(name, tuned))
-
-
-def _made(name: str, tuned: Tuned) -> Method:
-    """Return the method with a setting."""
-    method = MAKERS[name](tuned)
-    return method if tuned.n_particles is None else replace(method, n_particles=tuned.n_particles)
-
-
-def cells_of(settings: Sequence[Setting], records: Sequence[RunResult]) -> list[Cell]:
-    """Score (method, setting) pairs by their runs."""
-    runs: dict[str, list[RunResult]] = defaultdict(list)
-    for record in records:
-        runs[record.method].append(record)
-    return [Cell.of(name, tuned, runs[cell_name(name, tuned)]) for name, tuned in settings]
-
-
-def without_failed_tasks(
-    records: Sequence[RunResult], failures: Sequence[FailedRun]
-) -> tuple[list[RunResult], str | None]:
-    """Leave out the tasks on which a run of any setting failed, so that all settings are scored on the same tasks.
+def tune(comparison: Comparison, out: str | Path, *, grid: Grid | None = None, full: bool = False) -> Tuning:
+    """Choose the settings of a comparison's methods by running it with other settings.
 
     Args:
-        records: results of the settings that are compared.
-        failures: their failed runs.
+        comparison: what to run, with any policy, agent and world, on training tasks. The settings of its methods are
+            ignored.
+        out: folder that stores every run; stored runs are not repeated.
+        grid: the values to try; None: the default grid.
+        full: try every combination, instead of one setting after the other.
+
+    Raises:
+        ConfigurationError: a method cannot be tuned, or `out` holds results of another comparison.
+    """
+    names = [method.name for method in comparison.methods]
+    check_names(names)
+
+    def score(settings: Sequence[Setting]) -> list[Cell]:
+        tried = replace(comparison, methods=[method_of(name, tuned) for name, tuned in settings])
+        return cells_of(settings, run_in_background(compare(tried, out, resume=True), n_workers=1))
+
+    return choose(names, grid or Grid.of_horizon(comparison.horizon), score, full=full)
+
+
+KEPT = 3
+"""A third of the combinations goes on to the next round."""
+FEWEST_TASKS = 6
+"""Number of tasks in the first round, at least, unless there are fewer."""
+ONE_TRAJECTORY = (methods.REACT,)
+ScoreOn = Callable[[Sequence[Setting], int], list[Cell]]
+"""Runs and scores (method, setting) pairs on this number of tasks, the first ones."""
+
+
+def rounds(n_tasks: int) -> list[int]:
+    """Return the number of tasks of each round, the last with all tasks."""
+    sizes = [n_tasks]
+    while (smaller := math.ceil(sizes[0] / KEPT)) >= FEWEST_TASKS:
+        sizes.insert(0, smaller)
+    return sizes
+
+
+def combinations(name: str, grid: Grid) -> list[Setting]:
+    """Return every combination of a method's settings."""
+    sizes: Sequence[int | None] = (grid.n_particles if name not in ONE_TRAJECTORY else ()) or (None,)
+    if name not in RESAMPLED:
+        start = Tuned(beta=grid.starts[0].beta)
+        return [(name, replace(start, temperature=t, n_particles=n)) for t, n in product(grid.temperatures, sizes)]
+    weights: list[tuple[float, float | None]] = [(beta, None) for beta in grid.betas]
+    if grid.success_reward is not None and name != methods.SMC:
+        weights += [(beta, grid.success_reward) for beta in grid.soft_betas]
+    return [
+        (name, Tuned(temperature, steps, beta, success, n_particles=n))
+        for temperature, steps, (beta, success), n in product(grid.temperatures, grid.steps, weights, sizes)
+    ]
+
+
+def choose_jointly(
+    names: Sequence[str], grid: Grid, score: ScoreOn, n_tasks: int, *, max_calls: float | None = None
+) -> Tuning:
+    """Try all combinations of the named methods' settings, and choose the best that played all tasks.
+
+    Args:
+        names: keys of `tuning.MAKERS`.
+        grid: the values to try.
+        score: runs and scores settings.
+        n_tasks: number of training tasks.
+        max_calls: policy calls of a run, at most, in the mean over tasks; None: any number. Needed to compare
+            different N, since more particles rarely score worse.
+
+    Raises:
+        ConfigurationError: `grid` has several N and `max_calls` is None, or no combination keeps to `max_calls`.
+    """
+    if len(grid.n_particles) > 1 and max_calls is None:
+        raise ConfigurationError(
+            "several N are compared at equal cost only: expected max_calls, the policy calls of a run, and got None"
+        )
+    left = {name: combinations(name, grid) for name in names}
+    tried: dict[str, Cell] = {}
+    ranked: dict[str, list[Cell]] = {}
+    sizes = rounds(n_tasks)
+    for size in sizes:
+        cells = score([setting for name in names for setting in left[name]], size)
+        tried |= {cell.name: cell for cell in cells}
+        for name in names:
+            ranked[name] = _ranked([cell for cell in cells if cell.method == name], name, max_calls)
+            kept = ranked[name][: math.ceil(len(left[name]) / KEPT)]
+            left[name] = [(name, cell.tuned) for cell in kept]
+    return Tuning(list(tried.values()), {name: cells[0] for name, cells in ranked.items()})
+
+
+def _ranked(cells: Sequence[Cell], name: str, max_calls: float | None) -> list[Cell]:
+    """Sort the cells of a method that are cheap enough, the best first."""
+    # A single trajectory cannot cost less.
+    cheap = [cell for cell in cells if max_calls is None or name in ONE_TRAJECTORY or cell.calls <= max_calls]
+    if not cheap:
+        raise ConfigurationError(
+            f"{name}: expected at most {max_calls:g} policy calls a run, and the cheapest setting makes "
+            f"{min(cell.calls for cell in cells):.0f}: allow more, or try fewer particles"
+        )
+    return sorted(cheap, key=lambda cell: cell.merit, reverse=True)
+
+
+def regret_of(chosen: Mapping[str, Cell], other: Mapping[str, Cell], score: ScoreOn, n_tasks: int) -> dict[str, Paired]:
+    """Measure what the settings of another search lose, on tasks that neither search saw.
+
+    Args:
+        chosen: method -> its cell of the joint search.
+        other: method -> its cell of the other search.
+        score: runs and scores settings on the other tasks.
+        n_tasks: number of these tasks.
 
     Returns:
-        The other tasks' results, and a note; None if no run failed.
-
-    Raises:
-        ConfigurationError: no task is left.
+        Method -> the difference of the picks, chosen minus other, paired over tasks; of the methods whose settings
+        differ.
     """
-    lost = {failure.task for failure in failures}
-    kept = [record for record in records if record.task not in lost]
-    if not lost:
-        return kept, None
-    causes = ", ".join(causes_of(failure.error for failure in failures))
-    if not kept:
-        raise ConfigurationError(f"a run failed on every one of the {len(lost)} tasks: {causes}")
-    return kept, (
-        f"left out: {len(lost)} tasks on which a run failed, for all settings of this round ({causes}). The same "
-        "command runs them again"
-    )
+    differing = [name for name in chosen if chosen[name].tuned != other[name].tuned]
+    settings = [(name, cells[name].tuned) for name in differing for cells in (chosen, other)]
+    scored = {cell.name: cell for cell in score(settings, n_tasks)} if settings else {}
+    return {name: paired(scored[chosen[name].name].picks, scored[other[name].name].picks) for name in differing}
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse methods that cannot be tuned.
+@dataclass(frozen=True)
+class TuningSearch:
+    """Which settings are tried, and how."""
 
-    Raises:
-        ConfigurationError: a method cannot be tuned; the message lists those that can.
-    """
-    unknown = [name for name in names if name not in MAKERS]
-    if unknown:
-        raise ConfigurationError(f"cannot tune {', '.join(unknown)}; choose from: {', '.join(MAKERS)}")
+    names: Sequence[str]
+    """The methods: keys of `tuning.MAKERS`."""
+    grid: Grid
+    n_tasks: int
+    """Number of training tasks that the search may play."""
+    full: bool = False
+    """Try every combination, instead of one setting after the other."""
+    joint: bool = False
+    """Try combinations by successive halving."""
+    max_calls: float | None = None
+    """Policy calls of a run, at most, in a joint search."""
+    regret: int | None = None
+    """Number of further tasks on which the choice of a joint search is compared with the other search's."""
 
+    def __post_init__(self) -> None:
+        """Refuse a search without tasks."""
+        if self.n_tasks < 1:
+            raise ConfigurationError(f"a search needs training tasks, got {self.n_tasks}")
 
-def tuned_of(plain: Mapping[str, Any]) -> Tuned:
-    """Read the setting of a cell from JSON values."""
-    known = {"temperature", "beta", "success_reward", "alpha", "k", "n_particles"}
-    return Tuned(steps=tuple(plain["steps"]), **{key: plain[key] for key in known & plain.keys()})
+    def carry_out(self, score: ScoreOn, check: ScoreOn) -> Tuning:
+        """Choose the settings.
 
+        Args:
+            score: runs and scores settings on the first training tasks.
+            check: runs and scores settings on the further tasks, to measure the regret.
+        """
+        tuning, other = self._choices(score, score)
+        if other is None or self.regret is None:
+            return tuning
+        return replace(tuning, regret=regret_of(tuning.best, other.best, check, self.regret))
 
-def read_tuning(path: Path) -> tuple[Tuning, dict[str, Any]]:
-    """Read a tuning.json: its cells, and the command and settings that made it.
+    def planned(self) -> list[PlannedRuns]:
+        """Count the runs at most, without playing any. `max_calls`, and settings that meet again, make them fewer."""
+        # Which settings both searches try depends on scores: they are counted apart.
+        searches: tuple[dict[Setting, int], dict[Setting, int]] = ({}, {})
+        self._choices(*(partial(_count, most) for most in searches))
+        total: dict[tuple[str, int | None], int] = {}
+        for most in searches:
+            for (name, tuned), n_tasks in most.items():
+                total[name, tuned.n_particles] = total.get((name, tuned.n_particles), 0) + n_tasks
+        for key in list(total) if self.regret else ():
+            total[key] += 2 * (self.regret or 0)
+        return [PlannedRuns(*key, n_tasks) for key, n_tasks in total.items()]
 
-    Raises:
-        CheckpointError: the file cannot be read, or is not a tuning.json.
-    """
-    remedy = "expected the tuning.json that `amc tune` writes"
-    content = read_json_object(path, remedy=remedy)
-    try:
-        tried = [_cell_of(cell) for cell in content["cells"]]
-        best = {name: _cell_of(cell) for name, cell in content["chosen"].items()}
-        regret = {name: Paired(**lost) for name, lost in content.get("regret", {}).items()}
-        return Tuning(tried, best, regret), {"command": content["command"], "settings": content["settings"]}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}): {remedy}") from error
-
-
-def _cell_of(plain: Mapping[str, Any]) -> Cell:
-    scores = {metric: Estimate(**score) for metric, score in plain["scores"].items()}
-    return Cell(plain["method"], tuned_of(plain), scores, plain.get("policy_calls", 0.0))
-
-
-def read_chosen(path: Path) -> dict[str, Tuned]:
-    """Read the setting that `amc tune` chose for each method.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or is not a tuning.json.
-    """
-    try:
-        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
-        return {name: tuned_of(cell) for name, cell in chosen.items()}
-    except OSError as error:
-        raise ConfigurationError(f"tuned settings {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"tuned settings {path}: expected the tuning.json that `amc tune` writes ({type(error).__name__}: {error})"
-        ) from error
-
-
-def retuned(given: Sequence[Method], chosen: Mapping[str, Tuned]) -> list[Method]:
-    """Return the methods with the settings chosen for them; a method without a chosen setting stays unchanged.
-
-    A method that hides rewards uses AMC's setting if it has no setting of its own, and a method that ends at its first
-    success uses that of the method that goes on.
-    """
-    tuned = dict(chosen)
-    if methods.AMC in tuned:
-        tuned.setdefault(methods.AMC_HIDDEN, tuned[methods.AMC])
-    return [_with_setting(method, tuned) for method in given]
+    def _choices(self, score: ScoreOn, score_other: ScoreOn) -> tuple[Tuning, Tuning | None]:
+        """Return the choice, and the other search's if the regret is measured."""
+        if not self.joint:
+            return choose(self.names, self.grid, lambda settings: score(settings, self.n_tasks), full=self.full), None
+        tuning = choose_jointly(self.names, self.grid, score, self.n_tasks, max_calls=self.max_calls)
+        if self.regret is None:
+            return tuning, None
+        grid = replace(self.grid, n_particles=())
+        return tuning, choose(self.names, grid, lambda settings: score_other(settings, self.n_tasks))
 
 
-def _with_setting(method: Method, tuned: Mapping[str, Tuned]) -> Method:
-    goes_on = method.name.removesuffix(methods.STOPPING)
-    if method.name in tuned:
-        return replace(_made(method.name, tuned[method.name]), label=method.label)
-    if method.stop_at is not None and goes_on in tuned:
-        kept = {name: getattr(method, name) for name in ("name", "label", "critic", "hide_rewards", "stop_at")}
-        return replace(_made(goes_on, tuned[goes_on]), **kept)
-    return method
+def _count(most: dict[Setting, int], settings: Sequence[Setting], n_tasks: int) -> list[Cell]:
+    """Count the tasks of settings in the place of scoring them, in `most`."""
+    # Runs are stored, so a setting that goes on plays only the tasks that it has not played.
+    most.update((setting, max(n_tasks, most.get(setting, 0))) for setting in settings)
+    # Which settings go on depends on scores, their number does not.
+    return [Cell(name, tuned, dict.fromkeys(SCORED, _ALIKE)) for name, tuned in settings]
 
 
-def config_text(tuned: Tuned, *, critic: str, n_particles: int | Adaptive, horizon: int, comment: str) -> str:
-    """Write a setting as a configuration file of `amc()`. The model's temperature can only be a comment."""
-    success = [] if tuned.success_reward is None else [f"success_reward = {tuned.success_reward}"]
-    lines = [
-        f"# {comment}",
-        f"# Sampling temperature of the model that acts: {tuned.temperature}",
-        f"critic = {json.dumps(critic)}",
-        "",
-        "[amc]",
-        f"n_particles = {json.dumps(methods.plain_size(n_particles))}",
-        f"resample = {{ at_steps = {list(tuned.steps)} }}",
-        f"beta = {tuned.beta}",
-        *success,
-        f"horizon = {horizon}",
-    ]
-    return "\n".join([*lines, ""])
+_ALIKE = Estimate(0.0, None, 1, 1)

@@ -160,7 +160,7 @@ def bench(
     """
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.selection import MethodChanges, MethodChoice
-    from amc_agents.bench.tuning import read_chosen
+    from amc_agents.bench.tuned import read_chosen
     from amc_agents.cli.comparison import run_and_report, with_methods
     from amc_agents.cli.comparison_estimate import print_estimate
 
@@ -227,8 +227,7 @@ def _one_agent(own: str | None, agent: str | None) -> str | None:
 
 def _foreign_settings(plan: ComparisonPlan | OwnPlan, *, told: bool) -> str | None:
     """Return a warning if the shipped settings, tuned for a small shipped policy, apply to a chat model."""
-    from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.policies import is_embedded
+    from amc_agents.bench.plan import ComparisonPlan, is_embedded
 
     if told or not isinstance(plan, ComparisonPlan) or is_embedded(plan.policy):
         return None

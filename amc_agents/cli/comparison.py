@@ -9,20 +9,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from amc_agents.bench import decision_report, plots
-from amc_agents.bench.decisions import read_decisions
-from amc_agents.bench.deployment import deployment_lines
 from amc_agents.bench.executors import PROCESSES, SHARED
-from amc_agents.bench.failures import causes_of, failed_runs
 from amc_agents.bench.methods import AMC
 from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import Results, summarise
-from amc_agents.bench.report_tables import failure_note, markdown
+from amc_agents.bench.report_tables import deployment_lines, failure_note, markdown
 from amc_agents.bench.results_folder import SOFTWARE, read_software
+from amc_agents.bench.run_files import causes_of, failed_runs, read_decisions, write_dataset
 from amc_agents.bench.runner import run_one
 from amc_agents.bench.selection import MethodChoice, SomePlan
-from amc_agents.bench.trajectories import write_dataset
 from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.cli.options import command_line
 from amc_agents.cli.watch.views import watched

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from amc_agents.bench.estimating import estimate_collection, estimate_comparison, estimate_search
 from amc_agents.bench.methods import Method
 from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan
-from amc_agents.bench.tuning import MAKERS
+from amc_agents.bench.runner import estimate_collection, estimate_comparison, estimate_search
+from amc_agents.bench.tuned import MAKERS
 from amc_agents.cli.json_output import print_json
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.population.conclusion import quiet_notes
 from amc_agents.smc import AtSteps
 
 if TYPE_CHECKING:
-    from amc_agents.bench.estimating import MethodEstimate
-    from amc_agents.bench.tuning_search import TuningSearch
+    from amc_agents.bench.runner import MethodEstimate
+    from amc_agents.bench.tuning import TuningSearch
     from amc_agents.training.searching import Search
 
 

@@ -31,9 +31,8 @@ def score(
     """Score every state of collected or imported trajectories, and print whether values rank runs (extra: train)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from amc_agents.bench.executors import cluster_of
+    from amc_agents.bench.on_ray import cluster_of, remote_values
     from amc_agents.training.metrics import print_metrics
-    from amc_agents.training.on_cluster import remote_values
     from amc_agents.training.score_file import score_metrics
     from amc_agents.training.scoring import ScoringProgress, score_ranking
     from amc_agents.training.scoring import score as write_scores

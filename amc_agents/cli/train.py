@@ -21,11 +21,11 @@ from amc_agents.errors import ConfigurationError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from amc_agents.bench.on_ray import RayCluster
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.concurrency.ray_cluster import RayCluster
     from amc_agents.training.branching import Branching
     from amc_agents.training.collecting import CollectionProgress, Rollouts
     from amc_agents.training.searching import Search
@@ -131,12 +131,10 @@ def collect(
 
     With your own agent: amc collect --agent my_agent --tasks tasks.jsonl --out data
     """
-    from amc_agents.bench.executors import cluster_of
-    from amc_agents.bench.plan import CRAFTING, ComparisonPlan
-    from amc_agents.bench.policies import policy_model
+    from amc_agents.bench.on_ray import cluster_of, remote_rollouts
+    from amc_agents.bench.plan import CRAFTING, ComparisonPlan, policy_model
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import collect as collected
-    from amc_agents.training.on_cluster import remote_rollouts
 
     console = console_beside(as_json)
     branching, search = _branching(branches, branch_at), _search(critic, resample_at, beta)
@@ -238,7 +236,7 @@ def _world_rollouts(
     search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of a world's policy in another process."""
-    from amc_agents.bench.policies import policy_model
+    from amc_agents.bench.plan import policy_model
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import amc_rollouts
 
@@ -279,10 +277,10 @@ def _collect_own(
     """Collect with an own agent, and return what was played."""
     import asyncio
 
+    from amc_agents.bench.on_ray import remote_rollouts
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.population.conclusion import counted_notes, quiet_notes
     from amc_agents.training.collecting import branching_settings, collect_from
-    from amc_agents.training.on_cluster import remote_rollouts
 
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.tuning import Cell, Setting, Tuning
+    from amc_agents.bench.tuned import Cell, Setting, Tuning
     from amc_agents.cli.console import PlainConsole
 
 
@@ -125,8 +125,7 @@ def tune(
     With your own agent: amc tune --agent my_agent --tasks tasks.jsonl --critic hf:value --out tuning
     """
     from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.tuning import tuning_grid
-    from amc_agents.bench.tuning_search import TuningSearch
+    from amc_agents.bench.tuning import TuningSearch, tuning_grid
     from amc_agents.cli.comparison import print_files
     from amc_agents.cli.comparison_estimate import planned_line, print_search_estimate
     from amc_agents.envs.registry import world as registered_world
@@ -252,8 +251,8 @@ class Runs:
 
     def score(self, settings: Sequence[Setting], plan: ComparisonPlan | OwnPlan, runs: Path) -> list[Cell]:
         """Score settings by running them in the plan; every run is stored in `runs`."""
-        from amc_agents.bench.failures import failed_runs
-        from amc_agents.bench.tuning import cells_of, method_of, without_failed_tasks
+        from amc_agents.bench.run_files import failed_runs
+        from amc_agents.bench.tuned import cells_of, method_of, without_failed_tasks
         from amc_agents.cli.comparison import run_with_bar
 
         tried = replace(plan, methods=tuple(method_of(name, tuned) for name, tuned in settings))
@@ -311,7 +310,7 @@ def _check_joint(*, joint: bool, full: bool, max_calls: float | None, regret: in
 def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> list[Path | None]:
     from amc_agents.bench.methods import plain_size
     from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.tuning import config_text
+    from amc_agents.bench.tuned import config_text
 
     command, path = command_line(), out / "tuning.json"
     settings = {

@@ -58,8 +58,7 @@ def verdict(
 
     from rich.progress import Progress as Bar
 
-    from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.bench.policies import policy_model
+    from amc_agents.bench.plan import ComparisonPlan, policy_model
     from amc_agents.training.dataset import read_trajectories
     from amc_agents.training.verdict.labelling import labelled, sample_options
     from amc_agents.training.verdict.picking import print_metrics

@@ -24,11 +24,9 @@ from found import Found
 from play import Policy, State, Table
 from search_settings import CRITICS, GROUPS, HIDDEN, WORLDS, Search, tasks_of
 
-from amc_agents.bench.engine import run_job
-from amc_agents.bench.records import RunResult, read_run_results
-from amc_agents.bench.results_folder import ResultsFolder
-from amc_agents.bench.scores import TOP, Cost, Particles, Scores
-from amc_agents.bench.work import Execute, WorkItem
+from amc_agents.bench.engine import Execute, run_job
+from amc_agents.bench.records import TOP, Cost, Particles, RunResult, Scores, read_run_results
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.envs.registry import world

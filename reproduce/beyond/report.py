@@ -21,8 +21,7 @@ from candidates import AMC, CANDIDATES, CONFIRMING, POOL
 from experiment import RAW
 from search_settings import BLIND, BOTH, HARD, HIDDEN, STOCK, Search
 
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import Particles
+from amc_agents.bench.records import Particles, RunResult
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from amc_agents.markdown import write_parts
 from packed import packed, unpack

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from amc_agents.bench.figures import FAINT, INK, draw_grid, hide_frame, new_figure, save_figure
+from amc_agents.bench.plots import FAINT, INK, draw_grid, hide_frame, new_figure, save_figure
 from amc_agents.bench.statistics import Paired
 
 COLUMNS = 3

@@ -20,7 +20,7 @@ from lockstep import Judge, Particle, Seat, Together
 from noise import NoisyPlanner
 from play import Policy
 
-from amc_agents.bench.scores import Particles
+from amc_agents.bench.records import Particles
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.training.metrics import auc

@@ -17,8 +17,7 @@ import numpy as np
 
 from adaptive import BAND, OUT, RULE, RULES, adaptive_amc, adaptive_best_of_n, chosen, held_out
 from amc_agents.bench.methods import Method
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import Cost
+from amc_agents.bench.records import Cost, RunResult
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.files import replace_file
 from amc_agents.markdown import table

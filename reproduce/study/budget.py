@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import TOP, Cost
+from amc_agents.bench.records import TOP, Cost, RunResult
 from amc_agents.markdown import table
 from results import Key, Scored, difference
 from settings import Shard

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import Particles
+from amc_agents.bench.records import Particles, RunResult
 from amc_agents.markdown import table
 from results import Scored, difference
 from settings import Shard

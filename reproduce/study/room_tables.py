@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import TOP
+from amc_agents.bench.records import TOP, RunResult
 from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table
 from packed import packed, unpack

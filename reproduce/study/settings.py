@@ -10,7 +10,7 @@ from pathlib import Path
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plan import CRAFTING, ComparisonPlan
-from amc_agents.bench.tuning import tuned_of
+from amc_agents.bench.tuned import tuned_of
 from amc_agents.smc import Never
 
 HOME = Path("reproduce/study")

@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from amc_agents.bench.scores import TOP, Particles
+from amc_agents.bench.records import TOP, Particles
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray
 
@@ -29,7 +29,7 @@ def best_of(particles: Particles, n: int, *, success: float = 1.0, draws: int = 
 
     Returns:
         `oracle`, `success`, `deployable` (the pick of the highest value, uniformly among several that have
-        it), `top5`, `mean` and `mean_distinct`: see `amc_agents.bench.scores.Scores`.
+        it), `top5`, `mean` and `mean_distinct`: see `amc_agents.bench.records.Scores`.
 
     Raises:
         ConfigurationError: N is not within 1 to M.

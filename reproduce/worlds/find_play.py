@@ -51,7 +51,8 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import Comparison, compare
 from amc_agents.bench.statistics import estimate
-from amc_agents.bench.tuning import Cell, Grid, Setting, cells_of, choose, method_of, read_chosen
+from amc_agents.bench.tuned import Cell, Setting, cells_of, method_of, read_chosen
+from amc_agents.bench.tuning import Grid, choose
 from amc_agents.files import replace_file
 from amc_agents.models.embedded import EmbeddedChatModel
 

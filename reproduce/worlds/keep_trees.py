@@ -24,14 +24,12 @@ from keep_agent import policy
 from langchain_core.messages import AIMessage, BaseMessage
 from word_value import WordValue
 
-from amc_agents.bench.methods import LATS, TREE_OF_THOUGHTS
-from amc_agents.bench.records import RunResult, read_run_results
+from amc_agents.bench.methods import LATS, TREE_OF_THOUGHTS, TreeSettings
+from amc_agents.bench.records import RunResult, cost_of, particles_of, read_run_results, scores_of
 from amc_agents.bench.report import measured
 from amc_agents.bench.runner import run_seed
-from amc_agents.bench.scores import cost_of, particles_of, scores_of
+from amc_agents.bench.searches import tree_search
 from amc_agents.bench.statistics import estimate
-from amc_agents.bench.tree.search import tree_search
-from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.files import JsonLinesFile
 from amc_agents.messages import turn_of
 from amc_agents.models.seeding import particle_rng

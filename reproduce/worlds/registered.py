@@ -39,7 +39,8 @@ from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import measured
 from amc_agents.bench.selection import MethodChoice
 from amc_agents.bench.statistics import estimate
-from amc_agents.bench.tuning import Cell, Grid, Setting, cells_of, choose, method_of, read_chosen
+from amc_agents.bench.tuned import Cell, Setting, cells_of, method_of, read_chosen
+from amc_agents.bench.tuning import Grid, choose
 
 TUNING = 100_000
 """Number of the first task for settings."""

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from amc_agents.bench.records import RunResult, read_run_results
+from amc_agents.bench.results_folder import ItemKey
 from amc_agents.bench.statistics import Measured, estimate, paired
-from amc_agents.bench.work import ItemKey
 from amc_agents.markdown import write_parts
 
 Pool = Mapping[tuple[str, int], RunResult]

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from amc_agents.bench.failures import FailuresFile
 from amc_agents.bench.methods import Tuned, best_of_n, react
 from amc_agents.bench.plan import ComparisonPlan
-from amc_agents.bench.results_folder import ResultsFolder
-from amc_agents.bench.work import WorkItem
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem
+from amc_agents.bench.run_files import FailuresFile
 
 
 @dataclass(frozen=True)

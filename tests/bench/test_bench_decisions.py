@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.decision_report import agreement, choices, markdown, over_time
-from amc_agents.bench.decisions import DecisionsFile, RunDecisions, read_decisions
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Tuned, chosen, lac, lac_variants, react, react_greedy, vote
 from amc_agents.bench.planner_critic import PlannerCritic
@@ -17,6 +16,7 @@ from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import main_differences
 from amc_agents.bench.report_tables import markdown as report_markdown
 from amc_agents.bench.results_folder import clear
+from amc_agents.bench.run_files import DecisionsFile, RunDecisions, read_decisions
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.cli import main
 from amc_agents.cli.comparison_tables import difference_table

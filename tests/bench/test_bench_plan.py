@@ -7,10 +7,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Tuned, lac, listed_variants, react
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.report import Results
+from amc_agents.bench.run_files import read_decisions
 from amc_agents.cli import main
 from amc_agents.critics.value.embedded import ADAPTER
 from amc_agents.envs import registry as found

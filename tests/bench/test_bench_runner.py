@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
-from amc_agents.bench.records import RunResult, read_run_results
+from amc_agents.bench.records import Cost, RunResult, Scores, read_run_results
 from amc_agents.bench.results_folder import ResultsFolder, clear, demo_folder
 from amc_agents.bench.runner import compare, run_one, run_seed
-from amc_agents.bench.scores import Cost, Scores
 from amc_agents.critics import spec
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.smc import Never

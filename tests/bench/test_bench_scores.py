@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.bench.scores import Particles, cost_of, particles_of, scores_of
+from amc_agents.bench.records import Particles, cost_of, particles_of, scores_of
 from amc_agents.errors import PopulationError
 from amc_agents.run import Population, Run
 from amc_agents.types import Step, Task, Trajectory

@@ -11,10 +11,9 @@ from langchain_core.messages import HumanMessage
 from amc_agents.bench import results_folder
 from amc_agents.bench.engine import execute_work, results_of
 from amc_agents.bench.records import RunResult, read_run_results
-from amc_agents.bench.results_folder import read_software
-from amc_agents.bench.runner import ComparisonWork
-from amc_agents.bench.software import software
-from amc_agents.bench.trajectories import DATASET, hash_of_input, write_dataset
+from amc_agents.bench.results_folder import read_software, software
+from amc_agents.bench.run_files import DATASET, write_dataset
+from amc_agents.bench.runner import ComparisonWork, hash_of_input
 from amc_agents.cli import main
 from amc_agents.training.dataset import read_records
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from amc_agents.bench.deployment import deployment_lines, deployment_markdown, deployments
 from amc_agents.bench.methods import Tuned, amc_hidden, best_of_n, react, react_greedy, smc
 from amc_agents.bench.report import PairedDifference, Results, summarise
+from amc_agents.bench.report_tables import deployment_lines, deployment_markdown, deployments
 from amc_agents.bench.runner import compare
 from tests.bench.coins import comparison_of_coins
 

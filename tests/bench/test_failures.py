@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from amc_agents.bench.failures import HOPELESS, FailedRun, FailuresFile, causes_of, failed_runs, stops
 from amc_agents.bench.own.rollouts import OwnRollouts
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.scores import Cost, Scores
-from amc_agents.bench.tuning import without_failed_tasks
-from amc_agents.bench.work import WorkItem
+from amc_agents.bench.records import Cost, RunResult, Scores
+from amc_agents.bench.results_folder import WorkItem
+from amc_agents.bench.run_files import HOPELESS, FailedRun, FailuresFile, causes_of, failed_runs, stops
+from amc_agents.bench.tuned import without_failed_tasks
 from amc_agents.errors import AmcError, ConfigurationError, CriticError, PromptTooLong, QuorumLost
 from amc_agents.types import Task
 

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from amc_agents.bench.joint import choose_jointly, combinations, regret_of, rounds
 from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, SMC, Tuned
 from amc_agents.bench.statistics import Estimate
-from amc_agents.bench.tuning import Cell, Grid, Tuning, choose, method_of, read_tuning, retuned
+from amc_agents.bench.tuned import Cell, Tuning, method_of, read_tuning, retuned
+from amc_agents.bench.tuning import Grid, choose, choose_jointly, combinations, regret_of, rounds
 from amc_agents.errors import ConfigurationError
 
 GRID = Grid(temperatures=(0.5, 0.7, 1.0), steps=((4, 8), (6,), (2, 4, 6)), betas=(0.05, 0.1, 0.2))

@@ -10,11 +10,10 @@ import pytest
 
 from amc_agents.bench import on_ray
 from amc_agents.bench.engine import run_job
-from amc_agents.bench.executors import execute_job, ray_settings
-from amc_agents.bench.failures import failed_runs
-from amc_agents.bench.on_ray import run_on_ray
+from amc_agents.bench.executors import execute_job
+from amc_agents.bench.on_ray import LostCall, RaySettings, ray_settings, run_on_ray
 from amc_agents.bench.plan import run_plan
-from amc_agents.concurrency.ray_cluster import LostCall, RaySettings
+from amc_agents.bench.run_files import failed_runs
 from amc_agents.errors import AmcError, ConfigurationError
 from tests.bench.tally import Tally, reproducible, two_methods
 

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from amc_agents.bench.engine import run_job
-from amc_agents.bench.failures import causes_of, failed_runs
 from amc_agents.bench.methods import Tuned, amc_hidden, best_of_n, react
 from amc_agents.bench.own import OwnPlan, load_own_agent
 from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import markdown
+from amc_agents.bench.run_files import causes_of, failed_runs
 from amc_agents.bench.selection import MethodChoice
 from amc_agents.errors import AmcError, ConfigurationError
 from tests.bench.own_agents import write_agent, write_tasks

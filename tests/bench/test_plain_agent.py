@@ -10,12 +10,21 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 
 from amc_agents import amc as amc_graph
-from amc_agents.bench.methods import Method, Tuned, amc, amc_hidden, amc_several, best_of_n, react_greedy, vote
+from amc_agents.bench.methods import (
+    Method,
+    TreeSettings,
+    Tuned,
+    amc,
+    amc_hidden,
+    amc_several,
+    best_of_n,
+    react_greedy,
+    vote,
+)
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import run_one
-from amc_agents.bench.tree.settings import TreeSettings
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel

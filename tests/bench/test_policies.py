@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from amc_agents.bench.estimating import estimate_collection, estimate_comparison, estimate_search
-from amc_agents.bench.failures import failed_runs
 from amc_agents.bench.methods import PROMPTED, Tuned, amc, best_of_n, lac, react, reflact, reflexion, tree_of_thoughts
-from amc_agents.bench.plan import ComparisonPlan, run_plan
-from amc_agents.bench.policies import policy_model
+from amc_agents.bench.plan import ComparisonPlan, policy_model, run_plan
+from amc_agents.bench.run_files import failed_runs
+from amc_agents.bench.runner import estimate_collection, estimate_comparison, estimate_search
 from amc_agents.bench.selection import MethodChoice
-from amc_agents.bench.tuning import Grid
-from amc_agents.bench.tuning_search import TuningSearch
+from amc_agents.bench.tuning import Grid, TuningSearch
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
 from tests.scripted_http import ScriptedServer, scripted_server

@@ -8,8 +8,8 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.methods import REFLECTING, Tuned, best_of_n, react, reflact, reflexion, self_plan, with_reflection
 from amc_agents.bench.plain_agent import plain_text_agent
-from amc_agents.bench.reflexion import instruction_with
 from amc_agents.bench.runner import compare, run_one
+from amc_agents.bench.searches import instruction_with
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Task

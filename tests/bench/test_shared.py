@@ -13,14 +13,13 @@ from dataclasses import replace
 
 import pytest
 
-from amc_agents.bench import shared
-from amc_agents.bench.claims import LEASE_S, Claim, Claims
+from amc_agents.bench import executors
 from amc_agents.bench.engine import run_job
-from amc_agents.bench.failures import failed_runs
+from amc_agents.bench.executors import LEASE_S, Claim, Claims, SharedQueue, run_shared
 from amc_agents.bench.methods import Tuned, react
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.results_folder import CLAIMS, ResultsFolder, sole_run
-from amc_agents.bench.shared import SharedQueue, run_shared
+from amc_agents.bench.run_files import failed_runs
 from amc_agents.errors import ConfigurationError, StorageError
 from tests.bench.tally import Line, Tally, reproducible, two_methods
 
@@ -148,7 +147,7 @@ def test_a_result_of_another_item_is_refused(tmp_path, tally):
 async def test_two_that_share_a_folder_execute_each_item_once(tmp_path, tally):
     out, counted = tmp_path / "out", []
     await asyncio.gather(
-        *(shared._share(tally, out, "amc bench", 2, 60.0, progress) for progress in (counted.append, None))
+        *(executors._share(tally, out, "amc bench", 2, 60.0, progress) for progress in (counted.append, None))
     )
     assert sorted(tally.executed()) == list("012345")
     assert counted[-1] == 6
@@ -198,8 +197,8 @@ def test_a_shared_folder_has_the_results_of_one_process(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from amc_agents.bench.claims import Claims
-from amc_agents.bench.shared import run_shared
+from amc_agents.bench.executors import Claims
+from amc_agents.bench.executors import run_shared
 from tests.bench.tally import Tally
 
 def stop(claims, item):

@@ -8,7 +8,8 @@ from amc_agents.bench import crafting
 from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, SMC, Tuned, amc, amc_hidden, best_of_n, react
 from amc_agents.bench.report import Results
 from amc_agents.bench.statistics import Estimate
-from amc_agents.bench.tuning import Cell, Grid, choose, config_text, read_chosen, retuned, tune
+from amc_agents.bench.tuned import Cell, config_text, read_chosen, retuned
+from amc_agents.bench.tuning import Grid, choose, tune
 from amc_agents.config import Config
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError

@@ -9,8 +9,8 @@ import pytest
 
 from amc_agents.bench.methods import AMC, BEST_OF_N, REACT
 from amc_agents.bench.statistics import Estimate
-from amc_agents.bench.tuning import Cell, Grid
-from amc_agents.bench.tuning_search import TuningSearch
+from amc_agents.bench.tuned import Cell
+from amc_agents.bench.tuning import Grid, TuningSearch
 from amc_agents.errors import ConfigurationError
 
 GRID = Grid(temperatures=(0.5, 0.7, 1.0), steps=((4, 8), (6,), (2, 4, 6)), betas=(0.05, 0.1, 0.2), success_reward=1.0)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from amc_agents.bench.results_folder import FolderQueue, ResultsFolder, read_results
-from amc_agents.bench.work import WorkItem, share_of, work_off
+from amc_agents.bench.engine import FolderQueue, share_of, work_off
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem, read_results
 
 ITEMS = [WorkItem(method, task, 0) for task in "abc" for method in ("one way", "another")]
 

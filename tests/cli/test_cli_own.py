@@ -134,7 +134,7 @@ def test_tune_jointly_and_compare_with_one_setting_after_the_other(command, own,
 def test_the_regret_is_shown_of_every_method():
     from amc_agents.bench.methods import Tuned
     from amc_agents.bench.statistics import Paired
-    from amc_agents.bench.tuning import Cell, Tuning
+    from amc_agents.bench.tuned import Cell, Tuning
     from amc_agents.cli.tune import _regret_lines
 
     best = {name: Cell(name, Tuned(), {}) for name in ("smc", "amc")}
@@ -183,7 +183,7 @@ def test_the_number_of_runs_is_printed_before_they_start(command, own):
 def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
     from amc_agents.bench.methods import Tuned
     from amc_agents.bench.own.plan import OwnPlan
-    from amc_agents.bench.tuning import Cell, Tuning
+    from amc_agents.bench.tuned import Cell, Tuning
     from amc_agents.cli.tune import _write_files
 
     cell = Cell("amc", Tuned(0.5, (3,), 0.1, n_particles=3), {})

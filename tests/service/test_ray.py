@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc, best_of_n, react
-from amc_agents.bench.on_ray import run_on_ray
+from amc_agents.bench.on_ray import RayCluster, RaySettings, run_on_ray
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import summarise
 from amc_agents.bench.report_tables import markdown
 from amc_agents.cli import main
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.concurrency.ray_cluster import RayCluster, RaySettings
 from amc_agents.errors import ConfigurationError, StorageError
 from amc_agents.training.dataset import read_records
 from amc_agents.training.score_file import scored_values

@@ -9,12 +9,11 @@ from functools import partial
 
 import pytest
 
-from amc_agents.bench import executors
-from amc_agents.bench.executors import cluster_of
+from amc_agents.bench import on_ray
+from amc_agents.bench.on_ray import cluster_of, remote_values
 from amc_agents.cli import main
 from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import read_records
-from amc_agents.training.on_cluster import remote_values
 from amc_agents.training.score_file import scored_values
 from amc_agents.training.scoring import score
 from tests.bench.own_agents import write_agent, write_tasks
@@ -41,7 +40,7 @@ def cluster(monkeypatch):
     def connected(settings, leave_out=()):
         yield here
 
-    monkeypatch.setattr(executors, "RayCluster", connected)
+    monkeypatch.setattr(on_ray, "RayCluster", connected)
     return here
 
 

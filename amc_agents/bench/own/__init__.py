@@ -2,10 +2,9 @@
 
 | file | content |
 |---|---|
-| `agent` | the functions of the user's module, as a run of `amc` takes them |
-| `loading` | `module:name` -> agent, checked before anything runs |
+| `agent` | `module:name` -> agent, checked before anything runs, and its arguments of `amc` |
 | `tasks` | tasks of a JSON Lines file, and their split |
-| `comparison`, `plan` | the same comparisons as in the library's worlds, with this agent |
+| `plan` | the same comparisons as in the library's worlds, with this agent |
 | `rollouts` | play tasks to collect a dataset |
 | `skeleton` | the files of `amc new` |
 """
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING
 from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from amc_agents.bench.own.agent import OwnAgent
-    from amc_agents.bench.own.loading import load_own_agent
+    from amc_agents.bench.own.agent import OwnAgent, load_own_agent
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.tasks import read_tasks
 
@@ -29,7 +27,7 @@ __getattr__, __dir__ = _lazy_names(
     {
         "OwnAgent": "bench.own.agent",
         "OwnPlan": "bench.own.plan",
-        "load_own_agent": "bench.own.loading",
+        "load_own_agent": "bench.own.agent",
         "read_tasks": "bench.own.tasks",
     },
 )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from amc_agents.bench.failures import HOPELESS, causes_of, described, stops
 from amc_agents.bench.own.agent import OwnAgent
+from amc_agents.bench.run_files import HOPELESS, causes_of, described, stops
 from amc_agents.errors import AmcError
 from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import Rollouts, independent_trajectories

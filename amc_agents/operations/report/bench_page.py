@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amc_agents.bench.deployment import HEADINGS, deployment_note, deployment_rows
-from amc_agents.bench.failures import open_failures
-from amc_agents.bench.final_values import FinalValues, final_values
-from amc_agents.bench.records import RunResult, read_run_results
-from amc_agents.bench.report import Mean, MethodResult, PairedDifference, Results, summarise
+from amc_agents.bench.records import METRICS, RunResult, read_run_results
+from amc_agents.bench.report import FinalValues, Mean, MethodResult, PairedDifference, Results, final_values, summarise
 from amc_agents.bench.report_tables import (
+    HEADINGS,
     SHOWN,
     caption,
+    deployment_note,
+    deployment_rows,
     failed_cells,
     failure_note,
     labelled_differences,
@@ -25,7 +25,7 @@ from amc_agents.bench.report_tables import (
     used_metrics,
 )
 from amc_agents.bench.results_folder import SETTINGS
-from amc_agents.bench.scores import METRICS
+from amc_agents.bench.run_files import open_failures
 from amc_agents.bench.statistics import HasStandardError, mean_interval
 from amc_agents.errors import CheckpointError
 from amc_agents.files import read_json_object

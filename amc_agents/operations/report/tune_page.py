@@ -10,7 +10,7 @@ from amc_agents.bench.methods import REACT
 from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.report_tables import score_text, setting_row
 from amc_agents.bench.statistics import Estimate, mean_interval
-from amc_agents.bench.tuning import Cell, Tuning, read_tuning
+from amc_agents.bench.tuned import Cell, Tuning, read_tuning
 from amc_agents.operations.page.document import document, figures, section
 from amc_agents.operations.page.markup import Child, Html, definitions, details, element, join, table
 from amc_agents.operations.report.charts import groups

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from amc_agents_minigrid import ACTIONS
 
-from amc_agents.bench.decisions import read_decisions
 from amc_agents.bench.methods import Tuned, listed_variants
 from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.run_files import read_decisions
 from amc_agents.bench.runner import compare
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.methods import Tuned, amc_hidden, best_of_n, react
-from amc_agents.bench.records import RunResult
+from amc_agents.bench.records import Cost, Particles, RunResult, Scores
 from amc_agents.bench.report import summarise
 from amc_agents.bench.results_folder import ResultsFolder
-from amc_agents.bench.scores import Cost, Particles, Scores
 from tests.operations.page.conftest import make_run as make_run
 
 METHODS = [react(), best_of_n(), amc_hidden(Tuned(steps=(2,)))]

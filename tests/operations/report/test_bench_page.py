@@ -7,9 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
-from amc_agents.bench.deployment import deployment_rows
 from amc_agents.bench.report import Results
-from amc_agents.bench.report_tables import caption
+from amc_agents.bench.report_tables import caption, deployment_rows
 from amc_agents.bench.statistics import mean_interval
 from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
 from amc_agents.errors import CheckpointError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from amc_agents.bench.final_values import final_values
+from amc_agents.bench.report import final_values
 from tests.operations.report.conftest import result
 
 

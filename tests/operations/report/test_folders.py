@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.bench.tuning import read_tuning
+from amc_agents.bench.tuned import read_tuning
 from amc_agents.cli.tune import _table
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
 from amc_agents.operations.report import folders, plotting

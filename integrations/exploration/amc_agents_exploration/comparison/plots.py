@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.figures import FAINT, INK, Figure, MaxNLocator, draw_grid, hide_frame, new_figure, save_figure
+from amc_agents.bench.plots import FAINT, INK, Figure, MaxNLocator, draw_grid, hide_frame, new_figure, save_figure
 from amc_agents_exploration.comparison.measures import Curve
 from amc_agents_exploration.comparison.report import ExplorationResults, ExplorerResult
 

@@ -10,9 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from amc_agents.bench.engine import run_job
-from amc_agents.bench.results_folder import ResultsFolder, read_results
-from amc_agents.bench.work import CountCallback, Execute, WorkItem
+from amc_agents.bench.engine import CountCallback, Execute, run_job
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem, read_results
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import Task

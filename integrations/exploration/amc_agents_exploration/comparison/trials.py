@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.work import ItemKey
+from amc_agents.bench.results_folder import ItemKey
 from amc_agents.envs.registry import WorldSpec
 from amc_agents.types import Step, Task
 from amc_agents.usage import Usage, counting, total

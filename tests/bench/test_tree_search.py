@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from amc_agents.bench.methods import GROUPS, best_of_n, chosen, lats, stopping, tree_of_thoughts
+from amc_agents.bench.growth import Node
+from amc_agents.bench.methods import GROUPS, TreeSettings, best_of_n, chosen, lats, stopping, tree_of_thoughts
 from amc_agents.bench.runner import compare, run_one
-from amc_agents.bench.tree.node import Node
-from amc_agents.bench.tree.search import _selected, tree_search
-from amc_agents.bench.tree.settings import TreeSettings
+from amc_agents.bench.searches import _selected, tree_search
 from amc_agents.errors import ConfigurationError, PopulationError
 from amc_agents.types import Task, Trajectory
 from tests.bench.coins import LENGTH, BitWorld, ShareOfOnes, coins, comparison_of_coins

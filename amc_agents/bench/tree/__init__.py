@@ -1,1 +1,0 @@
-"""Tree search over forkable worlds: Tree of Thoughts, and LATS."""
