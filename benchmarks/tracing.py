@@ -35,7 +35,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from overhead import N, T, as_particles, instant_agent, wrapped
 
-from amc_agents.operations.telemetry.otel.tracer import OtelTracer
+from amc_agents.operations.telemetry.otel_spans import OtelTracer
 from amc_agents.runtime.tracing import set_tracer
 from amc_agents.smc import AtSteps
 

@@ -68,7 +68,7 @@ HEAVY_ALLOWED = (
     "training/",
     "critics/value/hf.py",
     "models/transformers_chat.py",
-    "operations/telemetry/otel/",
+    "operations/telemetry/otel_",
     "cli/",
     *PLOTS,
 )

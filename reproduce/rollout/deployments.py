@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from amc_agents.files import replace_file
-from amc_agents.operations.rollout.comparison import Design, complete_units
-from amc_agents.operations.rollout.sequence import lift_sequence
+from amc_agents.operations.rollout.canary_comparison import Design, complete_units
+from amc_agents.operations.rollout.confidence import lift_sequence
 from amc_agents.types import FloatArray
 
 BANK = Path(__file__).with_name("bank.jsonl")

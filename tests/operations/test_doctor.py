@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-import amc_agents.operations.doctor.check
+import amc_agents.operations.doctor.checks
 from amc_agents.cli import main
 from amc_agents.config import Endpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import model_folder
 from amc_agents.operations.doctor import Patient, examine
-from amc_agents.operations.doctor.installation import EXTRAS, installation, saved_worlds
+from amc_agents.operations.doctor.patient import EXTRAS, installation, saved_worlds
 from tests.scripted_http import scripted_server
 
 WORDS = [" oak", " gate"]
@@ -289,7 +289,7 @@ class Slow:
     [("Broken", "RuntimeError: out of paper"), ("Shapeless", "[0.0, 1.0]"), ("Slow", "no end within")],
 )
 async def test_a_critic_that_misbehaves_is_a_failed_check(monkeypatch, name, detail):
-    monkeypatch.setattr(amc_agents.operations.doctor.check, "PATIENCE", 0.2)
+    monkeypatch.setattr(amc_agents.operations.doctor.checks, "PATIENCE", 0.2)
     monkeypatch.setitem(sys.modules, "doctored", sys.modules[__name__])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     checks = await critic_checks(f"doctored:{name}")

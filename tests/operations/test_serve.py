@@ -35,7 +35,7 @@ from amc_agents.operations.serve import (
     policy_model,
     value_model,
 )
-from amc_agents.operations.serve.causes import last_lines, likely_cause
+from amc_agents.operations.serve.vllm_server import last_lines, likely_cause
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU, GPU = Vllm("python", "0.32.0", "cpu"), Vllm("python", "0.32.0", "cuda")

@@ -13,7 +13,7 @@ from amc_agents import Never, amc, text_agent
 from amc_agents.critics.value.export import export_embedded_value
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-from amc_agents.operations.serve.installed import VARIABLE
+from amc_agents.operations.serve.vllm_command import VARIABLE
 from amc_agents.types import Trajectory
 from tests.service.servers import START_SECONDS, new_server
 

@@ -29,7 +29,7 @@ from amc_agents.operations.serve import (
     find_vllm,
     served_model,
 )
-from amc_agents.operations.serve.installed import VARIABLE
+from amc_agents.operations.serve.vllm_command import VARIABLE
 
 START_SECONDS = 400
 CONTEXT = 1024

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import generate_tasks
 from amc_agents.operations.serve import ServedModel, Where, command, find_vllm
-from amc_agents.operations.serve.installed import VARIABLE
+from amc_agents.operations.serve.vllm_command import VARIABLE
 from amc_agents.types import Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]

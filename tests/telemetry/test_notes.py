@@ -10,8 +10,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from amc_agents.operations.telemetry.otel import recorder as recorders
-from amc_agents.operations.telemetry.otel.requests import RequestSpans
+from amc_agents.operations.telemetry import otel_requests
+from amc_agents.operations.telemetry.otel_requests import RequestSpans
 from amc_agents.runtime.metering import PolicyMeter, counting_requests, observe_requests
 from amc_agents.runtime.tracing import traced_step
 from amc_agents.types import TimeStep
@@ -27,7 +27,7 @@ class Text(str):
     __slots__ = ("__weakref__",)
 
 
-class Held(recorders.Recorder):
+class Held(otel_requests.Recorder):
     """Holds the notes back, until `make` makes their spans."""
 
     def __init__(self, seen, *, content=False):

@@ -148,6 +148,7 @@ def test_a_forked_process_has_a_thread_of_its_own(repository):
     code = """
 import os
 from amc_agents.operations.telemetry.backlog import Backlog
+from amc_agents.operations.telemetry.instrumenting import CONTENT_VARIABLE
 done, backlog = [], Backlog(relieve=lambda: None)
 backlog.add(done.append, "parent")
 assert backlog.flush(60)

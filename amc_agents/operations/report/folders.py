@@ -16,7 +16,7 @@ from amc_agents.operations.report.dataset_page import dataset_page
 from amc_agents.operations.report.plotting import library
 from amc_agents.operations.report.rollout_page import rollout_page
 from amc_agents.operations.report.tune_page import TUNING, tune_page
-from amc_agents.operations.rollout.records import FILE as ROLLOUT
+from amc_agents.operations.rollout.call_records import FILE as ROLLOUT
 from amc_agents.quoting import excerpt
 from amc_agents.run import RUN_FILE
 from amc_agents.training.dataset import shards

@@ -15,11 +15,10 @@ from amc_agents.operations.page.markup import Child, Html, element, number_text,
 from amc_agents.operations.report.charts import bin_rows, calibration, curves
 from amc_agents.operations.report.plotting import chart, charts
 from amc_agents.operations.rollout import canary_report, shadow_report
+from amc_agents.operations.rollout.call_records import FILE, Records
+from amc_agents.operations.rollout.canary_comparison import Arm
 from amc_agents.operations.rollout.canary_report import CanaryReport
-from amc_agents.operations.rollout.comparison import Arm
-from amc_agents.operations.rollout.ranking import Ranking
-from amc_agents.operations.rollout.records import FILE, Records
-from amc_agents.operations.rollout.sequence import lift_sequence
+from amc_agents.operations.rollout.confidence import Ranking, lift_sequence
 from amc_agents.operations.rollout.shadow_report import ShadowReport
 
 _FOOTER = "Made by amc-agents. This page loads nothing from a network. Charts: Vega-Embed (BSD-3-Clause)."

@@ -3,19 +3,13 @@
 | file | content |
 |---|---|
 | `canary_graph` | serve a randomised share of calls by another agent |
+| `canary_comparison` | the arms of a canary, key by key, and the newest outcomes |
 | `canary_report` | evaluate a canary: compare, watch, stop |
-| `comparison` | the arms of a canary, key by key |
-| `sequence` | anytime-valid confidence sequences |
-| `watching` | the newest outcomes: level, calibration, over-optimisation |
-| `ranking` | how a critic ranks answers by their outcomes |
 | `shadow_graph` | search in the background of served calls |
+| `shadow_search` | the background search of a call, up to the first door; its queue, and the gate that gives way |
 | `shadow_report` | evaluate a shadow: ranking, calibration, cost, verdict |
-| `search` | the background search of one call, up to the first door |
-| `background` | the queue of searches, and the gate that gives way to calls |
-| `tapping` | the final state of a call, whatever its caller streams |
-| `wrapping` | a compiled graph that delegates to another |
-| `measuring` | duration and cost of a call |
-| `records` | the durable records, in SQLite |
+| `confidence` | anytime-valid confidence sequences; how a critic ranks answers by their outcomes |
+| `call_records` | what is kept of a call: duration and cost, in SQLite |
 """
 
 from __future__ import annotations

@@ -17,11 +17,9 @@ from typing_extensions import override
 
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.logs import log, room_logger
+from amc_agents.operations.rollout.call_records import Agent, Measured, Records, Writer, fields_of, updated
+from amc_agents.operations.rollout.canary_comparison import Design
 from amc_agents.operations.rollout.canary_report import KIND, CanaryReport, design_of, read_report
-from amc_agents.operations.rollout.comparison import Design
-from amc_agents.operations.rollout.measuring import Measured
-from amc_agents.operations.rollout.records import Records, Writer
-from amc_agents.operations.rollout.wrapping import Agent, fields_of, updated
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 

@@ -11,10 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.operations.rollout.comparison import Arm, Comparison, Design, compare_arms, complete_units
-from amc_agents.operations.rollout.records import Records
-from amc_agents.operations.rollout.sequence import mean_sequence
-from amc_agents.operations.rollout.watching import Watch, watch
+from amc_agents.operations.rollout.call_records import Records
+from amc_agents.operations.rollout.canary_comparison import (
+    Arm,
+    Comparison,
+    Design,
+    Watch,
+    compare_arms,
+    complete_units,
+    watch,
+)
+from amc_agents.operations.rollout.confidence import mean_sequence
 from amc_agents.plain import plain
 from amc_agents.types import FloatArray
 

@@ -8,7 +8,7 @@ import random
 import threading
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
@@ -28,13 +28,25 @@ from amc_agents.concurrency.background import run_in_background
 from amc_agents.context import change_context
 from amc_agents.critics.adapting import CriticLike
 from amc_agents.errors import AgentContractError, ConfigurationError
-from amc_agents.operations.rollout.background import Background, Gate
-from amc_agents.operations.rollout.measuring import Measured, forget_measuring
-from amc_agents.operations.rollout.records import Records, Writer
-from amc_agents.operations.rollout.search import Call, Search, Searcher, world_of_call, wrapped_agent
+from amc_agents.operations.rollout.call_records import (
+    Agent,
+    Measured,
+    Records,
+    Writer,
+    fields_of,
+    forget_measuring,
+    updated,
+)
 from amc_agents.operations.rollout.shadow_report import KIND, ShadowReport, read_report
-from amc_agents.operations.rollout.tapping import Tap
-from amc_agents.operations.rollout.wrapping import Agent, fields_of, updated
+from amc_agents.operations.rollout.shadow_search import (
+    Background,
+    Call,
+    Gate,
+    Search,
+    Searcher,
+    world_of_call,
+    wrapped_agent,
+)
 from amc_agents.population.saver import own_containers
 from amc_agents.population.settings import EnvironmentFunction
 from amc_agents.population.wrap import amc
@@ -42,6 +54,53 @@ from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 from amc_agents.runtime.world import current_world
 from amc_agents.types import Forkable, Task
+
+
+class Tap:
+    """Adds `stream_mode="values"` to a call, keeps the last state, and shows the caller only what was asked for.
+
+    Args:
+        default: the graph's stream mode.
+        options: of the call.
+    """
+
+    def __init__(self, default: str | Sequence[str], options: Mapping[str, Any]) -> None:
+        given = options.get("stream_mode") or default
+        modes = [given] if isinstance(given, str) else list(given)
+        self._single = isinstance(given, str)
+        self._subgraphs = bool(options.get("subgraphs"))
+        self._typed = options.get("version") == "v2"
+        self._adds = "values" not in modes
+        self.options: dict[str, Any] = {**options, "stream_mode": [*modes, "values"] if self._adds else given}
+        """Options of the call that is made."""
+        self.state: dict[str, Any] | None = None
+        """The last state; None: none was read, or the agent was interrupted after it."""
+
+    def shown(self, event: Any) -> Iterator[Any]:
+        """Keep a state, and yield the event as the caller asked for it, if at all."""
+        namespace, mode, data = self._parts(event)
+        if mode == "values" and not namespace:
+            interrupted = "__interrupt__" in data or (self._typed and event.get("interrupts"))
+            self.state = None if interrupted else dict(data)
+        if not self._adds or self._typed:
+            if mode != "values" or not self._adds:
+                yield event
+        elif mode != "values":
+            yield self._as_asked(event, namespace, data)
+
+    def _parts(self, event: Any) -> tuple[Any, str, Any]:
+        if self._typed:
+            return event["ns"], event["type"], event["data"]
+        if self._single and not self._adds:
+            namespace, data = event if self._subgraphs else ((), event)
+            return namespace, "values", data
+        return event if self._subgraphs else ((), *event)
+
+    def _as_asked(self, event: Any, namespace: Any, data: Any) -> Any:
+        if not self._single:
+            return event
+        return (namespace, data) if self._subgraphs else data
+
 
 MOST_WAITING = 8
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from amc_agents.critics.reliability import Bin, reliability
 from amc_agents.operations.importing.logged_runs import outcome_in
-from amc_agents.operations.rollout.ranking import SMALLEST, Ranking, rank
-from amc_agents.operations.rollout.records import Records
+from amc_agents.operations.rollout.call_records import Records
+from amc_agents.operations.rollout.confidence import SMALLEST, Ranking, rank
 from amc_agents.plain import plain
 
 KIND = "shadow"

@@ -6,7 +6,7 @@ import atexit
 import os
 from typing import TYPE_CHECKING
 
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.quoting import quoted
 from amc_agents.runtime.tracing import set_tracer
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.trace import TracerProvider
 
-    from amc_agents.operations.telemetry.otel.tracer import OtelTracer
+    from amc_agents.operations.telemetry.otel_spans import OtelTracer
+
 
 CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The switch of OpenTelemetry's GenAI conventions for texts."""
@@ -46,8 +47,10 @@ def instrument(
     """
     global _active
     content = _content_wanted() if capture_content is None else capture_content
-    from amc_agents.operations.telemetry.otel.tracer import OtelTracer
-
+    try:
+        from amc_agents.operations.telemetry.otel_spans import OtelTracer
+    except ModuleNotFoundError as error:
+        raise MissingExtra("opentelemetry", "otel") from error
     uninstrument()
     _active = OtelTracer(tracer_provider, logger_provider, content=content)
     set_tracer(_active)

@@ -21,7 +21,7 @@ from upstream_server import Served, served
 
 from amc_agents.envs.crafting import generate_task
 from amc_agents.operations.serve import VllmServer, Where, chosen_port, command, environment, find_vllm, served_model
-from amc_agents.operations.serve.installed import VARIABLE
+from amc_agents.operations.serve.vllm_command import VARIABLE
 
 pytestmark = [pytest.mark.service, pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")]
 QUESTION = [{"role": "user", "content": generate_task(7, "examples", optimal_steps=(2, 4)).instruction}]

@@ -157,7 +157,7 @@ def test_rendezvous_hashing_spreads_tasks_evenly_and_moves_only_those_of_a_lost_
 
 async def test_the_doctor_looks_at_every_server(folder, monkeypatch):
     examined = []
-    doctor = import_module("amc_agents.operations.doctor.examine")  # The package has a function of this name.
+    doctor = import_module("amc_agents.operations.doctor.patient")
 
     async def served(name, server, model, key_variable):
         examined.append(server.base_url)

@@ -27,7 +27,7 @@ from amc_agents.critics.value.value_calibration import (
     fit_value_calibration,
 )
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.operations.doctor.examine import critic_scores
+from amc_agents.operations.doctor.patient import critic_scores
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.types import Step, Task, Trajectory

@@ -6,7 +6,7 @@ import pytest
 from amc_agents.operations.report.folders import report_page
 from amc_agents.operations.report.rollout_page import rollout_page
 from amc_agents.operations.rollout import canary_report, shadow_report
-from amc_agents.operations.rollout.records import Records
+from amc_agents.operations.rollout.call_records import Records
 from tests.operations.page.conftest import HOSTILE
 from tests.operations.page.test_run_page import _Attributes
 from tests.operations.report.charts import specs

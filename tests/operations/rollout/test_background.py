@@ -2,13 +2,13 @@ import asyncio
 
 import pytest
 
-from amc_agents.operations.rollout import background
-from amc_agents.operations.rollout.background import Gate
+from amc_agents.operations.rollout import shadow_search
+from amc_agents.operations.rollout.shadow_search import Gate
 
 
 @pytest.fixture
 def endless_patience(monkeypatch):
-    monkeypatch.setattr(background, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(shadow_search, "PATIENCE_S", float("inf"))
 
 
 async def test_a_node_waits_for_the_calls_in_progress(endless_patience):
@@ -30,11 +30,11 @@ async def test_the_nodes_start_in_turns(endless_patience):
 
     begun = loop.time()
     await asyncio.gather(*(node() for _ in range(5)))
-    assert started[-1] - begun >= 4 * background.TURN_S - 1e-3
+    assert started[-1] - begun >= 4 * shadow_search.TURN_S - 1e-3
 
 
 async def test_calls_without_a_pause_do_not_hold_a_search_for_ever(monkeypatch):
-    monkeypatch.setattr(background, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(shadow_search, "PATIENCE_S", 0.0)
     gate = Gate()
     with gate.call():
         await gate.give_way()

@@ -10,9 +10,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from amc_agents import amc
 from amc_agents.errors import AgentContractError, CheckpointError, ConfigurationError
 from amc_agents.operations.rollout import canary
+from amc_agents.operations.rollout.call_records import Records
+from amc_agents.operations.rollout.canary_comparison import Design, complete_units
 from amc_agents.operations.rollout.canary_report import read_report
-from amc_agents.operations.rollout.comparison import Design, complete_units
-from amc_agents.operations.rollout.records import Records
 from tests.operations.rollout.agents import HELLO, answering, thread
 
 
@@ -221,7 +221,7 @@ def test_the_command_line_joins_a_table(graph, tmp_path, command):
 
 WRITER = """
 import sys
-from amc_agents.operations.rollout.records import Records
+from amc_agents.operations.rollout.call_records import Records
 records = Records(sys.argv[1], "canary")
 for i in range(25):
     records.add_call(f"{sys.argv[2]}-{i}", float(i), {"key": "k"})

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.operations.rollout.sequence import _boundary, half_width, lift_sequence, mean_sequence, n_needed
+from amc_agents.operations.rollout.confidence import _boundary, half_width, lift_sequence, mean_sequence, n_needed
 from tests.operations.rollout.bank import most
 
 N_RUNS = 200
@@ -18,10 +18,10 @@ def test_the_inequality_behind_the_sequence(rate, error):
 
 def test_the_mixture_reaches_its_level_exactly_at_the_boundary():
     variances = np.array([0.0, 0.5, 7.0, 400.0, 1e5])
-    from amc_agents.operations.rollout import sequence
+    from amc_agents.operations.rollout import confidence
 
     s = _boundary(variances, 0.025)
-    exponents = s[:, None] * sequence._LAMBDAS - sequence._PSI * variances[:, None]
+    exponents = s[:, None] * confidence._LAMBDAS - confidence._PSI * variances[:, None]
     assert np.exp(exponents).mean(axis=1) == pytest.approx(1 / 0.025)
 
 

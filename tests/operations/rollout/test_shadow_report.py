@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from amc_agents.operations.rollout.ranking import rank
-from amc_agents.operations.rollout.records import Records
+from amc_agents.operations.rollout.call_records import Records
+from amc_agents.operations.rollout.confidence import rank
 from amc_agents.operations.rollout.shadow_report import judge, read_report
 from amc_agents.training.metrics import auc
 from tests.operations.rollout.bank import most

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
+from amc_agents.operations.rollout.call_records import Records
+from amc_agents.operations.rollout.canary_comparison import Design, compare_arms, complete_units, watch
 from amc_agents.operations.rollout.canary_report import read_report
-from amc_agents.operations.rollout.comparison import Design, compare_arms, complete_units
-from amc_agents.operations.rollout.records import Records
-from amc_agents.operations.rollout.watching import watch
 from tests.operations.rollout.bank import most
 
 DESIGN = Design(window=0.0)

